@@ -33,7 +33,8 @@ SEEDS ?= 100
 FIRST ?= 1
 
 # What decides whether an environment is still right. The compiled modules are built while installing.
-INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/*/_*.pyx src/metaq/*/_*.pxi src/metaq/*/_*.h)
+NATIVE := src/metaq/net src/metaq/store/log src/metaq/wire/hot
+INSTALLED_FROM := pyproject.toml setup.py $(wildcard $(NATIVE:%=%/_*.pyx) $(NATIVE:%=%/_*.h) $(NATIVE:%=%/native/*.pxi))
 
 ##@ Run
 
@@ -55,7 +56,7 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 	METAQ_FRESH_CLONE=test $(PYTEST) $(BESIDE) $(ARGS)
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
-	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py tests/doors/test_delay_lanes.py) tests/system/test_first_whole.py $(ARGS)
+	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/servers/remoting/test_transaction_fast_path.py tests/servers/remoting/test_delay_fast_path.py) tests/system/test_first_whole.py $(ARGS)
 
 test-sanitized: $(VENV)/has-test  ## the compiled modules under ASAN and UBSAN: fuzzers, their own tests, lanes, crashes; needs gcc, ARGS="--rounds 9999" more
 	$(RUN) -m tests.sanitized $(ARGS)
@@ -64,7 +65,7 @@ test-long: $(VENV)/has-test  ## tests that take long for what they show: seeds o
 	$(PYTEST) -m long $(ARGS)
 
 test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one after the other: executors, clusters, Connect
-	$(PYTEST) tests/spark -m spark_all $(ARGS)
+	$(PYTEST) tests/spark tests/pipelines -m spark_all $(ARGS)
 
 test-proof: $(VENV)/has-test  ## SEEDS=100: as often kill driver, workers and broker through a million messages, and compare
 	$(RUN) -m tests.spark.proof $(FIRST) $$(($(FIRST) + $(SEEDS) - 1)) $(ARGS)
@@ -103,7 +104,7 @@ wheel: $(VENV)/has-lint  ## build a source distribution and a wheel into dist
 
 clean:  ## remove the environment, caches and results
 	rm -rf $(VENV) .cache build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
-	rm -f src/metaq/*/_*.so $(patsubst %.pyx,%.c,$(wildcard src/metaq/*/_*.pyx)) derby.log
+	rm -f $(NATIVE:%=%/_*.so) $(patsubst %.pyx,%.c,$(wildcard $(NATIVE:%=%/_*.pyx))) derby.log
 
 help:  ## this list
 	@$(PYTHON) -c 'import re; [print("\n" + line[4:] if line.startswith("##@") else "  make {:<12} {}".format(*match.groups())) \

@@ -23,10 +23,10 @@ if os.environ.get("METAQ_BUILD_HOT", "1") != "0":
         pass
     else:
         hot = Extension(
-            "metaq.wire._hot",
-            ["src/metaq/wire/_hot.pyx"],
-            depends=["src/metaq/wire/_hot_c.h", *sorted(map(str, Path("src/metaq/wire").glob("_hot_*.pxi")))],
-            include_dirs=["src/metaq/wire"],
+            "metaq.wire.hot._native",
+            ["src/metaq/wire/hot/_native.pyx"],
+            depends=["src/metaq/wire/hot/_native_c.h", *sorted(map(str, Path("src/metaq/wire/hot/native").glob("*.pxi")))],
+            include_dirs=["src/metaq/wire/hot"],
             extra_compile_args=[*FLAGS, "-fno-strict-aliasing"],
             extra_link_args=LINK,
         )
@@ -34,10 +34,10 @@ if os.environ.get("METAQ_BUILD_HOT", "1") != "0":
             "metaq.net._sweep", ["src/metaq/net/_sweep.pyx"], extra_compile_args=FLAGS, extra_link_args=LINK
         )
         syncing = Extension(
-            "metaq.store._syncing",
-            ["src/metaq/store/_syncing.pyx"],
-            depends=["src/metaq/store/_syncing_c.h"],
-            include_dirs=["src/metaq/store"],
+            "metaq.store.log._syncing",
+            ["src/metaq/store/log/_syncing.pyx"],
+            depends=["src/metaq/store/log/_syncing_c.h"],
+            include_dirs=["src/metaq/store/log"],
             extra_compile_args=FLAGS,
             extra_link_args=LINK,
         )

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import metaq
 import processes
-from metaq.model.staging import Chunk, ManifestPart, Outcome, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import Chunk, ManifestPart, Outcome, Seal, chunk_crc, part_crc
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, request

@@ -28,16 +28,16 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 import fastavro  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
-from tests.spark.pipelines.archive_support import publish, rows_of  # noqa: E402
+from tests.pipelines.archive.support import publish, rows_of  # noqa: E402
 
 from metaq.archive.folder import ArchiveFolder  # noqa: E402
 from metaq.archive.parquet import parquet_writer  # noqa: E402
 from metaq.model.queue import MessageQueue  # noqa: E402
+from metaq.pipelines.archive.decoding import BodyColumns  # noqa: E402
 from metaq.spark.decode.avro_binary import avro_plan  # noqa: E402
 from metaq.spark.decode.protobuf_binary import decoder, protobuf_plan  # noqa: E402
 from metaq.spark.decode.typed_json import json_plan  # noqa: E402
 from metaq.spark.decode.utf8 import utf8_plan  # noqa: E402
-from metaq.spark.pipelines.decoding import BodyColumns  # noqa: E402
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 KIND = pa.struct(

@@ -20,16 +20,16 @@ from metaq.admin import Admin
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
-from metaq.broker.records import delayed_until, put_record
+from metaq.broker.log.records import delayed_until, put_record
 from metaq.clock import FakeClock
 from metaq.errors import MetaqError
 from metaq.model.message import host_bytes
-from metaq.model.system import SCHEDULE_TOPIC
+from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.config_file import ConfigFile
-from metaq.store.dispatch import delays_of
 from metaq.store.message_store import MessageStore
-from metaq.store.reader import StoreReader
+from metaq.store.offline.reader import StoreReader
+from metaq.store.queues.dispatch import delays_of
 from metaq.wire.record import copied_from
 
 HOST = host_bytes("127.0.0.1", 10911)

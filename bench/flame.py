@@ -55,7 +55,7 @@ _filled: dict[str, bool] = {}
 
 _CLIENT = """
 import sys, time
-from metaq.client.producer import Producer
+from metaq.client.producing.producer import Producer
 with Producer(sys.argv[1]) as producer:
     send, body = producer.send, b"x" * 100
     for _ in range(200):

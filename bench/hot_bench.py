@@ -17,9 +17,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from metaq.broker.admit import SLOW_PROPERTIES
+from metaq.broker.log.admit import SLOW_PROPERTIES
 from metaq.model import StoredMessage
-from metaq.model.sql import compile_sql
+from metaq.model.filters.sql import compile_sql
 from metaq.wire.record import encode_batch, encode_record
 
 TOPIC = b"orders"

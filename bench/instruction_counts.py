@@ -43,7 +43,7 @@ def inside() -> None:
     """Run the workloads, each between two marks. For a process under valgrind."""
     sys.path.insert(0, str(Path(__file__).parent))
     import hot_bench
-    from metaq.wire import _hot
+    from metaq.wire.hot import _native as _hot
 
     rows_of: list[int] = []
 

@@ -51,10 +51,10 @@ sys.path.insert(0, str(processes.ROOT))
 sys.path.insert(0, str(processes.ROOT / "src"))
 import metaq
 from metaq.admin import Admin
+from metaq.pipelines.run import RUNNING, status_of
 from metaq.spark import session
+from metaq.spark.engine.slow_start import run_through
 from metaq.spark.pipelines import archive, changes, compact
-from metaq.spark.pipelines.run import RUNNING, status_of
-from metaq.spark.slow_start import run_through
 
 PARTS = ("archive", "latency", "compact", "changes")
 ROWS = {1000: 800_000, 100: 4_000_000}
@@ -224,7 +224,7 @@ class Figures:
     @property
     def _columns(self) -> str:
         from metaq.archive.records import COLUMNS
-        from metaq.client.arrow import TYPES
+        from metaq.client.arrow.records import TYPES
 
         return ",".join(name for name in COLUMNS if name in TYPES)  # The rest Spark's source does not have.
 

@@ -25,8 +25,8 @@ from metaq.model.message import host_bytes
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile
+from metaq.store.log.writer import PutRecord
 from metaq.store.message_store import MessageStore
-from metaq.store.writer import PutRecord
 
 HOST = host_bytes("127.0.0.1", 10911)
 T = TypeVar("T")

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import metaq  # noqa: E402  found by the line above
-from metaq.client import lanes  # noqa: E402
+from metaq.client.shared import direct_connections as lanes  # noqa: E402
 
 BODY = b"x" * 100
 WAIT_SECONDS = 60.0

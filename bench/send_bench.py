@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import metaq  # noqa: E402  found by the line above
 from metaq import aio  # noqa: E402
-from metaq.client.conversation.sending import Outgoing, Send  # noqa: E402
+from metaq.client.conversation.sending.sending import Outgoing, Send  # noqa: E402
 from metaq.net.address import split_address  # noqa: E402
 from metaq.wire.command import decode, encode  # noqa: E402
 

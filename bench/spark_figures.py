@@ -39,7 +39,7 @@ import spark_bench
 
 sys.path.insert(0, str(processes.ROOT / "src"))
 from metaq.spark import session
-from metaq.spark.slow_start import run_through
+from metaq.spark.engine.slow_start import run_through
 
 PARTS = ("source", "files", "sink", "floor", "driver")
 ROWS = {1000: 1_500_000, 100: 6_000_000}

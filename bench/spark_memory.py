@@ -214,8 +214,8 @@ def run(arguments: argparse.Namespace) -> int:
     import metaq
     from metaq.admin import Admin
     from metaq.spark import session
+    from metaq.spark.engine.slow_start import run_through
     from metaq.spark.pipelines import archive
-    from metaq.spark.slow_start import run_through
 
     seconds = arguments.minutes * 60
     samples: list[dict[str, float]] = []

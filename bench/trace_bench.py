@@ -49,8 +49,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import metaq  # noqa: E402  found by the line above
-from metaq.client import loop  # noqa: E402
-from metaq.client.tracing import EVERY_SECONDS, Tracer  # noqa: E402
+from metaq.client.observing.tracing import EVERY_SECONDS, Tracer  # noqa: E402
+from metaq.client.shared import loop  # noqa: E402
 
 
 class Meter:

@@ -134,7 +134,7 @@ def tell(rows: list[flights.Flight], output: Path) -> bool:
 def archive(spark: Any, namesrv: str, output: Path, stored: int) -> tuple[float, int]:
     """Run the archive pipeline over what is there. Returns its seconds, and the repeats it left out."""
     import metaq.spark
-    from metaq.spark.slow_start import run_through
+    from metaq.spark.engine.slow_start import run_through
 
     reports: list[Any] = []
     started = time.perf_counter()

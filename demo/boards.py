@@ -8,7 +8,7 @@ from typing import Any
 
 import metaq
 from demo.sending import TOPIC
-from metaq.spark.slow_start import run_through
+from metaq.spark.engine.slow_start import run_through
 
 GROUP = "boards"
 TRACE_RATE = 1_000_000

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  its usual name
 
 from demo.flights import Flight
 from demo.sending import EVENT_TIME, TOPIC
-from metaq.spark.slow_start import run_through
+from metaq.spark.engine.slow_start import run_through
 
 WATERMARK = "366 days"
 """The file is sorted by month as text: after December come February to September, ten months back. A watermark is how late

@@ -268,8 +268,8 @@ def draw(rates: pa.Table, output: Path) -> list[Path]:
     import matplotlib.pyplot as plt
     import numpy as np
 
-    from metaq.spark.pipelines.measuring.reading import read
-    from metaq.spark.pipelines.metrics_plots import draw as draw_metrics
+    from metaq.pipelines.metrics.plots import draw as draw_metrics
+    from metaq.pipelines.metrics.reading import read
 
     figure, axes = plt.subplots(figsize=(13, 6.5), dpi=110, layout="constrained")
     figure.suptitle("What a euro cost, times its first price (from the archive's Parquet files)", fontweight="bold")

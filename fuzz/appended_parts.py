@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from fuzz.rounds import command, damaged, exactly, mostly, repeat
-from tests.wire.hot_support import BORN_HOST, NATIVE, RETRY, SLOW, STORE_MS, TEXT, TWIN, LevelTails, send
+from tests.wire.hot.support import BORN_HOST, NATIVE, RETRY, SLOW, STORE_MS, TEXT, TWIN, LevelTails, send
 
 from metaq.wire.record import encode_batch
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fuzz.rounds import command, damaged, exactly, mostly, repeat
-from tests.wire.hot_support import NATIVE, RETRY, SCHEDULE, SLOW, STORE_MS, TEXT, TWIN, LevelTails, send
+from tests.wire.hot.support import NATIVE, RETRY, SCHEDULE, SLOW, STORE_MS, TEXT, TWIN, LevelTails, send
 
 NAMES = (
     "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "KEYS", "UNIQ_KEY", "TAGS", "CLUSTER", "a", "a", "",

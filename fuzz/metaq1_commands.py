@@ -18,10 +18,10 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from metaq.doors.metaq1 import TextDoor
-from metaq.model.transaction_keys import BranchKey, LocalKey
+from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey
+from metaq.servers.metaq1.server import TextDoor
 from metaq.wire.hot import crc31
-from metaq.wire.metaq1 import (
+from metaq.wire.metaq1.commands import (
     NO_CHECKSUM,
     GetLine,
     Line,
@@ -37,10 +37,10 @@ from metaq.wire.metaq1 import (
     VersionLine,
     encode,
 )
-from metaq.wire.metaq1_frame import frames, with_attribute
+from metaq.wire.metaq1.frame import frames, with_attribute
 
 if TYPE_CHECKING:
-    from tests.doors.metaq1_support import TextClient
+    from tests.servers.metaq1.support import TextClient
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -145,7 +145,7 @@ def _is_place(body: bytes) -> bool:
 def run(seed: int, rounds: int) -> int:
     """Run `rounds` rounds from `seed` on. Returns how many connections ended. Raises AssertionError, or worse."""
     sys.path.insert(0, str(ROOT))
-    from tests.doors.metaq1_support import open_text_door, settings
+    from tests.servers.metaq1.support import open_text_door, settings
 
     log, failures = logging.getLogger("metaq"), Failures()
     log.addHandler(failures)
@@ -161,7 +161,7 @@ def run(seed: int, rounds: int) -> int:
 
 
 def _fuzz(door: TextDoor, seed: int, rounds: int) -> int:
-    from tests.doors.metaq1_support import TextClient
+    from tests.servers.metaq1.support import TextClient
 
     neighbour = TextClient(door)
     for partition in range(3):

@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from fuzz.rounds import command, damaged, exactly, mostly, repeat
-from tests.wire.hot_support import (
+from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
     NATIVE,
@@ -34,7 +34,7 @@ from tests.wire.hot_support import (
     send,
 )  # fmt: skip
 
-from metaq.model.sql import compile_sql
+from metaq.model.filters.sql import compile_sql
 from metaq.wire.hashing import java_hash
 from metaq.wire.record import encode_record
 

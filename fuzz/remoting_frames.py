@@ -17,13 +17,13 @@ import sys
 import tempfile
 
 from metaq.clock import FakeClock
-from metaq.doors.namesrv import NamesrvDoor
 from metaq.errors import RemoteProtocolError
 from metaq.model import DataVersion, TopicConfig
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
+from metaq.servers.remoting.namesrv import NamesrvDoor
 from metaq.store.config_file import ConfigFile
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode

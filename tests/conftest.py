@@ -14,7 +14,7 @@ from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
 settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("metaq")  # a machine with other work says nothing about the code
 
-pytest_plugins = ["metaq.testing.pytest_plugin"]
+pytest_plugins = ["metaq.testing.pytest_plugin", "tests.spark.running"]
 
 
 def pytest_configure() -> None:
@@ -29,7 +29,7 @@ def patient_clients() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(metaq.Producer.__init__.__kwdefaults__, "timeout", 60.0)
         patch.setattr("metaq.client.conversation.call.Call.seconds", 60.0)
-        patch.setattr("metaq.client.reader.CALL_SECONDS", 60.0)
+        patch.setattr("metaq.client.consumer.reader.CALL_SECONDS", 60.0)
         patch.setattr("metaq.aio.CALL_SECONDS", 60.0)
         yield
 

@@ -11,10 +11,10 @@ from typing import TypeVar
 from msgspec import Struct
 
 from metaq.client.conversation.call import Call
-from metaq.client.conversation.sending import Outgoing, Send
-from metaq.client.conversation.staging import Stage
+from metaq.client.conversation.sending.sending import Outgoing, Send
+from metaq.client.conversation.staged.staging import Stage
 from metaq.model import MessageQueue
-from metaq.model.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
+from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.testing import EmbeddedBroker
 from metaq.wire.record import encode_batch
 from tests.support import exchange

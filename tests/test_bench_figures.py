@@ -104,8 +104,8 @@ def test_counts_of_perf():
 LOOP = (
     "0x1 (libc.so.6);main (metaq/cli/main.py:16);uv_run (core.c:464);uv__io_poll (linux.c:1546);uv__read (stream.c:1)"
 )
-STACKS = f"""{LOOP};Stream.buffer_updated (metaq/net/stream.py:368);append (metaq/wire/_hot.cpython-311-x86_64-linux-gnu.so) 30
-{LOOP};Stream.buffer_updated (metaq/net/stream.py:370);append (metaq/wire/_hot.cpython-311-x86_64-linux-gnu.so) 10
+STACKS = f"""{LOOP};Stream.buffer_updated (metaq/net/stream.py:368);append (metaq/wire/hot/_native.cpython-311-x86_64-linux-gnu.so) 30
+{LOOP};Stream.buffer_updated (metaq/net/stream.py:370);append (metaq/wire/hot/_native.cpython-311-x86_64-linux-gnu.so) 10
 {LOOP};read (libc.so.6) 40
 uv_run (core.c:464);uv__io_poll (linux.c:1452);epoll_pwait (libc.so.6) 900
 Thread.run (threading.py:1);Worker._run (metaq/store/worker.py:81);Disk.sync (metaq/store/disk.py:1);fsync (libc.so.6) 20
@@ -119,7 +119,7 @@ def test_stacks_are_of_work():
 
     stacks = flame.folded(STACKS)
     assert stacks == Counter({
-        ("event loop", "uv__read (stream.c)", "Stream.buffer_updated (metaq/net/stream.py)", "append (metaq/wire/_hot)"): 40,
+        ("event loop", "uv__read (stream.c)", "Stream.buffer_updated (metaq/net/stream.py)", "append (metaq/wire/hot/_native)"): 40,
         ("event loop", "uv__read (stream.c)", "read (libc.so.6)"): 40,
         ("other threads", "Worker._run (metaq/store/worker.py)", "Disk.sync (metaq/store/disk.py)", "fsync (libc.so.6)"): 20,
     })  # fmt: skip
@@ -135,7 +135,7 @@ def test_picture_of_stacks():
     stacks["event loop", "rare (metaq/rare.py)"] = 0
     text = flame.svg(stacks, "a <title>", "a note")
     assert "a &lt;title&gt;" in text
-    assert "<title>append (metaq/wire/_hot): 40.0%</title>" in text
+    assert "<title>append (metaq/wire/hot/_native): 40.0%</title>" in text
     assert 'width="479.4"' in text  # 40 % of 1 200, less the gap
     assert "rare" not in text
 

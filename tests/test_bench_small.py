@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metaq.spark.slow_start import run_through
+from metaq.spark.engine.slow_start import run_through
 from tests.interop import maven, metaq1
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 

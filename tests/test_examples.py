@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 import metaq
-from metaq.spark.slow_start import run_through
+from metaq.spark.engine.slow_start import run_through
 from metaq.testing import EmbeddedBroker
 from tests.interop import mariadb
 from tests.spark.jvm import java_options

@@ -16,14 +16,14 @@ import pytest
 
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
-from metaq.broker.predicates import Predicates
+from metaq.broker.pulls.predicates import Predicates
 from metaq.broker.requests import Decide, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
-from metaq.model.order import ORDER_NAMESPACE
-from metaq.model.sql import Sql
-from metaq.model.staging import Chunk, Outcome, Phase
+from metaq.model.filters.sql import Sql
+from metaq.model.topics.order import ORDER_NAMESPACE
+from metaq.model.transactions.staging import Chunk, Outcome, Phase
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.saved import Saving
 from metaq.testing import FaultyDisk
@@ -31,9 +31,9 @@ from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
-from tests.broker.staging import SOMEBODY, batch
+from tests.broker.staged.support import SOMEBODY, batch
 from tests.broker.support import BORN_HOST, small_store
-from tests.doors.support import Client, SlowDisk, open_door, send_header, tick
+from tests.servers.support import Client, SlowDisk, open_door, send_header, tick
 from tests.support import PATIENCE, eventually
 
 TABLES = {"broker": BrokerOptions, "store": StoreOptions, "namesrv": NamesrvOptions}

@@ -22,8 +22,8 @@ from metaq.errors import ConfigError, StoreCorrupt
 from metaq.net.address import split_address
 from metaq.options import KIB, Metaq1Options, StoreOptions, camel
 from metaq.testing import FaultyDisk, free_port
-from tests.doors.metaq1_support import TextClient, open_text_door
-from tests.doors.support import SlowDisk
+from tests.servers.metaq1.support import TextClient, open_text_door
+from tests.servers.support import SlowDisk
 from tests.support import PATIENCE, eventually
 
 NAMES = sorted(item.name for item in dataclasses.fields(Metaq1Options))

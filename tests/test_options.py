@@ -25,10 +25,10 @@ from metaq.options import (
 
 SOURCE = pathlib.Path(metaq.__file__).parent
 READERS: dict[type[OptionTable], tuple[str, ...]] = {
-    BrokerOptions: ("broker/", "doors/", "app/broker.py", "app/configuration.py", "app/predicate_process.py"),
-    StoreOptions: ("store/", "broker/", "doors/", "app/broker.py"),
-    Metaq1Options: ("broker/", "doors/", "app/", "model/partition_settings.py"),
-    NamesrvOptions: ("namesrv/", "doors/namesrv.py", "app/namesrv.py", "app/configuration.py"),
+    BrokerOptions: ("broker/", "servers/", "app/broker.py", "app/configuration.py", "app/predicate_process.py"),
+    StoreOptions: ("store/", "broker/", "servers/", "app/broker.py"),
+    Metaq1Options: ("broker/", "servers/", "app/", "model/metaq1/settings.py"),
+    NamesrvOptions: ("namesrv/", "servers/remoting/namesrv.py", "app/namesrv.py", "app/configuration.py"),
 }
 """Where the options of a table are read: those of the same name are different options."""
 OWNERS = re.compile(r"options|metaq1\b|text\b")

@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from metaq import logging_handler as logging_handler
     from metaq import spark as spark
     from metaq import testing as testing
-    from metaq.client.atomic import Atomic as Atomic
-    from metaq.client.atomic import AtomicResult as AtomicResult
     from metaq.client.consumer.consumer import Consumer as Consumer
-    from metaq.client.consumer.outcome import Later as Later
-    from metaq.client.consumer.outcome import Pause as Pause
-    from metaq.client.consumer.outcome import Reject as Reject
     from metaq.client.consumer.pull_consumer import PullConsumer as PullConsumer
-    from metaq.client.consumer.received import ReceivedMessage as ReceivedMessage
+    from metaq.client.consumer.read_message import ReadMessage as ReadMessage
+    from metaq.client.consumer.reader import Reader as Reader
+    from metaq.client.consumer.received.message import ReceivedMessage as ReceivedMessage
+    from metaq.client.consumer.received.outcome import Later as Later
+    from metaq.client.consumer.received.outcome import Pause as Pause
+    from metaq.client.consumer.received.outcome import Reject as Reject
     from metaq.client.consumer.received_batch import ReceivedBatch as ReceivedBatch
-    from metaq.client.futures import SendFuture as SendFuture
-    from metaq.client.producer import Producer as Producer
-    from metaq.client.reader import Reader as Reader
-    from metaq.client.readings import ReadMessage as ReadMessage
-    from metaq.client.serializers import Json as Json
-    from metaq.client.serializers import Text as Text
-    from metaq.client.transaction import Told as Told
-    from metaq.client.transaction import Transaction as Transaction
-    from metaq.client.transaction import TransactionProducer as TransactionProducer
-    from metaq.client.transaction import TransactionResult as TransactionResult
+    from metaq.client.producing.atomic import Atomic as Atomic
+    from metaq.client.producing.atomic import AtomicResult as AtomicResult
+    from metaq.client.producing.producer import Producer as Producer
+    from metaq.client.shared.futures import SendFuture as SendFuture
+    from metaq.client.shared.serializers import Json as Json
+    from metaq.client.shared.serializers import Text as Text
+    from metaq.client.transactions.transaction import Told as Told
+    from metaq.client.transactions.transaction import Transaction as Transaction
+    from metaq.client.transactions.transaction import TransactionProducer as TransactionProducer
+    from metaq.client.transactions.transaction import TransactionResult as TransactionResult
     from metaq.errors import BrokerError as BrokerError
     from metaq.errors import BufferFull as BufferFull
     from metaq.errors import ClientClosed as ClientClosed
@@ -62,34 +62,34 @@ if TYPE_CHECKING:
     from metaq.model import SendStatus as SendStatus
     from metaq.model import StoredMessage as StoredMessage
     from metaq.model import TransactionOutcome as TransactionOutcome
-    from metaq.model.predicates import Predicate as Predicate
-    from metaq.model.sql import Sql as Sql
-    from metaq.model.staging import Phase as Phase
+    from metaq.model.filters.predicates import Predicate as Predicate
+    from metaq.model.filters.sql import Sql as Sql
+    from metaq.model.transactions.staging import Phase as Phase
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "metaq.client.atomic": ("Atomic", "AtomicResult"),
+    "metaq.client.producing.atomic": ("Atomic", "AtomicResult"),
     "metaq.client.consumer.consumer": ("Consumer",),
-    "metaq.client.consumer.outcome": ("Later", "Pause", "Reject"),
+    "metaq.client.consumer.received.outcome": ("Later", "Pause", "Reject"),
     "metaq.client.consumer.pull_consumer": ("PullConsumer",),
-    "metaq.client.consumer.received": ("ReceivedMessage",),
+    "metaq.client.consumer.received.message": ("ReceivedMessage",),
     "metaq.client.consumer.received_batch": ("ReceivedBatch",),
-    "metaq.client.futures": ("SendFuture",),
-    "metaq.client.producer": ("Producer",),
-    "metaq.client.reader": ("Reader",),
-    "metaq.client.readings": ("ReadMessage",),
-    "metaq.client.serializers": ("Json", "Text"),
-    "metaq.client.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
+    "metaq.client.shared.futures": ("SendFuture",),
+    "metaq.client.producing.producer": ("Producer",),
+    "metaq.client.consumer.reader": ("Reader",),
+    "metaq.client.consumer.read_message": ("ReadMessage",),
+    "metaq.client.shared.serializers": ("Json", "Text"),
+    "metaq.client.transactions.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (
         "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
         "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "RowsNotSent", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
     "metaq.logging_handler.handler": ("MetaQHandler",),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
-    "metaq.model.predicates": ("Predicate",),
-    "metaq.model.sql": ("Sql",),
-    "metaq.model.staging": ("Phase",),
+    "metaq.model.filters.predicates": ("Predicate",),
+    "metaq.model.filters.sql": ("Sql",),
+    "metaq.model.transactions.staging": ("Phase",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("admin", "aio", "logging_handler", "spark", "testing")

@@ -8,7 +8,7 @@
             async with message:
                 await handle(message)
 
-They work in any event loop, several at once too: the client itself lives in a thread of its own (metaq.client.loop), so
+They work in any event loop, several at once too: the client itself lives in a thread of its own (metaq.client.shared.loop), so
 heartbeats and offset commits go on while your loop is busy.
 """
 
@@ -25,15 +25,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from metaq.client.accumulator import BatchStream
-from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, AtomicResult, outcome, settle
-from metaq.client.atomic_async import Atomic
-from metaq.client.awaited import run as _run
-from metaq.client.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
-from metaq.client.columns import ARROW_ROWS
+from metaq.client.arrow.columns import ARROW_ROWS
 from metaq.client.consumer.base import CLOSE_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
-from metaq.client.consumer.handlers import (
+from metaq.client.consumer.delivery.orderly import Turn
+from metaq.client.consumer.handling.handlers import (
     AsyncBatchHandler,
     AsyncHandler,
     BatchHandler,
@@ -42,28 +38,32 @@ from metaq.client.consumer.handlers import (
     handle_batch_async,
     settle_all,
 )
-from metaq.client.consumer.job import Job
-from metaq.client.consumer.orderly import Turn
-from metaq.client.consumer.outcome import Later, Pause, Reject
+from metaq.client.consumer.handling.job import Job
+from metaq.client.consumer.handling.watch import Slot
 from metaq.client.consumer.pull_async import PullConsumer
-from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.read_message import ReadMessage
+from metaq.client.consumer.reader import CALL_SECONDS, ReaderBase
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.received.outcome import Later, Pause, Reject
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
-from metaq.client.consumer.watch import Slot
-from metaq.client.futures import SendFuture
-from metaq.client.messages import NO_KEYS, Body, Selector, as_message, as_request
-from metaq.client.producer import REQUEST_SECONDS, ProducerBase
-from metaq.client.reader import CALL_SECONDS, ReaderBase
-from metaq.client.readings import ReadMessage
-from metaq.client.requests import AwaitedReply, fails_with
-from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
+from metaq.client.producing.accumulator import BatchStream
+from metaq.client.producing.atomic import EXPIRE_AFTER, TIMEOUT, AtomicResult, outcome, settle
+from metaq.client.producing.atomic_async import Atomic
+from metaq.client.producing.producer import REQUEST_SECONDS, ProducerBase
+from metaq.client.shared.awaited import run as _run
+from metaq.client.shared.futures import SendFuture
+from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message, as_request
+from metaq.client.shared.requests import AwaitedReply, fails_with
+from metaq.client.transactions.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
+from metaq.client.transactions.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
 from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
-from metaq.model.staging import Phase
+from metaq.model.transactions.staging import Phase
 
 if TYPE_CHECKING:
-    from metaq.client.arrow_reading import RecordBatch
-    from metaq.client.arrow_reading import Wanted as ArrowWanted
-    from metaq.client.arrow_sending import ArrowSent
+    from metaq.client.arrow.reading import RecordBatch
+    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.producing.arrow_sending import ArrowSent
 
 __all__ = [
     "Atomic",
@@ -276,7 +276,7 @@ class Transaction(TransactionBase):
     _producer: TransactionProducer
 
     async def begin(self) -> Self:
-        """Store the message unseen. As `metaq.client.transaction.Transaction.begin`."""
+        """Store the message unseen. As `metaq.client.transactions.transaction.Transaction.begin`."""
         self._producer._check_open()  # noqa: SLF001  a part of the producer
         self._producer._live_here()  # noqa: SLF001
         self._check_new()

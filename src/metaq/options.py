@@ -253,7 +253,7 @@ class Metaq1Options(OptionTable):
     """What the text door, and all that a broker does for MetaQ 1.x, obey: [system] and [zookeeper] of a `server.ini`.
 
     `app/server_ini.py` says which of them set options of broker and store too. Options of single topics stand in
-    `model/partition_settings.py`.
+    `model/metaq1/settings.py`.
     """
 
     enable: bool = option(False, "Serve MetaQ 1.x; on when a server.ini is loaded.")

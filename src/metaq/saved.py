@@ -357,7 +357,7 @@ class Saving(Exception):
     """Not an error: the request needs a change that is being saved. Nothing was done; do it again afterwards.
 
     `then`: what to do afterwards instead, if doing it again would not be right. Doors know what to do with this
-    (`metaq.doors.parking`).
+    (`metaq.servers.remoting.parking`).
     """
 
     def __init__(self, *pending: Pending, then: Callable[[], Any] | None = None) -> None:

@@ -8,7 +8,7 @@ from metaq.admin import Admin, StagedTransaction, TransactionNotFound
 from metaq.admin.transactions import UNSUPPORTED
 from metaq.cli import output
 from metaq.errors import BrokerError
-from metaq.model.staging import Decision, Lifetime, Outcome, PartState, Phase, TransactionState
+from metaq.model.transactions.staging import Decision, Lifetime, Outcome, PartState, Phase, TransactionState
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply
 from tests.scripted import BROKER, ScriptedCluster

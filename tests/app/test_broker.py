@@ -15,7 +15,7 @@ import metaq
 from metaq.app.broker import start_broker
 from metaq.app.runtime import run
 from metaq.app.up import start_up
-from metaq.client.transport import Transport
+from metaq.client.shared.transport import Transport
 from metaq.errors import StoreFailed, StoreFull
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.testing import FaultyDisk

@@ -8,10 +8,10 @@ import pathlib
 import pytest
 
 from metaq.app.namesrv import start_namesrv
-from metaq.client.transport import Transport
+from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity
 from metaq.options import NamesrvOptions
 from metaq.registry.namesrv import Registrar
 from metaq.wire import bodies, headers

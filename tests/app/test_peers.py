@@ -7,8 +7,8 @@ import threading
 
 from metaq.app import peers as peers_module
 from metaq.app.peers import QUESTIONS_MAX, BrokerPeers
-from metaq.broker.staging_peers import Finish, NoAnswer, Settle, StateOf
-from metaq.model.staging import Decided, Decision, Outcome, Phase, TransactionState
+from metaq.broker.staged.peers import Finish, NoAnswer, Settle, StateOf
+from metaq.model.transactions.staging import Decided, Decision, Outcome, Phase, TransactionState
 from metaq.wire import staging
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply

@@ -10,7 +10,7 @@ from metaq.app.arithmetic import calculate
 from metaq.app.configuration import load, template
 from metaq.app.server_ini import is_server_ini, read_server_ini
 from metaq.errors import ConfigError
-from metaq.model.partition_settings import DeletePolicy
+from metaq.model.metaq1.settings import DeletePolicy
 from metaq.options import GIB, MIB, Metaq1Options
 
 SERVER_INI = """\

@@ -11,7 +11,7 @@ import uvloop
 
 import metaq
 from metaq.app.broker import start_broker
-from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.options import BrokerOptions, Metaq1Options
 from metaq.testing import free_port
 from tests.broker.support import small_store

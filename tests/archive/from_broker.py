@@ -9,9 +9,9 @@ from metaq.archive.records import ArchivedFile, Manifest, final_path
 from metaq.model import offsets
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster_client import client_of
-from metaq.spark.pipelines.slices import SliceWriter
-from metaq.spark.settings import SourceOptions
+from metaq.pipelines.archive.slices import SliceWriter
+from metaq.spark.cluster.client import client_of
+from metaq.spark.source.settings import SourceOptions
 
 QUERY = "6f1c9a2e-1111-2222-3333-444455556666"
 

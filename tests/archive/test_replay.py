@@ -19,9 +19,9 @@ from metaq.clock import FakeClock
 from metaq.errors import ConfigError, OffsetOutOfRange, StoreCorrupt, StoreForeign
 from metaq.model import StoredMessage
 from metaq.model.queue import MessageQueue
-from metaq.spark.pipelines.compacting import Compactor
-from metaq.spark.pipelines.compacting_options import CompactOptions
-from tests.spark.pipelines.archive_support import publish
+from metaq.pipelines.compact.options import CompactOptions
+from metaq.pipelines.compact.service import Compactor
+from tests.pipelines.archive.support import publish
 
 A0, A1, B0 = (
     MessageQueue("orders", "broker-a", 0),

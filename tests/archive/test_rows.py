@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from metaq.archive.parquet import parquet_writer
 from metaq.archive.records import COLUMNS
 from metaq.archive.rows import messages_of
-from metaq.client import arrow
-from metaq.client.pulling import _expand
+from metaq.client.arrow import records as arrow
+from metaq.client.shared.pulling import _expand
 from metaq.errors import StoreCorrupt
 from metaq.model import StoredMessage, SysFlag
 from metaq.model.message import host_bytes
 from metaq.model.queue import MessageQueue
-from metaq.spark.pipelines.archived_rows import SCHEMA, archived_batch, with_prepared_offsets
+from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, with_prepared_offsets
 from metaq.wire import hot
 from metaq.wire.record import encode_record
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
+from metaq.broker.delays.schedule import ReadCold, read_at_once
 from metaq.broker.environment import Environment
-from metaq.broker.metaq1_settings import Metaq1Settings
-from metaq.broker.partition_filters import MakeFilterHelper
-from metaq.broker.schedule import ReadCold, read_at_once
-from metaq.broker.staging_peers import ALONE, Peers
+from metaq.broker.metaq1.filters import MakeFilterHelper
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.staged.peers import ALONE, Peers
 from metaq.clock import FakeClock
 from metaq.model.access import Authorise, Identity, everybody
 from metaq.model.message import host_bytes

@@ -16,10 +16,10 @@ from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.clock import FakeClock
-from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError
 from metaq.model import TopicConfig
 from metaq.options import BrokerOptions
+from metaq.servers.remoting.messages import send_of
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import JournalledFile
@@ -27,7 +27,7 @@ from metaq.store.message_store import MessageStore
 from metaq.testing import PowerLossDisk
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, JAVA, STORE_HOST, open_broker, small_store
-from tests.doors.support import send_header
+from tests.servers.support import send_header
 from tests.store.support import copy_running
 
 

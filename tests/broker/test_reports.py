@@ -7,7 +7,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, MessageQueue, QueueStats, TopicConfig
-from metaq.model.subscription import subscribe
+from metaq.model.filters.subscription import subscribe
 from tests.broker.support import JAVA, FakeChannel, open_broker
 
 

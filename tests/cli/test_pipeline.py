@@ -10,14 +10,14 @@ import pytest
 
 from metaq.admin import Admin
 from metaq.cli.pipeline_run import command
-from metaq.spark.pipelines.archiving_options import ArchiveOptions
-from metaq.spark.pipelines.catalogue import PIPELINES, Pipeline
-from metaq.spark.pipelines.dedupe import DEDUPE
-from metaq.spark.pipelines.driver import messages_behind, root_text
-from metaq.spark.pipelines.lease import lease_on
-from metaq.spark.pipelines.options import FolderOptions
-from metaq.spark.pipelines.run import Run, status_of
-from metaq.spark.replicas import READ_FROM
+from metaq.pipelines.archive.dedupe import DEDUPE
+from metaq.pipelines.archive.options import ArchiveOptions
+from metaq.pipelines.catalogue import PIPELINES, Pipeline
+from metaq.pipelines.driver import messages_behind, root_text
+from metaq.pipelines.lease import lease_on
+from metaq.pipelines.options import FolderOptions
+from metaq.pipelines.run import Run, status_of
+from metaq.spark.cluster.replicas import READ_FROM
 from tests.support import PATIENCE, environment, eventually, process, run_metaq
 
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from metaq.admin import Admin
-from metaq.spark.pipelines.catalogue import PIPELINES
-from metaq.spark.pipelines.lease import lease_on
+from metaq.pipelines.catalogue import PIPELINES
+from metaq.pipelines.lease import lease_on
 from tests.support import run_metaq
 
 TOPIC = "bad_input_known"

@@ -11,7 +11,7 @@ from metaq.model import DataVersion, TopicConfig
 from metaq.saved import SavedTable, TableFile
 from metaq.store.journalled_file import JournalledFile
 from metaq.wire.files import TOPICS
-from metaq.wire.metaq1_frame import frame, with_attribute
+from metaq.wire.metaq1.frame import frame, with_attribute
 from tests.store.support import open_store, put
 from tests.support import PATIENCE, environment, eventually, metaq_command, run_metaq
 

@@ -12,8 +12,8 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.cli import commands
-from metaq.client.conversation.staging import Decide, GetTransaction
-from metaq.model.staging import Lifetime, Outcome
+from metaq.client.conversation.staged.staging import Decide, GetTransaction
+from metaq.model.transactions.staging import Lifetime, Outcome
 from metaq.testing import Cluster
 from metaq.wire.staging import DecideBody
 from tests import staged

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import metaq.app.broker
-from metaq.store.log_scan import LogScan
+from metaq.store.log.scan import LogScan
 from metaq.store.message_store import MessageStore
 from metaq.testing.cluster import ClusterServer
 from metaq.wire import hot

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from metaq.client.conversation.pulling import Pull
-from metaq.client.conversation.staging import ListStaged
+from metaq.client.conversation.reading.pulling import Pull
+from metaq.client.conversation.staged.staging import ListStaged
 from metaq.model import MessageQueue
-from metaq.model.staging import Phase
-from metaq.store.reader import StoreReader
-from metaq.store.staged import StagedSurvey
-from metaq.wire.metaq1_frame import frames
+from metaq.model.transactions.staging import Phase
+from metaq.store.offline.reader import StoreReader
+from metaq.store.offline.staged import StagedSurvey
+from metaq.wire.metaq1.frame import frames
 from metaq.wire.record import decode_record
 from tests.crash.mortal_broker import PROGRAM, die_behind, is_armed, spare
 from tests.interop.metaq1 import OurServer, TextConnection

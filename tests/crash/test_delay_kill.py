@@ -10,7 +10,7 @@ import time
 from collections import Counter
 
 from metaq.clock import FakeClock
-from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.wire.record import decode_record
 from tests.broker.support import open_broker
 from tests.support import process
@@ -22,12 +22,12 @@ BROKER = """
 import pathlib, sys, threading
 sys.path.insert(0, sys.argv[2])
 from metaq.clock import SystemClock
-from metaq.doors.remoting_messages import send_back_of, send_of
+from metaq.servers.remoting.messages import send_back_of, send_of
 from metaq.model import GroupConfig
 from metaq.wire.headers import SendBackHeader
 from tests.broker.support import BORN_HOST, JAVA, open_broker
 from tests.crash.test_delay_kill import OPTIONS, RETRIES
-from tests.doors.support import send_header
+from tests.servers.support import send_header
 
 root, first = pathlib.Path(sys.argv[1]), int(sys.argv[3])
 consumed = root.parent / "consumed"  # how far the consumer has come: saved now and then, so a kill sets it back

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from metaq.store.reader import StoreReader
+from metaq.store.offline.reader import StoreReader
 from tests.store.support import open_store, read_all
 from tests.support import process
 

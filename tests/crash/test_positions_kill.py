@@ -18,7 +18,7 @@ sys.path.insert(0, sys.argv[2])
 import pathlib, queue
 from metaq.clock import SystemClock
 from metaq.saved import Saving
-from metaq.store.writer import PutRecord
+from metaq.store.log.writer import PutRecord
 from tests.broker.support import BORN_HOST, open_broker
 
 turns, told = queue.SimpleQueue(), []

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from metaq.broker.staging_recovery import Recovery as StagingRecovery
-from metaq.broker.staging_retention import Retention as StagingRetention
-from metaq.broker.transactions_progress import TransactionProgress
-from metaq.store.commit_log import CommitLog
+from metaq.broker.staged.recovery import Recovery as StagingRecovery
+from metaq.broker.staged.retention import Retention as StagingRetention
+from metaq.broker.transactions.progress import TransactionProgress
+from metaq.store.log.commit_log import CommitLog
 from metaq.testing import PowerLossDisk
-from metaq.testing.crash import Broken, scratch, simulate
+from tests.crash.simulation import Broken, scratch, simulate
 
 SEEDS_FIRST = 400
 """In `make test`: each fault of SABOTAGE is found among fewer. The others up to SEEDS are in `make test-long`."""
@@ -109,4 +109,4 @@ def test_a_broken_promise_is_found(folder, monkeypatch, what):
     first = SHOWN_BY.get(what, 1)
     told = failures(range(first, first + 600), folder, 1)
     assert told
-    assert "to repeat it: python -m metaq.testing.crash" in told[0]
+    assert "to repeat it: python -m tests.crash.simulation" in told[0]

@@ -12,7 +12,7 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
-from metaq.model.staging import Phase
+from metaq.model.transactions.staging import Phase
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
 

@@ -15,11 +15,11 @@ import pytest
 
 import metaq
 from metaq.client.conversation.call import Call
-from metaq.client.conversation.staging import Apply, Decide, GetTransaction, SealPart, Stage
+from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction, SealPart, Stage
 from metaq.errors import BrokerError
-from metaq.model.staging import Decision, Outcome, Phase, coordinator_of, transaction_id
-from metaq.store.reader import StoreReader
-from metaq.store.staged import DECISIONS_TOPIC, StagedSurvey, staged_record
+from metaq.model.transactions.staging import Decision, Outcome, Phase, coordinator_of, transaction_id
+from metaq.store.offline.reader import StoreReader
+from metaq.store.offline.staged import DECISIONS_TOPIC, StagedSurvey, staged_record
 from metaq.testing import Cluster, ServerDied
 from metaq.testing.cluster import ClusterServer
 from metaq.wire.staging import DecideBody

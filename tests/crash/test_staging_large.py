@@ -9,10 +9,10 @@ from collections import deque
 from concurrent.futures import Future
 
 import metaq
-from metaq.client.conversation.staging import Apply, Decide, GetTransaction
-from metaq.model.staging import Outcome, Phase, transaction_id
-from metaq.store.reader import StoreReader
-from metaq.store.staged import StagedSurvey
+from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction
+from metaq.model.transactions.staging import Outcome, Phase, transaction_id
+from metaq.store.offline.reader import StoreReader
+from metaq.store.offline.staged import StagedSurvey
 from metaq.testing import Cluster
 from metaq.wire.staging import DecideBody
 from tests.crash.mortal_broker import PROGRAM, die_behind, is_armed, spare

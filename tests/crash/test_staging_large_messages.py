@@ -5,11 +5,11 @@ from __future__ import annotations
 import pathlib
 
 import metaq
-from metaq.client.conversation.staging import Decide, GetTransaction
+from metaq.client.conversation.staged.staging import Decide, GetTransaction
 from metaq.errors import BrokerError
-from metaq.model.staging import Outcome, Phase, transaction_id
-from metaq.store.reader import StoreReader
-from metaq.store.staged import StagedSurvey
+from metaq.model.transactions.staging import Outcome, Phase, transaction_id
+from metaq.store.offline.reader import StoreReader
+from metaq.store.offline.staged import StagedSurvey
 from metaq.testing import Cluster
 from metaq.testing.cluster import ClusterServer
 from metaq.wire.staging import DecideBody

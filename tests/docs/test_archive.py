@@ -9,7 +9,7 @@ import sys
 import metaq
 from metaq.archive import parquet
 from metaq.archive.folder import ArchiveFolder
-from metaq.client import replaying
+from metaq.client.consumer import replaying
 from tests.archive.from_broker import archive_until
 from tests.support import PATIENCE, ROOT, environment
 

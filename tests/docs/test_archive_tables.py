@@ -12,8 +12,8 @@ import pytest
 from metaq.archive.decoding import Decoding
 from metaq.archive.folder import ArchiveFolder
 from metaq.model.queue import MessageQueue
-from metaq.spark.pipelines.tabling import tables_of
-from tests.spark.pipelines.archive_support import publish
+from metaq.pipelines.compact.tabling import tables_of
+from tests.pipelines.archive.support import publish
 from tests.support import PATIENCE, ROOT, environment
 
 PAGE = (ROOT / "docs" / "archive.md").read_text()

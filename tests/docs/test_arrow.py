@@ -35,8 +35,8 @@ def test_every_program_prints_what_the_page_says(metaq_broker, tmp_path):
 
 def test_every_column_is_on_the_page():
     """Of rows that are sent, and of those that are read."""
-    arrow = pytest.importorskip("metaq.client.arrow", exc_type=ImportError)
-    arrow_rows = pytest.importorskip("metaq.client.arrow_rows", exc_type=ImportError)
+    arrow = pytest.importorskip("metaq.client.arrow.records", exc_type=ImportError)
+    arrow_rows = pytest.importorskip("metaq.client.arrow.rows", exc_type=ImportError)
     table = "".join(line for line in PAGE.splitlines() if line.startswith("| `"))
     assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"\| (`[^|]*) \|", table)))) >= set(arrow_rows.TYPES) - {
         "delay_level"
@@ -47,7 +47,7 @@ def test_every_column_is_on_the_page():
 
 def test_the_figures_are_true():
     """Sizes that the page names."""
-    sending = pytest.importorskip("metaq.client.arrow_sending", exc_type=ImportError)
+    sending = pytest.importorskip("metaq.client.producing.arrow_sending", exc_type=ImportError)
     assert sending.BATCH_BYTES == 256 * 1024
     assert sending.UNDER_WAY_BYTES_MAX == 8 * 1024 * 1024
     assert f"{sending.SLICE_ROWS:,}".replace(",", " ") in PAGE

@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import metaq
-from metaq.client.atomic import OPEN_BYTES_MAX
-from metaq.client.conversation.atomic import DELIVERY_SECONDS
-from metaq.client.courier import AVOID_SECONDS
+from metaq.client.conversation.staged.atomic import DELIVERY_SECONDS
+from metaq.client.producing.atomic import OPEN_BYTES_MAX
+from metaq.client.producing.courier import AVOID_SECONDS
 from tests.support import PATIENCE, ROOT, environment, eventually
 
 PAGE = (ROOT / "docs" / "atomic.md").read_text()

@@ -12,9 +12,9 @@ import tomllib
 import pytest
 
 from metaq.option_table import camel
-from metaq.spark.pipelines.changes_options import ChangesOptions
-from metaq.spark.pipelines.configuration import configure, describe
-from metaq.spark.pipelines.options import StreamOptions
+from metaq.pipelines.changes.options import ChangesOptions
+from metaq.pipelines.configuration import configure, describe
+from metaq.pipelines.options import StreamOptions
 from tests.spark.jvm import java_options
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 

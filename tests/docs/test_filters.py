@@ -9,8 +9,9 @@ import sys
 import pytest
 
 import metaq
-from metaq.broker import filters, hold, pull
-from metaq.model import sql
+from metaq.broker.log import long_polling as hold
+from metaq.broker.pulls import filters, pull
+from metaq.model.filters import sql
 from metaq.options import MIB, BrokerOptions
 from metaq.wire import hot
 from tests.support import PATIENCE, ROOT, environment, run_metaq

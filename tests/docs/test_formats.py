@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from metaq.broker import staging_records, transactions_records
+from metaq.broker.staged import records as staging_records
+from metaq.broker.transactions import records as transactions_records
 from metaq.model import properties as props
-from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Seal, chunk_crc, part_crc
-from metaq.model.system import HALF_TOPIC
+from metaq.model.topics.system import HALF_TOPIC
+from metaq.model.transactions.staging import Decision, Lifetime, ManifestPart, Outcome, Seal, chunk_crc, part_crc
 from metaq.wire import command, record, staging
 from tests.support import ROOT
 

@@ -12,7 +12,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.client.consumer.arguments import TOPICS_MAX
-from metaq.client.rebalance import STRATEGIES
+from metaq.client.consumer.membership.rebalance import STRATEGIES
 from tests.support import PATIENCE, ROOT, environment
 
 PAGE = (ROOT / "docs" / "groups.md").read_text()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from metaq.spark.pipelines.configuration import configure, describe
-from metaq.spark.pipelines.measuring.figures import METRICS
-from metaq.spark.pipelines.metrics_options import MetricsOptions
+from metaq.pipelines.configuration import configure, describe
+from metaq.pipelines.metrics.figures import METRICS
+from metaq.pipelines.metrics.options import MetricsOptions
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()

@@ -11,10 +11,10 @@ import typer.main
 
 from metaq.cli.commands import app
 from metaq.model import properties as props
-from metaq.spark.pipelines.configuration import configure, describe
-from metaq.spark.pipelines.mirroring import marks
-from metaq.spark.pipelines.mirroring.options import MirrorOptions
-from metaq.spark.pipelines.mirroring.table import RUNS_MAX
+from metaq.pipelines.configuration import configure, describe
+from metaq.pipelines.mirror import marks
+from metaq.pipelines.mirror.options import MirrorOptions
+from metaq.pipelines.mirror.table import RUNS_MAX
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "mirror.md").read_text()

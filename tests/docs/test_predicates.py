@@ -10,8 +10,8 @@ import types
 import pytest
 
 import metaq
-from metaq.broker.predicate_pulls import COUNT_MAX, JUDGED_BYTES_MAX
-from metaq.broker.predicates import EXTRA_MAX, FIRST_PAUSE, LONGEST_PAUSE
+from metaq.broker.pulls.predicate_pulls import COUNT_MAX, JUDGED_BYTES_MAX
+from metaq.broker.pulls.predicates import EXTRA_MAX, FIRST_PAUSE, LONGEST_PAUSE
 from metaq.options import KIB, MIB, BrokerOptions, camel
 from metaq.testing import EmbeddedBroker
 from tests.support import ROOT

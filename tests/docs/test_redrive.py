@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from metaq.spark.pipelines.configuration import configure
-from metaq.spark.pipelines.redriving.options import RedriveOptions
+from metaq.pipelines.configuration import configure
+from metaq.pipelines.redrive.options import RedriveOptions
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 
 PAGE = (ROOT / "docs" / "redrive.md").read_text()
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "redrive.md").read_text()
 
 def test_its_options_are_those_that_there_are():
     """In their own words."""
-    settings = pytest.importorskip("metaq.spark.settings", exc_type=ImportError)
+    settings = pytest.importorskip("metaq.spark.source.settings", exc_type=ImportError)
     assert settings.markdown_table(RedriveOptions) in PAGE
 
 

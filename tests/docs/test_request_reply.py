@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from metaq.client.consumer.replying import REPLY_SECONDS
-from metaq.client.producer import REQUEST_SECONDS
-from metaq.client.requests import REQUESTS_MAX
-from metaq.doors.asking import PEER_QUESTIONS_MAX
+from metaq.client.consumer.received.replying import REPLY_SECONDS
+from metaq.client.producing.producer import REQUEST_SECONDS
+from metaq.client.shared.requests import REQUESTS_MAX
+from metaq.servers.remoting.asking import PEER_QUESTIONS_MAX
 from tests.support import PATIENCE, ROOT, environment
 
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("request-reply", "serializers")}

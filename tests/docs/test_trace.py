@@ -8,7 +8,7 @@ import pytest
 
 import metaq
 from metaq.admin import Admin, TraceNotFound
-from metaq.client.observing import Observing
+from metaq.client.observing.observing import Observing
 from metaq.testing import EmbeddedBroker
 from tests.support import ROOT, eventually
 

@@ -4,7 +4,7 @@ small."""
 from __future__ import annotations
 
 from fuzz import appended_parts, given_back, pulls
-from tests.wire.hot_support import needs_native
+from tests.wire.hot.support import needs_native
 
 
 @needs_native

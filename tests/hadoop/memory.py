@@ -5,11 +5,11 @@ from __future__ import annotations
 import posixpath
 import threading
 
-from metaq.spark.hadoop import Entry
+from metaq.spark.engine.hadoop import Entry
 
 
 class MemoryFiles:
-    """As `metaq.spark.hadoop.HadoopFiles`. Attributes make it a worse one."""
+    """As `metaq.spark.engine.hadoop.HadoopFiles`. Attributes make it a worse one."""
 
     def __init__(self, root: str = "memory://host/home/out", tree: MemoryFiles | None = None) -> None:
         self.root = root

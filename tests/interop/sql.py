@@ -14,7 +14,7 @@ from tests.sql_cases import EXPRESSIONS, PROPERTIES
 from tests.support import WHOLE_PATIENCE
 
 SOURCE = Path(__file__).parent / "java" / "SqlFilters.java"
-VECTORS = Path(__file__).parents[1] / "wire" / "sql_vectors.json"
+VECTORS = Path(__file__).parents[1] / "wire" / "hot" / "sql_vectors.json"
 
 Vectors = dict[str, list[str]]
 

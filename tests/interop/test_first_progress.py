@@ -5,7 +5,7 @@ from __future__ import annotations
 import metaq
 from metaq.admin import Admin
 from metaq.model import MessageQueue
-from metaq.spark.cluster_client import ClusterClient
+from metaq.spark.cluster.client import ClusterClient
 from tests.interop.servers import Server
 from tests.support import PATIENCE, eventually
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import metaq
-from metaq.client.conversation.staging import Decide
-from metaq.model.staging import Outcome, transaction_id
+from metaq.client.conversation.staged.staging import Decide
+from metaq.model.transactions.staging import Outcome, transaction_id
 from metaq.wire.staging import DecideBody
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import MetaqServer

@@ -11,7 +11,7 @@ import pytest
 
 from metaq import Consumer, Producer
 from metaq.admin import Admin
-from metaq.client.rebalance import consistent_hash, queues_in_order
+from metaq.client.consumer.membership.rebalance import consistent_hash, queues_in_order
 from metaq.model import MessageQueue
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server

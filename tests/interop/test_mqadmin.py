@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from metaq import Consumer, Producer
-from metaq.doors.rocketmq_settings import DEFAULTS
-from metaq.spark.cluster_client import ClusterClient
+from metaq.servers.remoting.rocketmq_settings import DEFAULTS
+from metaq.spark.cluster.client import ClusterClient
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin

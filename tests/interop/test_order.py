@@ -12,8 +12,8 @@ import pytest
 
 from metaq import Consumer, Producer, Reader
 from metaq.admin import Admin
-from metaq.client.messages import queue_for_key
-from metaq.model.order import OrderLayout
+from metaq.client.shared.messages import queue_for_key
+from metaq.model.topics.order import OrderLayout
 from tests.interop.driver import ForeignClient, java_client
 from tests.interop.servers import MetaqServer, Server
 from tests.support import PATIENCE, eventually

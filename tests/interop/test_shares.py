@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client import shares
+from tests.client.consumer.membership import shares
 from tests.interop import maven
 from tests.support import PATIENCE
 

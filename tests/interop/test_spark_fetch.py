@@ -14,15 +14,15 @@ from metaq import Producer, Reader
 from metaq.admin import Admin
 from metaq.errors import NotSupported
 from metaq.model.offsets import Slice
-from metaq.spark.cluster_client import ClusterClient
-from metaq.spark.courier import Courier
-from metaq.spark.cutting import slices_between
-from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.settings import SourceOptions
-from metaq.spark.sink import MetaqWriter
-from metaq.spark.sink_settings import SinkOptions
-from metaq.spark.sink_task import SentRows
-from metaq.spark.source import MetaqDataSource, MetaqStreamReader
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.cluster.courier import Courier
+from metaq.spark.data_source import MetaqDataSource, MetaqStreamReader
+from metaq.spark.sink.settings import SinkOptions
+from metaq.spark.sink.sink import MetaqWriter
+from metaq.spark.sink.task import SentRows
+from metaq.spark.source.fetch import FetchSettings, read_slice
+from metaq.spark.source.settings import SourceOptions
+from metaq.spark.source.slicing import slices_between
 from tests.interop.servers import MetaqServer, Server
 from tests.support import PATIENCE, eventually
 

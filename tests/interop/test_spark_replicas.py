@@ -16,9 +16,9 @@ from metaq.admin import Admin
 from metaq.errors import ConnectionFailed, NoRoute
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster_client import ClusterClient
-from metaq.spark.cutting import slices_between
-from metaq.spark.fetch import FetchSettings, read_slice
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.source.fetch import FetchSettings, read_slice
+from metaq.spark.source.slicing import slices_between
 from tests.interop.servers import RocketmqServer
 from tests.support import PATIENCE, eventually
 

@@ -10,10 +10,10 @@ from metaq import Producer
 from metaq.errors import MessagesLost
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster_client import client_of
-from metaq.spark.fetch import read_slice
-from metaq.spark.plan import Planner
-from metaq.spark.settings import SourceOptions
+from metaq.spark.cluster.client import client_of
+from metaq.spark.source.fetch import read_slice
+from metaq.spark.source.plan import Planner
+from metaq.spark.source.settings import SourceOptions
 from tests.interop.conftest import PEERS
 from tests.interop.servers import Server
 from tests.support import PATIENCE, eventually

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from metaq.client.conversation.staging import Apply, Decide, GetTransaction
-from metaq.model.staging import Decided, Lifetime, Outcome, Phase, transaction_id
-from metaq.store.reader import StoreReader
-from metaq.store.staged import DECISIONS_TOPIC, STAGE_TOPIC, StagedSurvey
+from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction
+from metaq.model.transactions.staging import Decided, Lifetime, Outcome, Phase, transaction_id
+from metaq.store.offline.reader import StoreReader
+from metaq.store.offline.staged import DECISIONS_TOPIC, STAGE_TOPIC, StagedSurvey
 from metaq.wire.codes import RequestCode
 from metaq.wire.headers import CreateTopicHeader
 from metaq.wire.staging import DecideBody

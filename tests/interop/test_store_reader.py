@@ -8,7 +8,7 @@ from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.metaq1 import OriginalServer, TextConnection, Zookeeper
 from tests.interop.servers import CLUSTER, RocketmqServer
-from tests.spark.files_support import FRAMES, put_frames, read
+from tests.spark.files.support import FRAMES, put_frames, read
 
 pytestmark = [pytest.mark.interop, pytest.mark.all]
 COLUMNS = ("topic", "queue_id", "queue_offset", "message_id", "tag", "body")

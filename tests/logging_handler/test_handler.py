@@ -193,7 +193,7 @@ def test_the_topic_hears_of_what_was_dropped(handler, logger, metaq_broker, topi
 def test_the_clients_own_records_are_passed_over(handler, logger, metaq_broker, topic):
     """Those of `metaq` and its loggers, and of the threads that send, whatever their logger."""
     handler.emit(logging.makeLogRecord({"name": "metaq", "msg": "x"}))
-    handler.handle(logging.makeLogRecord({"name": "metaq.client.core", "msg": "x"}))
+    handler.handle(logging.makeLogRecord({"name": "metaq.client.shared.core", "msg": "x"}))
     assert handler.passed_over == 2
     logger.info("metaqish")
     assert handler.flush(PATIENCE)

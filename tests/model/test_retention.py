@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.model.cron import parse_cron
-from metaq.model.partition_settings import DeletePolicy
+from metaq.model.metaq1.settings import DeletePolicy
 from metaq.model.retention import FixedRetentions, TopicRetention, is_carried
 
 

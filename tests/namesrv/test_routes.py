@@ -6,7 +6,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.model import DataVersion, Perm, TopicConfig
-from metaq.model.registration import BrokerIdentity, Registration, VersionCheck
+from metaq.model.topics.registration import BrokerIdentity, Registration, VersionCheck
 from metaq.namesrv.routes import RouteTable
 
 LEASE_MS = 120_000

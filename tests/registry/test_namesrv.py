@@ -10,7 +10,7 @@ from tests.support import PATIENCE
 
 from metaq.errors import ConnectionFailed
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity
 from metaq.registry.namesrv import Registrar
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode

@@ -15,7 +15,7 @@ import pytest
 from tests.interop.metaq1 import Node, Nodes, Zookeeper
 from tests.support import PATIENCE, eventually
 
-from metaq.model.partition import Published
+from metaq.model.metaq1.partition import Published
 from metaq.registry.zookeeper.layout import Layout, TextBroker
 from metaq.registry.zookeeper.registrar import Told, ZookeeperRegistrar, ZookeeperSettings
 from metaq.testing.network import FlakyNetwork, NetworkThread

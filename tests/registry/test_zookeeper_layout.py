@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.model.partition import Published
+from metaq.model.metaq1.partition import Published
 from metaq.registry.zookeeper.layout import Layout, OffsetNode, TextBroker, parents, parse_offset
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -28,11 +28,12 @@ COPIED = ("src", "tests", "fuzz", "setup.py", "pyproject.toml", "README.md", "LI
 COMPILER = "cc"
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
 HOT_TESTS = [
-    sorted(f"tests/wire/{file.name}" for file in (ROOT / "tests/wire").glob("test_hot*.py"))[half::2] for half in (1, 0)
+    sorted(f"tests/wire/hot/{file.name}" for file in (ROOT / "tests/wire/hot").glob("test_*.py"))[half::2]
+    for half in (1, 0)
 ]
 LANE_TESTS = (
-    "tests/doors/test_sweeping.py", "tests/doors/test_delay_lanes.py", "tests/doors/test_transaction_lanes.py",
-    "tests/doors/test_remoting_pull.py", "tests/doors/test_remoting_send.py", "tests/doors/test_remoting_bad_input.py",
+    "tests/servers/remoting/test_sweeping.py", "tests/servers/remoting/test_delay_fast_path.py", "tests/servers/remoting/test_transaction_fast_path.py",
+    "tests/servers/remoting/test_pull.py", "tests/servers/remoting/test_send.py", "tests/servers/remoting/test_bad_input.py",
 )  # fmt: skip
 FUZZERS = ("pulls", "appended_parts", "given_back")
 """Those of the hot module itself. Those of whole doors are in tests/fuzz."""
@@ -113,10 +114,10 @@ def jobs(asked: argparse.Namespace) -> dict[str, Sequence[str]]:
         found[f"hot module {number}"] = (*PYTEST, *names)
     found["small fuzzers"] = (*PYTEST, "tests/fuzz")
     found["sweep"] = (*PYTEST, "tests/net/test_sweep.py")
-    found["syncs"] = (*PYTEST, "tests/store/test_flush.py")
+    found["syncs"] = (*PYTEST, "tests/store/log/test_flush.py")
     found["threads"] = ("-m", "tests.sanitized.threads")
     found["crashes and power cuts"] = (
-        "-m", "metaq.testing.crash", str(asked.first), str(asked.first + asked.lives - 1)
+        "-m", "tests.crash.simulation", str(asked.first), str(asked.first + asked.lives - 1)
     )  # fmt: skip
     for name in FUZZERS:
         found[f"fuzz {name}"] = ("-m", f"fuzz.{name}", "--seed", str(asked.first), "--rounds", str(asked.rounds))

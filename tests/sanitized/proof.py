@@ -12,9 +12,9 @@ import pytest
 
 from metaq.wire import hot
 
-HOT, SWEEP = "metaq.wire._hot", "metaq.net._sweep"
+HOT, SWEEP = "metaq.wire.hot._native", "metaq.net._sweep"
 OVER_READ = """
-import ctypes, metaq.wire._hot as hot
+import ctypes, metaq.wire.hot._native as hot
 block = (ctypes.c_ubyte * 64)()
 print(hot.crc31(block), flush=True)
 hot.crc31((ctypes.c_ubyte * 65).from_address(ctypes.addressof(block)))

@@ -1,4 +1,4 @@
-"""The thread that syncs without the interpreter (`metaq.store._syncing`), under TSAN: python -m tests.sanitized.threads."""
+"""The thread that syncs without the interpreter (`metaq.store.log._syncing`), under TSAN: python -m tests.sanitized.threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def without_preload() -> dict[str, str]:
 
 
 def main() -> int:
-    header = (ROOT / "src/metaq/store/_syncing_c.h").read_text()
+    header = (ROOT / "src/metaq/store/log/_syncing_c.h").read_text()
     careless = header.replace("    pthread_mutex_lock(&s->lock);\n    *done", "    *done").replace(
         "    *error = s->error;\n    pthread_mutex_unlock(&s->lock);\n", "    *error = s->error;\n"
     )

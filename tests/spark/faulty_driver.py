@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 from metaq.spark import session
-from metaq.spark.slow_start import run_through
-from tests.spark.conftest import spark_conf
-from tests.spark.faulty_source import BATCH_0, BEFORE_COMMIT, FaultySource, Halt
+from metaq.spark.engine.slow_start import run_through
+from tests.spark.running import spark_conf
+from tests.spark.source.faulty_source import BATCH_0, BEFORE_COMMIT, FaultySource, Halt
 
 
 def start(spark, namesrv: str, topic: str, folder: str, point: str):

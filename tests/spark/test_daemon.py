@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaq.spark import engine, interpreter
+from metaq.spark import interpreter
+from metaq.spark.engine import session as engine
 from tests.spark.test_interpreter import other_python  # noqa: F401  a fixture
 from tests.support import PATIENCE, environment
 
@@ -34,7 +35,9 @@ def test_what_is_imported_before_the_forks_starts_no_thread():
     program = f"from metaq.spark import daemon; daemon.warm(daemon.NEEDED); {THREADS}; import sys; print(*sys.modules)"
     threads, *modules = run(program, OMP_NUM_THREADS="1")  # as Spark starts it
     assert threads == "1"
-    assert {"pyspark.worker", "metaq.spark.source", "metaq.spark.fetch", "pyarrow.lib", "numpy"} <= set(modules)
+    assert {"pyspark.worker", "metaq.spark.data_source", "metaq.spark.source.fetch", "pyarrow.lib", "numpy"} <= set(
+        modules
+    )
 
 
 def test_what_would_draw_the_same_numbers_in_every_worker_is_not_imported():

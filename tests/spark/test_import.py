@@ -41,7 +41,7 @@ import sys
 import pyspark.sql.worker.plan_data_source_read
 before = set(sys.modules)
 import pyspark_metaq
-assert "metaq.spark.fetch" in sys.modules
+assert "metaq.spark.source.fetch" in sys.modules
 print(*set(sys.modules) - before)
 """
     loaded = set(run(program).split())

@@ -72,7 +72,7 @@ def context(python: object, master: str = "local[2]") -> SimpleNamespace:
 
 def test_a_session_whose_workers_run_another_python_is_refused_in_one_line(other_python, monkeypatch, tmp_path):
     """By `spark.dataSource.register`, which asks for the name first, and by everything of ours that is given a session."""
-    from metaq.spark.source import MetaqDataSource
+    from metaq.spark.data_source import MetaqDataSource
 
     text = rf"workers of this Spark session run {other_python}, which cannot read from MetaQ: No module named '\w+'\. "
     remedy = rf"Import metaq\.spark before the session is made, or set PYSPARK_PYTHON={sys.executable}"
@@ -104,7 +104,7 @@ def test_a_wrong_choice_is_told_before_the_jvm_starts(other_python, monkeypatch)
 @pytest.mark.spark_all
 def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_source(other_python, tmp_path):
     """By itself and when it is registered, because `metaq.spark` was imported first."""
-    from tests.spark.conftest import spark_conf
+    from tests.spark.running import spark_conf
 
     env = environment(PATH=f"{other_python.parent}:/usr/bin:/bin", JAVA_HOME=str(find_java_home()))
     env.pop("PYSPARK_PYTHON", None)

@@ -17,8 +17,8 @@ import pytest
 
 import metaq
 from metaq.model import offsets
-from metaq.store.reader import StoreReader
-from tests.spark.faulty_source import AFTER_OFFSETS, BATCH_0, BEFORE_COMMIT, BEFORE_OFFSETS, IN_READ, POINTS
+from metaq.store.offline.reader import StoreReader
+from tests.spark.source.faulty_source import AFTER_OFFSETS, BATCH_0, BEFORE_COMMIT, BEFORE_OFFSETS, IN_READ, POINTS
 from tests.support import ROOT, WHOLE_PATIENCE, environment, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]

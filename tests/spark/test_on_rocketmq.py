@@ -11,7 +11,7 @@ import pytest
 import metaq
 from metaq.model import offsets
 from tests.interop.servers import RocketmqServer
-from tests.spark.conftest import finished
+from tests.spark.running import finished
 from tests.support import PATIENCE, WHOLE_PATIENCE, eventually
 
 pytestmark = [pytest.mark.all, pytest.mark.spark_all, pytest.mark.spark]

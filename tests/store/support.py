@@ -10,10 +10,10 @@ from typing import Any
 from metaq.clock import FakeClock
 from metaq.model.message import host_bytes
 from metaq.options import StoreOptions
+from metaq.store.log.writer import Put, PutRecord
 from metaq.store.message_store import MessageStore
-from metaq.store.pull import ReadResult, ReadStatus
-from metaq.store.reader import StoreReader
-from metaq.store.writer import Put, PutRecord
+from metaq.store.offline.reader import StoreReader
+from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import hot
 from metaq.wire.record import decode_record
 

@@ -11,7 +11,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import StoreError
 from metaq.store.message_store import MessageStore
-from metaq.store.pull import ReadStatus
+from metaq.store.reads.pull import ReadStatus
 from metaq.wire import hot
 from tests.store.support import (
     HOST,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 
 from metaq.store.checkpoint import Checkpoint
-from metaq.store.consume_queue import UNIT, ConsumeQueue, Unit
 from metaq.store.disk import Disk
-from metaq.store.dispatch import Dispatcher, delays_of
-from metaq.store.index_file import HEADER, Index
+from metaq.store.queues.consume_queue import UNIT, ConsumeQueue, Unit
+from metaq.store.queues.dispatch import Dispatcher, delays_of
+from metaq.store.queues.index_file import HEADER, Index
 from metaq.wire import hot
 from metaq.wire.record import encode_record
 from tests.store.support import BORN, HOST, open_store, put

@@ -28,8 +28,8 @@ def three_brokers():
 @pytest.fixture
 def patient(monkeypatch):
     """A slow machine says nothing: ends are waited for."""
-    monkeypatch.setattr("metaq.client.conversation.atomic.ROLLBACK_SECONDS", 60.0)
-    monkeypatch.setattr("metaq.client.conversation.atomic.DELIVERY_SECONDS", 60.0)
+    monkeypatch.setattr("metaq.client.conversation.staged.atomic.ROLLBACK_SECONDS", 60.0)
+    monkeypatch.setattr("metaq.client.conversation.staged.atomic.DELIVERY_SECONDS", 60.0)
     return monkeypatch
 
 
@@ -118,7 +118,7 @@ def test_all_brokers_deliver_or_none(cluster, topic, producer):
 
 def test_a_participant_that_dies_delivers_when_it_is_back(cluster, topic, producer, patient):
     """It is committed all the same, and the others deliver at once."""
-    patient.setattr("metaq.client.conversation.atomic.DELIVERY_SECONDS", 1.0)
+    patient.setattr("metaq.client.conversation.staged.atomic.DELIVERY_SECONDS", 1.0)
     with producer.atomic() as tx:
         send_everywhere(tx, topic)
         tx.prepare()

@@ -40,7 +40,7 @@ ODD: dict[str, dict[str, str]] = {
 
 @pytest.fixture(scope="module")
 def broker():
-    places = "fine=tests.broker.predicates:fine"
+    places = "fine=tests.broker.pulls.support:fine"
     with EmbeddedBroker(options={"filterPredicates": places, "filterPredicatePath": str(ROOT)}) as running:
         yield running
 

@@ -9,9 +9,9 @@ from collections import defaultdict
 import metaq
 from metaq import Producer, Reader
 from metaq.admin import Admin
-from metaq.client.messages import queue_for_key
+from metaq.client.shared.messages import queue_for_key
 from metaq.model import MessageQueue
-from metaq.model.order import OrderLayout
+from metaq.model.topics.order import OrderLayout
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
 

@@ -20,7 +20,7 @@ from tests.support import ROOT, eventually
 
 _numbers = itertools.count()
 NAMES = ("blue", "counts", "dies", "eats", "large", "leaves", "none", "raises", "sleeps", "strays", "waits")
-PLACES = ";".join(f"{name}=tests.broker.predicates:{name}" for name in NAMES)
+PLACES = ";".join(f"{name}=tests.broker.pulls.support:{name}" for name in NAMES)
 REGISTERED = ", ".join(NAMES)
 OPTIONS = {"filterPredicates": PLACES, "filterPredicatePath": str(ROOT)}
 

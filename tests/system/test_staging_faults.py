@@ -10,11 +10,11 @@ from msgspec import structs
 
 import metaq
 from metaq.client.conversation.administration import DeleteTopic
-from metaq.client.conversation.staging import Apply, Decide, GetTransaction, SealPart, Stage
+from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction, SealPart, Stage
 from metaq.errors import BrokerError
-from metaq.model.staging import Chunk, Decision, ManifestPart, Outcome, Phase, Seal, transaction_id
-from metaq.store.reader import StoreReader
-from metaq.store.staged import STAGE_TOPIC, StagedSurvey
+from metaq.model.transactions.staging import Chunk, Decision, ManifestPart, Outcome, Phase, Seal, transaction_id
+from metaq.store.offline.reader import StoreReader
+from metaq.store.offline.staged import STAGE_TOPIC, StagedSurvey
 from metaq.testing import EmbeddedBroker, FaultyDisk
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode

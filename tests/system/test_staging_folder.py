@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 
 import metaq
-from metaq.client.conversation.staging import Apply, Decide, GetRow, GetTransaction
-from metaq.model.staging import Decision, Lifetime, Outcome, Phase, transaction_id
-from metaq.store.reader import StoreReader
-from metaq.store.staged import StagedSurvey
+from metaq.client.conversation.staged.staging import Apply, Decide, GetRow, GetTransaction
+from metaq.model.transactions.staging import Decision, Lifetime, Outcome, Phase, transaction_id
+from metaq.store.offline.reader import StoreReader
+from metaq.store.offline.staged import StagedSurvey
 from metaq.testing import EmbeddedBroker
 from metaq.wire.staging import DecideBody
 from tests.staged import PlannedPart, ask, stage

@@ -6,8 +6,8 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
-from metaq.client.conversation.staging import Decide, GetTransaction, ListStaged, end
-from metaq.model.staging import Lifetime, Outcome, Phase
+from metaq.client.conversation.staged.staging import Decide, GetTransaction, ListStaged, end
+from metaq.model.transactions.staging import Lifetime, Outcome, Phase
 from metaq.testing import Cluster
 from metaq.wire.staging import DecideBody
 from tests import staged

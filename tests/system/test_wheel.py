@@ -37,7 +37,11 @@ def test_what_the_build_makes_anew_is_not_shipped(built):
     assert not [name for name in names if name.endswith((".c", ".so")) or "/tests/" in name]
     written = {str(path.relative_to(ROOT)) for kind in WRITTEN for path in (ROOT / "src").rglob(f"*{kind}")}
     assert written == {name.partition("/")[2] for name in names if name.endswith(WRITTEN)}
-    assert {"src/metaq/wire/_hot_append.pxi", "src/metaq/store/_syncing_c.h", "src/metaq/net/_sweep.pyx"} <= written
+    assert {
+        "src/metaq/wire/hot/native/append.pxi",
+        "src/metaq/store/log/_syncing_c.h",
+        "src/metaq/net/_sweep.pyx",
+    } <= written
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
 from metaq.model import ConsumeFrom
-from metaq.model.subscription import subscribe
+from metaq.model.filters.subscription import subscribe
 from metaq.wire import beans, bodies, fastjson
 
 GO_HEARTBEAT = (

@@ -29,7 +29,7 @@ from metaq.model import (
     Route,
     TopicConfig,
 )
-from metaq.model.subscription import subscribe
+from metaq.model.filters.subscription import subscribe
 from metaq.wire import bodies, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies import register

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fastjson_cases import TARGETS
 
 from metaq.errors import BadRequest
+from tests.fastjson_cases import TARGETS
 
 VECTORS: dict[str, dict[str, list[str]]] = json.loads(
     Path(__file__).with_name("fastjson_vectors.json").read_text("utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.wire.hot_support import BORN_HOST, BORN_MS, GOLDEN_RECORD, STORE_HOST, STORE_MS, UNIQUE_ID
 
 from metaq.errors import BadRequest, LocalProtocolError, RemoteProtocolError
 from metaq.wire.record import (
@@ -17,6 +16,7 @@ from metaq.wire.record import (
     parse_offset_id,
     tags_code,
 )
+from tests.wire.hot.support import BORN_HOST, BORN_MS, GOLDEN_RECORD, STORE_HOST, STORE_MS, UNIQUE_ID
 
 GOLDEN_ENTRY = bytes.fromhex(
     "0000005d000000000000000000000000000000026d310045"

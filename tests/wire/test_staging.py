@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from metaq.errors import BadRequest, LocalProtocolError
-from metaq.model.staging import (
+from metaq.model.transactions.staging import (
     Chunk,
     Decided,
     Decision,

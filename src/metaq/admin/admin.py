@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from metaq.admin import branches, brokers, groups, order, topics, traces, transactions
-from metaq.client import core as cores
-from metaq.client.core import ClientCore
-from metaq.client.names import LATEST, checked, start_of
-from metaq.client.options import ClientOptions
+from metaq.client.shared import core as cores
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.names import LATEST, checked, start_of
+from metaq.client.shared.options import ClientOptions
 from metaq.errors import ClientClosed
 from metaq.model.reload import Reloaded
-from metaq.model.staging import Outcome, RowState
-from metaq.model.system import TRACE_TOPIC
-from metaq.model.topic import check_topic
+from metaq.model.topics.system import TRACE_TOPIC
+from metaq.model.topics.topic import check_topic
+from metaq.model.transactions.staging import Outcome, RowState
 
 Result = TypeVar("Result")
 

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from metaq.admin.brokers import masters
 from metaq.admin.transactions import TransactionNotFound, ask_all
-from metaq.client.conversation.branches import EndBranch, ListBranches
-from metaq.client.core import ClientCore
-from metaq.model.branches import BranchState
+from metaq.client.conversation.staged.metaq1_transactions import EndBranch, ListBranches
+from metaq.client.shared.core import ClientCore
+from metaq.model.transactions.metaq1 import BranchState
 
 PAGE: Final = 200
 """Transactions in one answer of a broker."""

@@ -8,11 +8,11 @@ from msgspec import Struct, field
 
 from metaq.client.conversation.administration import ClosePartitions, GetRuntime, ReloadConfiguration
 from metaq.client.conversation.call import FAULTS
-from metaq.client.core import ClientCore
+from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
 from metaq.model import BrokerData
 from metaq.model.reload import Reloaded
-from metaq.model.route import MASTER_ID
+from metaq.model.topics.route import MASTER_ID
 
 
 class BrokerNotFound(MetaqError):

@@ -11,13 +11,13 @@ from msgspec import Struct
 from metaq.admin.brokers import masters
 from metaq.client.conversation.administration import ResetOffsets
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
-from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, SetPosition
-from metaq.client.conversation.time_search import first_at_or_after, store_time_from
-from metaq.client.core import ClientCore
-from metaq.client.names import EARLIEST, LATEST
+from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, SetPosition
+from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.names import EARLIEST, LATEST
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageModel, MessageQueue
-from metaq.model.topic import RETRY_PREFIX
+from metaq.model.topics.topic import RETRY_PREFIX
 
 _PULL_SECONDS = 5.0
 

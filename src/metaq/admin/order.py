@@ -8,12 +8,12 @@ from msgspec import Struct
 
 from metaq.admin.topics import TopicNotFound
 from metaq.client.conversation.routes import DeleteValue, GetValue, PutValue
-from metaq.client.core import ClientCore
-from metaq.client.names import checked
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.names import checked
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import Route
-from metaq.model.order import ORDER_NAMESPACE, OrderLayout
-from metaq.model.topic import check_topic
+from metaq.model.topics.order import ORDER_NAMESPACE, OrderLayout
+from metaq.model.topics.topic import check_topic
 
 
 class TopicOrder(Struct, frozen=True):

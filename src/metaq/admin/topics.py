@@ -9,11 +9,11 @@ from msgspec import Struct
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
 from metaq.client.conversation.routes import DeleteTopicRoute
-from metaq.client.core import ClientCore
-from metaq.client.names import checked
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.names import checked
 from metaq.errors import MetaqError, NoRoute
 from metaq.model import MessageQueue, QueueStats, Route
-from metaq.model.topic import check_topic
+from metaq.model.topics.topic import check_topic
 
 
 class TopicNotFound(MetaqError):

@@ -10,12 +10,12 @@ from msgspec import Struct
 from metaq.admin.brokers import masters
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
-from metaq.client.conversation.lookups import LOOK_UP_MAX, QueryMessages, read_traces
-from metaq.client.core import ClientCore
+from metaq.client.conversation.reading.lookups import LOOK_UP_MAX, QueryMessages, read_traces
+from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError, MetaqError, NoRoute
 from metaq.model import StoredMessage
-from metaq.model.system import TRACE_TOPIC
-from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from metaq.model.topics.system import TRACE_TOPIC
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
 
 KEY_CHARS_MAX = 255

@@ -10,10 +10,18 @@ from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.staging import Apply, ForgetStaged, GetRow, GetTransaction, ListRows, ListStaged, end
-from metaq.client.core import ClientCore
+from metaq.client.conversation.staged.staging import (
+    Apply,
+    ForgetStaged,
+    GetRow,
+    GetTransaction,
+    ListRows,
+    ListStaged,
+    end,
+)
+from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
-from metaq.model.staging import (
+from metaq.model.transactions.staging import (
     Decision,
     Outcome,
     PartState,

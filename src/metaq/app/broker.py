@@ -21,22 +21,22 @@ from metaq.app.registration import Registration
 from metaq.app.text_registration import TextRegistration
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
-from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
-from metaq.doors.door import Door
-from metaq.doors.metaq1 import IDLE_SECONDS, TextDoor
-from metaq.doors.metaq1_transactions import TransactionHandlers
-from metaq.doors.remoting import RemotingDoor
 from metaq.errors import ConfigError, StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
-from metaq.model.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity
 from metaq.net.address import join_address
 from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, bind
 from metaq.net.local import local_address
 from metaq.options import BrokerOptions, StoreOptions
+from metaq.servers.metaq1.server import IDLE_SECONDS, TextDoor
+from metaq.servers.metaq1.transactions import TransactionHandlers
+from metaq.servers.remoting.server import RemotingDoor
+from metaq.servers.server import Door
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
-from metaq.doors.rocketmq_settings import DEFAULTS
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.group import ListenLimits
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTable, StoreOptions, camel, nearest
-from metaq.store.sizes import sizes_found
+from metaq.servers.remoting.rocketmq_settings import DEFAULTS
+from metaq.store.offline.sizes import sizes_found
 
 if TYPE_CHECKING:
     from metaq.app.partition_sections import TopicSection
     from metaq.app.server_ini import ServerIni
-    from metaq.broker.metaq1_settings import Metaq1Settings
-    from metaq.model.partition_settings import PartitionRules
+    from metaq.broker.metaq1.settings import Metaq1Settings
+    from metaq.model.metaq1.settings import PartitionRules
 
 Table = TypeVar("Table", bound=OptionTable)
 
@@ -69,7 +69,7 @@ class Configuration(Struct, frozen=True):
         """What a broker is to serve MetaQ 1.x by: a copy that it may change; None: it does not."""
         if not self.metaq1.enable:
             return None
-        from metaq.broker.metaq1_settings import Metaq1Settings
+        from metaq.broker.metaq1.settings import Metaq1Settings
 
         return Metaq1Settings(self.metaq1.replace(), self.rules, self.server_ini)
 

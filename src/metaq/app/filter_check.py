@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from metaq.app.partition_sections import FILTER_PREFIX, TopicSection
 from metaq.app.predicate_process import program
 from metaq.errors import ConfigError
-from metaq.model.partition_settings import WILDCARD
+from metaq.model.metaq1.settings import WILDCARD
 from metaq.options import MIB
 
 LOAD_SECONDS = 30.0

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection
 from typing import Any, Final
 
-from metaq.model.partition_settings import PartitionRules
+from metaq.model.metaq1.settings import PartitionRules
 from metaq.options import BrokerOptions, Metaq1Options, StoreOptions
 
 _PARTITION_FOLDER: Final = re.compile(r".+-\d+")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from metaq.app.configuration import Configuration
 from metaq.app.files import broker_files
+from metaq.app.partition_import import PartitionImport
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
-from metaq.broker.metaq1_settings import Metaq1Settings
-from metaq.broker.partition_import import PartitionImport
+from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM
-from metaq.model.imported import Imported
 from metaq.model.message import host_bytes
+from metaq.model.metaq1.imported import Imported
 from metaq.store.config_file import ConfigFile
 from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
-from metaq.store.segments import FRAME_BYTES_MAX, LIVE, segments_in
+from metaq.store.offline.segments import FRAME_BYTES_MAX, LIVE, segments_in
 
 
 def import_meta(

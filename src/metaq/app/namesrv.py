@@ -9,12 +9,12 @@ from typing import Final
 
 from metaq.app.configuration import listen_limits
 from metaq.clock import SYSTEM, Clock
-from metaq.doors.namesrv import NamesrvDoor
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.net.listener import Listener, listen
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
+from metaq.servers.remoting.namesrv import NamesrvDoor
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.wire.files import KV_CONFIG

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from metaq.errors import ConfigError, Refused
 from metaq.model.cron import parse_cron
-from metaq.model.partition_settings import WILDCARD, DeletePolicy, PartitionRules, PartitionSettings
-from metaq.model.topic import check_partition_topic
+from metaq.model.metaq1.settings import WILDCARD, DeletePolicy, PartitionRules, PartitionSettings
+from metaq.model.topics.topic import check_partition_topic
 from metaq.options import Metaq1Options, camel, nearest
 
 TOPIC_FIELDS: Final = (

@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, assert_never
 
-from metaq.broker.staging_peers import Finish, NoAnswer, Question, Settle, StateOf, Told
+from metaq.broker.staged.peers import Finish, NoAnswer, Question, Settle, StateOf, Told
 from metaq.client.conversation import asking
-from metaq.client.conversation import staging as conversation
 from metaq.client.conversation.call import FAULTS, At, Call
 from metaq.client.conversation.name_servers import NameServers
-from metaq.client.transport import Transport
+from metaq.client.conversation.staged import staging as conversation
+from metaq.client.shared.transport import Transport
 from metaq.errors import NoRoute
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ LOOK_UP_SECONDS: Final = 1.0
 
 
 class BrokerPeers:
-    """A `metaq.broker.staging_peers.Peers` over the remoting protocol. Lives in the broker's event loop.
+    """A `metaq.broker.staged.peers.Peers` over the remoting protocol. Lives in the broker's event loop.
 
     Args: look_up_seconds: at least between two look-ups at the name servers.
     """

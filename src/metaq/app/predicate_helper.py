@@ -27,12 +27,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeVar
 
 from metaq.model import StoredMessage, SysFlag
+from metaq.model.filters.predicates import NO, OUT_OF_MEMORY, RAISED, YES
 from metaq.model.message import BODY_BYTES_MAX
-from metaq.model.partition import PartitionMessage
-from metaq.model.predicates import NO, OUT_OF_MEMORY, RAISED, YES
+from metaq.model.metaq1.partition import PartitionMessage
 from metaq.store.memory import data_bytes
 from metaq.wire import compression, hot
-from metaq.wire.metaq1_frame import Frame, frames, split_attribute
+from metaq.wire.metaq1.frame import Frame, frames, split_attribute
 
 M = TypeVar("M")
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from metaq.broker.partition_filters import MakeFilterHelper
-from metaq.broker.predicates import MakeHelper, Told
-from metaq.model.predicates import predicates_of
+from metaq.broker.metaq1.filters import MakeFilterHelper
+from metaq.broker.pulls.predicates import MakeHelper, Told
+from metaq.model.filters.predicates import predicates_of
 from metaq.options import BrokerOptions, Metaq1Options
 
 log = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from metaq.broker.broker import Broker
-from metaq.client.transport import Transport
+from metaq.client.shared.transport import Transport
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity
 from metaq.registry.namesrv import Registrar
 
 

@@ -16,8 +16,8 @@ from metaq.model.reload import Reloaded
 from metaq.options import Settings, camel
 
 if TYPE_CHECKING:
-    from metaq.broker.metaq1_settings import Metaq1Settings
-    from metaq.model.partition_settings import PartitionRules
+    from metaq.broker.metaq1.settings import Metaq1Settings
+    from metaq.model.metaq1.settings import PartitionRules
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from metaq.broker.broker import Broker
-from metaq.broker.metaq1_settings import Metaq1Settings
-from metaq.broker.partition_progress import Tell
+from metaq.broker.metaq1.progress import Tell
+from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
 from metaq.options import Metaq1Options

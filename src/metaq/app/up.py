@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.configuration import EVERYWHERE, LOOPBACK
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
-from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM, Clock
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.store.disk import Disk

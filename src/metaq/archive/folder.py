@@ -2,8 +2,8 @@
 
     OUTPUT/topic=orders/date=2026-03-01/QUERY-BATCH-BROKER-QUEUE-START.parquet    what readers see
     OUTPUT/_manifests/QUERY-BATCH.json      one per batch: its files, its offsets. Writing it is the commit
-    OUTPUT/_ids/QUERY-BATCH-N.arrow         unique ids of recent batches, to know a repeated send (metaq.spark.pipelines.dedupe)
-    OUTPUT/_lease                           locked by the run that writes (metaq.spark.pipelines.lease)
+    OUTPUT/_ids/QUERY-BATCH-N.arrow         unique ids of recent batches, to know a repeated send (metaq.pipelines.archive.dedupe)
+    OUTPUT/_lease                           locked by the run that writes (metaq.pipelines.lease)
     OUTPUT/_checkpoint/                     Spark's own, unless it is kept elsewhere
     OUTPUT/_replacements/NUMBER.json        files that are no more, and what stands in for them (metaq.archive.replacements)
     .OUTPUT.staging/BATCH-RUN/...           beside the folder: files under way

@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     newest_ms: int = 0
     """Newest store time of the batch, or of the one before where nobody looked for repeats in it."""
     partition_by: str = "date"
-    """As the option has it (metaq.spark.pipelines.parting)."""
+    """As the option has it (metaq.pipelines.archive.parting)."""
     corrupt: int = 0
     """Messages whose bodies did not decode, where they were to (metaq.archive.decoding)."""
 

@@ -10,50 +10,50 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from metaq.broker.acks import AckPolicy
-from metaq.broker.admit import Gates
-from metaq.broker.appender import Appender
-from metaq.broker.bases import Bases
-from metaq.broker.branches import Branches
 from metaq.broker.channel import Channel, Effect, Told, carry_out
-from metaq.broker.closed_partitions import ClosedPartitions
-from metaq.broker.closing import ClosedQueues
+from metaq.broker.delays.retry import RetryService
+from metaq.broker.delays.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.files import BrokerFiles
-from metaq.broker.filters import Filters
-from metaq.broker.groups import Groups
-from metaq.broker.hold import HeldPulls
-from metaq.broker.locks import Locks
-from metaq.broker.lookup import Lookup
-from metaq.broker.members import Members
-from metaq.broker.metaq1_settings import Metaq1Settings
-from metaq.broker.offsets import Offsets
-from metaq.broker.partition_filters import MakeFilterHelper
-from metaq.broker.partition_lane import PartitionLane
-from metaq.broker.partition_progress import PartitionProgress
-from metaq.broker.partition_retention import keep_as_configured
-from metaq.broker.partitions import Partitions
-from metaq.broker.predicates import MakeHelper, Predicates
-from metaq.broker.pull import PullService
+from metaq.broker.log.acks import AckPolicy
+from metaq.broker.log.admit import Gates
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.closing import ClosedQueues
+from metaq.broker.log.long_polling import HeldPulls
+from metaq.broker.metaq1.fast_path import PartitionLane
+from metaq.broker.metaq1.filters import MakeFilterHelper
+from metaq.broker.metaq1.partitions import Partitions
+from metaq.broker.metaq1.position_bases import Bases
+from metaq.broker.metaq1.progress import PartitionProgress
+from metaq.broker.metaq1.retention import keep_as_configured
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.metaq1.transactions import Branches
+from metaq.broker.pulls.filters import Filters
+from metaq.broker.pulls.locks import Locks
+from metaq.broker.pulls.lookup import Lookup
+from metaq.broker.pulls.predicates import MakeHelper, Predicates
+from metaq.broker.pulls.pull import PullService
+from metaq.broker.pulls.resets import OffsetResets
 from metaq.broker.reloading import Reloading
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
 from metaq.broker.requests import OffsetCommit
-from metaq.broker.resets import OffsetResets
-from metaq.broker.retry import RetryService
-from metaq.broker.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.send import SendService
-from metaq.broker.staging import StagingService
-from metaq.broker.staging_peers import ALONE, Peers
+from metaq.broker.staged.peers import ALONE, Peers
+from metaq.broker.staged.service import StagingService
 from metaq.broker.stats import Stats
-from metaq.broker.topics import Topics
-from metaq.broker.transactions import TransactionService
+from metaq.broker.tables.closed_partitions import ClosedPartitions
+from metaq.broker.tables.groups import Groups
+from metaq.broker.tables.members import Members
+from metaq.broker.tables.offsets import Offsets
+from metaq.broker.tables.topics import Topics
+from metaq.broker.transactions.service import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, TopicConfig
 from metaq.model.access import Authorise, everybody
-from metaq.model.system import SCHEDULE_TOPIC
-from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
 from metaq.options import Settings
 from metaq.saved import Pending, Saving, at_once
 from metaq.wire.hot import DelayGate

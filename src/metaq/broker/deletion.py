@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from metaq.broker.admit import Gates
-from metaq.broker.offsets import Offsets
-from metaq.broker.topics import Topics
+from metaq.broker.log.admit import Gates
+from metaq.broker.tables.offsets import Offsets
+from metaq.broker.tables.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, TopicConfig

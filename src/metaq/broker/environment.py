@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from metaq.broker.closed_partitions import ClosedPartitions
-from metaq.broker.groups import Groups
-from metaq.broker.members import Members
-from metaq.broker.offsets import Offsets
-from metaq.broker.topics import Topics
+from metaq.broker.tables.closed_partitions import ClosedPartitions
+from metaq.broker.tables.groups import Groups
+from metaq.broker.tables.members import Members
+from metaq.broker.tables.offsets import Offsets
+from metaq.broker.tables.topics import Topics
 from metaq.clock import Clock
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from metaq.broker.filters import FilterTable
-from metaq.broker.offsets import OffsetTable
+from metaq.broker.pulls.filters import FilterTable
+from metaq.broker.tables.offsets import OffsetTable
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.saved import TableFile, TextFile
 

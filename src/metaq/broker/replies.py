@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from metaq.broker.appender import Appender
 from metaq.broker.channel import Unanswered
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.records import sent_record
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.records import sent_record
 from metaq.broker.requests import Send
 from metaq.broker.send import SendService
 from metaq.errors import Reason, Refused

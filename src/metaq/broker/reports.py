@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.hold import HeldPulls
-from metaq.broker.lookup import Lookup
-from metaq.broker.members import Member
-from metaq.broker.partition_progress import PartitionProgress
-from metaq.broker.schedule import ScheduleService
+from metaq.broker.log.long_polling import HeldPulls
+from metaq.broker.metaq1.progress import PartitionProgress
+from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.stats import Stats
+from metaq.broker.tables.members import Member
 from metaq.errors import Reason, Refused
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageQueue, QueueStats
 from metaq.model.facts import BrokerFacts, BrokerSettings

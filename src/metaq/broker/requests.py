@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from metaq.model import TransactionOutcome
-from metaq.model.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Seal
-from metaq.model.system import AUTO_CREATE_TOPIC
+from metaq.model.topics.system import AUTO_CREATE_TOPIC
+from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Seal
 
 ANY_QUEUE: Final = -1
 

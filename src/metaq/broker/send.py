@@ -10,21 +10,21 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metaq.broker.appender import Appender
+from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.records import delay_level, delayed_until, put_record, sent_record
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.records import delay_level, delayed_until, put_record, sent_record
 from metaq.broker.requests import ANY_QUEUE, Send
-from metaq.broker.schedule import ScheduleService
-from metaq.broker.topics import check_client_topic
-from metaq.broker.transactions import TransactionService
-from metaq.broker.transactions_records import is_transactional
+from metaq.broker.tables.topics import check_client_topic
+from metaq.broker.transactions.records import is_transactional
+from metaq.broker.transactions.service import TransactionService
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.message import TRANSACTION_MASK
-from metaq.model.system import SEND_FORBIDDEN
-from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic
-from metaq.store.writer import Put, PutRecord
+from metaq.model.topics.system import SEND_FORBIDDEN
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic
+from metaq.store.log.writer import Put, PutRecord
 from metaq.wire.record import decode_batch, offset_id, record_bytes
 
 

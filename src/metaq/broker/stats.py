@@ -37,7 +37,7 @@ class Stats:
         self._samples: deque[Sample] = deque([self._now()], maxlen=WINDOWS_SECONDS[-1] + 1)
 
     def grew(self, _queues: Sequence[QueueTail], messages: int, size: int, _log_start: int, _log_end: int) -> None:
-        """Messages were appended (`metaq.broker.appender.Growth`)."""
+        """Messages were appended (`metaq.broker.log.appender.Growth`)."""
         self.put_messages += messages
         self.put_bytes += size
 

@@ -93,7 +93,7 @@ def _iceberg() -> list[Finding]:
 
 
 def _java(environ: Mapping[str, str]) -> list[Finding]:
-    from metaq.spark.java import find_java
+    from metaq.spark.engine.java import find_java
 
     try:
         java = find_java(environ)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
-from metaq.model.system import TRACE_TOPIC
+from metaq.model.topics.system import TRACE_TOPIC
 
 app = typer.Typer(no_args_is_help=True, help="Look at single messages.")
 

@@ -12,12 +12,12 @@ from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, pr
 from metaq.cli.pipeline_run import Runs, add_commands, command, status_line
 from metaq.cli.pipeline_show import app as show_app
 from metaq.errors import ConfigError
-from metaq.spark.pipelines.catalogue import PIPELINES, pipeline
-from metaq.spark.pipelines.configuration import configure, describe
-from metaq.spark.pipelines.uris import is_uri, plain_path, run_folder
+from metaq.pipelines.catalogue import PIPELINES, pipeline
+from metaq.pipelines.configuration import configure, describe
+from metaq.pipelines.uris import is_uri, plain_path, run_folder
 
 if TYPE_CHECKING:
-    from metaq.spark.pipelines.run import Status
+    from metaq.pipelines.run import Status
 
 app = typer.Typer(help="Run the ready-made Spark pipelines.", no_args_is_help=True)
 run_app = typer.Typer(help="Run one of them.", no_args_is_help=True, cls=Runs)
@@ -90,7 +90,7 @@ def init_project(
 @app.command("status")
 def show_status(config: ConfigFile = None, folder: Folder = None, as_json: AsJson = False) -> None:
     """How far the pipeline of a folder is, and whether it runs. Exit status 1: the last run failed or was killed; 3: none."""
-    from metaq.spark.pipelines.run import FAILED, LOST, status_of
+    from metaq.pipelines.run import FAILED, LOST, status_of
 
     place = _place(config, folder)
     found = status_of(place)
@@ -110,7 +110,7 @@ def stop_run(
 ) -> None:
     """Ask the pipeline that runs in a folder to end, and wait for it: the batch under way is given up or done, never half."""
     from metaq.clock import SYSTEM
-    from metaq.spark.pipelines.run import RUNNING, ask_to_stop, status_of
+    from metaq.pipelines.run import RUNNING, ask_to_stop, status_of
 
     place = _place(config, folder)
     asked = ask_to_stop(place)

@@ -19,9 +19,9 @@ import typer.main
 
 from metaq.cli.output import count, print_json_line
 from metaq.errors import MetaqError
-from metaq.spark.pipelines.catalogue import PIPELINES, Pipeline
-from metaq.spark.pipelines.configuration import Configuration, configure
-from metaq.spark.pipelines.options import ClusterOptions, StreamOptions
+from metaq.pipelines.catalogue import PIPELINES, Pipeline
+from metaq.pipelines.configuration import Configuration, configure
+from metaq.pipelines.options import ClusterOptions, StreamOptions
 
 ROUTE_SECONDS = 1.5
 """How long an unknown topic may take to become known."""
@@ -97,7 +97,7 @@ class Runs(typer.core.TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         if not name.endswith(".py"):
             return super().get_command(ctx, name)
-        from metaq.spark.pipelines.own import load
+        from metaq.pipelines.own import load
 
         made = typer.Typer()
         made.command(name)(command(load(name)))
@@ -112,7 +112,7 @@ def add_commands(app: typer.Typer) -> None:
 
 def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_json: bool) -> None:
     """Run it to its end, or to Ctrl-C or SIGTERM. Raises MetaqError, typer.Exit: a job's exit status."""
-    from metaq.spark.pipelines.run import Outcome, Run
+    from metaq.pipelines.run import Outcome, Run
 
     _find_topics(chosen)
     shown = Shown(chosen.pipeline.name, as_json)
@@ -128,7 +128,7 @@ def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_j
                 work = chosen.pipeline.start(None, chosen.options, run)
         except Exception as fault:
             if type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}:
-                from metaq.spark.pipelines.driver import root_text
+                from metaq.pipelines.driver import root_text
 
                 raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault
             raise
@@ -141,10 +141,10 @@ def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_j
 
 
 def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None, spark_log: str) -> Any:
+    from metaq.pipelines.driver import watch
+    from metaq.pipelines.run import Outcome
     from metaq.spark import session
-    from metaq.spark.pipelines.driver import watch
-    from metaq.spark.pipelines.run import Outcome
-    from metaq.spark.slow_start import run_through
+    from metaq.spark.engine.slow_start import run_through
 
     name = f"metaq {chosen.pipeline.name}"
     # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
@@ -177,12 +177,12 @@ def _find_topics(chosen: Configuration) -> None:
     """Raises NoRoute: a topic that nobody knows. Without Spark, which takes seconds to start."""
     import logging
 
-    from metaq.spark.cluster_client import ClusterClient
+    from metaq.spark.cluster.client import ClusterClient
 
     if not isinstance(chosen.options, ClusterOptions) or not chosen.options.topics_read:
         return
     # Its warnings of every new try would surround the one line that we print in the end.
-    logging.getLogger("metaq.spark.cluster_client").setLevel(logging.ERROR)
+    logging.getLogger("metaq.spark.cluster.client").setLevel(logging.ERROR)
     client = ClusterClient(chosen.options.servers, ROUTE_SECONDS)
     try:
         client.queues(chosen.options.topics_read)

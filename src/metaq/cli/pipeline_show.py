@@ -15,8 +15,8 @@ from metaq.cli.output import EXIT_NOT_FOUND, AsJson, iso_time, print_json, size
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from metaq.spark.pipelines.measuring.reading import Figures
-    from metaq.spark.pipelines.measuring.windows import Window
+    from metaq.pipelines.metrics.reading import Figures
+    from metaq.pipelines.metrics.windows import Window
 
 app = typer.Typer(help="Show what a pipeline has found.", no_args_is_help=True)
 
@@ -46,7 +46,7 @@ def show_metrics(
 ) -> None:
     """Rates, bytes, latencies and lag over time, with the windows that are still open. Exit status 3: there are none."""
     from metaq.clock import SYSTEM
-    from metaq.spark.pipelines.measuring.reading import over_brokers, read
+    from metaq.pipelines.metrics.reading import over_brokers, read
 
     seconds = seconds_of(last)
     since_ms = SYSTEM.now_ms() - round(seconds * 1000)
@@ -85,7 +85,7 @@ def sparkline(values: Sequence[float | None], width: int = SPARK_CHARS) -> str:
 
 def _draw(found: Figures, path: Path) -> None:
     try:
-        from metaq.spark.pipelines.metrics_plots import draw
+        from metaq.pipelines.metrics.plots import draw
     except ModuleNotFoundError as fault:
         if fault.name != "matplotlib":
             raise
@@ -158,7 +158,7 @@ def _print_metric(found: Figures, metric: str, fills: bool, *cells: _Cell, rate:
     from rich.console import Console
     from rich.table import Table
 
-    from metaq.spark.pipelines.measuring.windows import Window
+    from metaq.pipelines.metrics.windows import Window
 
     series = found.of(metric)
     if not series:
@@ -202,7 +202,7 @@ def _print_alerts(found: Figures) -> None:
 
 
 def _json(found: Figures) -> dict[str, Any]:
-    from metaq.spark.pipelines.measuring.figures import METRICS
+    from metaq.pipelines.metrics.figures import METRICS
 
     seconds = found.window_ms / 1000
     return {

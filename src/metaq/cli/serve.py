@@ -17,7 +17,7 @@ from metaq.app.configuration import Configuration, load, template
 from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
 from metaq.errors import ConfigError
-from metaq.store.sizes import SMALL, first_use
+from metaq.store.offline.sizes import SMALL, first_use
 
 SERVERS = {
     "namesrv": "Run a name server.",

@@ -23,8 +23,8 @@ from metaq.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from metaq.store.segments import Segment, SegmentReader
-    from metaq.store.staged import StagedRecord
+    from metaq.store.offline.segments import Segment, SegmentReader
+    from metaq.store.offline.staged import StagedRecord
 
 app = typer.Typer(
     help="Look into store folders, and import those of MetaQ 1.x, without a broker.", no_args_is_help=True
@@ -62,9 +62,9 @@ def dump(
     A broker may be running on the folder. Says on standard error where the log ends, and why there. Of MetaQ 1.x it reads
     .meta, .meta.arc, .arc, .meta.zip and .zip; exit code 1: one of them is damaged.
     """
-    from metaq.store.reader import StoreReader, holds_log
-    from metaq.store.segments import find_segments
-    from metaq.store.staged import staged_record
+    from metaq.store.offline.reader import StoreReader, holds_log
+    from metaq.store.offline.segments import find_segments
+    from metaq.store.offline.staged import staged_record
 
     del as_json
     if not holds_log(folder) and (segments := find_segments(folder)):
@@ -95,8 +95,8 @@ def transactions(
 
     A broker may be running on the folder. Exit code 1: something does not fit together; it is named on standard error.
     """
-    from metaq.store.reader import StoreReader
-    from metaq.store.staged import StagedSurvey
+    from metaq.store.offline.reader import StoreReader
+    from metaq.store.offline.staged import StagedSurvey
 
     survey = StagedSurvey(StoreReader(folder))
     found = sorted(survey.transactions.values(), key=lambda transaction: transaction.transaction)
@@ -156,7 +156,7 @@ def fold(
 
 def _dump_segments(segments: Sequence[Segment], topics: Collection[str], start: int) -> None:
     """Print the frames of data files of MetaQ 1.x, of all topics if none is named."""
-    from metaq.store.segments import SegmentReader, frame_parts
+    from metaq.store.offline.segments import SegmentReader, frame_parts
 
     def lines(segment: Segment, reader: SegmentReader) -> Iterator[dict[str, Any]]:
         for position, frame in reader:

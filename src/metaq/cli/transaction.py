@@ -20,7 +20,7 @@ from metaq.cli.output import (
     size,
     span,
 )
-from metaq.model.staging import Decision, Outcome, RowState
+from metaq.model.transactions.staging import Decision, Outcome, RowState
 
 if TYPE_CHECKING:
     from metaq.admin import Admin, StagedTransaction

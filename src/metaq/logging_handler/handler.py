@@ -13,18 +13,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from metaq.client import core as cores
-from metaq.client.loop import background_ident, preload
-from metaq.client.names import checked
-from metaq.client.options import check_whole, checked_seconds
-from metaq.client.producer import Producer
+from metaq.client.producing.producer import Producer
+from metaq.client.shared import core as cores
+from metaq.client.shared.loop import background_ident, preload
+from metaq.client.shared.names import checked
+from metaq.client.shared.options import check_whole, checked_seconds
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.logging_handler.buffer import FORKED, UNFORMATTED, Entry
 from metaq.logging_handler.formats import JsonFormatter, cut, encoded, text_bytes
 from metaq.logging_handler.sender import CUT_BYTES_MIN, LOG, OWN_THREADS, Sender, Settings, reasons
 from metaq.model.message import BODY_BYTES_MAX, check_tag, check_user_properties
-from metaq.model.topic import check_topic
+from metaq.model.topics.topic import check_topic
 
 TOPIC = "business-logs"
 GROUP = "metaq_logging"

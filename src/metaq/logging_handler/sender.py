@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from metaq.client.futures import SendFuture
-from metaq.client.producer import Producer
+from metaq.client.producing.producer import Producer
+from metaq.client.shared.futures import SendFuture
 from metaq.clock import Clock
 from metaq.errors import BrokerError, InvalidMessage, MetaqError, RequestTimeout
 from metaq.log import RateLimitedLog

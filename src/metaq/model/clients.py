@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from metaq.model.filters.subscription import SubscriptionData
 from metaq.model.group import ConsumeFrom, MessageModel
 from metaq.model.queue import MessageQueue
-from metaq.model.subscription import SubscriptionData
 
 
 class ConsumerView(Struct, frozen=True):

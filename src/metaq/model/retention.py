@@ -8,8 +8,8 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from metaq.model.cron import Cron
-from metaq.model.partition_settings import DeletePolicy
-from metaq.model.system import HALF_TOPIC, OP_TOPIC, OUR_PREFIX, SCHEDULE_TOPIC
+from metaq.model.metaq1.settings import DeletePolicy
+from metaq.model.topics.system import HALF_TOPIC, OP_TOPIC, OUR_PREFIX, SCHEDULE_TOPIC
 
 _CARRIED: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
 

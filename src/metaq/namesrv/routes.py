@@ -14,9 +14,9 @@ from msgspec import Struct, structs
 
 from metaq.clock import Clock
 from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route
-from metaq.model.registration import Registration, VersionCheck
-from metaq.model.route import MASTER_ID
-from metaq.model.topic import READ_WRITE
+from metaq.model.topics.registration import Registration, VersionCheck
+from metaq.model.topics.route import MASTER_ID
+from metaq.model.topics.topic import READ_WRITE
 
 
 class _Lease(Struct):

@@ -16,7 +16,7 @@ from metaq.client.conversation.asking import Caller, ask
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.errors import MetaqError
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity
 
 log = logging.getLogger(__name__)
 

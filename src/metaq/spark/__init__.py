@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from metaq.errors import ConfigError
 from metaq.spark import interpreter
-from metaq.spark.java import Java, find_java
+from metaq.spark.engine.java import Java, find_java
 
 if TYPE_CHECKING:
+    from metaq.pipelines.archive.repeats import without_repeats
+    from metaq.pipelines.archive.service import archive
+    from metaq.pipelines.archive.tables import table
+    from metaq.pipelines.changes.snapshot import read_snapshot, snapshot
     from metaq.spark import decode
-    from metaq.spark.engine import session
-    from metaq.spark.listener import ProgressListener
-    from metaq.spark.pipelines.archiving import archive
-    from metaq.spark.pipelines.row_changes.snapshot import read_snapshot, snapshot
-    from metaq.spark.progress import Lag, QueueLag, lag
-    from metaq.spark.repeats import without_repeats
-    from metaq.spark.tables import table
+    from metaq.spark.engine.session import session
+    from metaq.spark.source.listener import ProgressListener
+    from metaq.spark.source.progress import Lag, QueueLag, lag
 
 __all__ = [
     "Java",
@@ -39,17 +39,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Lag": "progress",
-    "ProgressListener": "listener",
-    "QueueLag": "progress",
-    "archive": "pipelines.archiving",
-    "decode": "decode",
-    "lag": "progress",
-    "read_snapshot": "pipelines.row_changes.snapshot",
-    "session": "engine",
-    "snapshot": "pipelines.row_changes.snapshot",
-    "table": "tables",
-    "without_repeats": "repeats",
+    "Lag": "metaq.spark.source.progress",
+    "ProgressListener": "metaq.spark.source.listener",
+    "QueueLag": "metaq.spark.source.progress",
+    "archive": "metaq.pipelines.archive.service",
+    "decode": "metaq.spark.decode",
+    "lag": "metaq.spark.source.progress",
+    "read_snapshot": "metaq.pipelines.changes.snapshot",
+    "session": "metaq.spark.engine.session",
+    "snapshot": "metaq.pipelines.changes.snapshot",
+    "table": "metaq.pipelines.archive.tables",
+    "without_repeats": "metaq.pipelines.archive.repeats",
 }
 
 interpreter.prefer_this_python()
@@ -61,8 +61,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     try:
-        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
-        return home if name == _HOMES[name] else getattr(home, name)
+        home = importlib.import_module(_HOMES[name])
+        return home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     except ModuleNotFoundError as fault:
         if fault.name is None or fault.name.startswith("metaq"):
             raise

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 MODULE: Final = __name__ if __name__ != "__main__" else "metaq.spark.daemon"
-NEEDED: Final = ("pyspark.worker", "pyspark.sql.pandas.types", "pyarrow.compute", "metaq.spark.source")
+NEEDED: Final = ("pyspark.worker", "pyspark.sql.pandas.types", "pyarrow.compute", "metaq.spark.data_source")
 """What tasks of `format("metaq")` import. Not pandas and not numpy.random: their forks would draw the same numbers."""
 _QUIET: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 

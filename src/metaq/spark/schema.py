@@ -1,4 +1,4 @@
-"""Row schemas in Spark's words; the columns themselves are made by `metaq.client.arrow`."""
+"""Row schemas in Spark's words; the columns themselves are made by `metaq.client.arrow.records`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from metaq.client import arrow
+from metaq.client.arrow import records as arrow
 from metaq.errors import ConfigError
 from metaq.model.offsets import Slice
 

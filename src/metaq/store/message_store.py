@@ -10,29 +10,29 @@ from metaq.clock import Clock
 from metaq.errors import StoreError, StoreFailed
 from metaq.model.retention import Retentions
 from metaq.options import StoreOptions
-from metaq.store.commit_log import CommitLog
-from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.disk import Disk, reserving
-from metaq.store.dispatch import delays_of
-from metaq.store.fast_lane import FastLane
-from metaq.store.floors import Ask, Holding
-from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
-from metaq.store.housekeeping import Housekeeper
-from metaq.store.index_file import Index
-from metaq.store.log_scan import LogScan
-from metaq.store.outline import Outline, outline
-from metaq.store.parts import Parts, State
-from metaq.store.populate import Populator
-from metaq.store.pull import Puller
-from metaq.store.queues import QueueKey, Queues
-from metaq.store.recovery import Recovery
-from metaq.store.repair import Repairs
-from metaq.store.retention import Owed
-from metaq.store.search import offset_at
-from metaq.store.survey import look_at
+from metaq.store.log.commit_log import CommitLog
+from metaq.store.log.fast_path import FastLane
+from metaq.store.log.flush import Flusher
+from metaq.store.log.parts import Parts, State
+from metaq.store.log.populate import Populator
+from metaq.store.log.scan import LogScan
+from metaq.store.log.writer import Writer
+from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.store.queues.dispatch import delays_of
+from metaq.store.queues.index_file import Index
+from metaq.store.queues.table import QueueKey, Queues
+from metaq.store.reads.outline import Outline, outline
+from metaq.store.reads.pull import Puller
+from metaq.store.reads.repair import Repairs
+from metaq.store.reads.search import offset_at
+from metaq.store.recovery.recover import Recovery
+from metaq.store.recovery.survey import look_at
+from metaq.store.retention.expiry import Owed
+from metaq.store.retention.floors import Ask, Holding
+from metaq.store.retention.housekeeping import Housekeeper
 from metaq.store.worker import Worker, is_no_room
-from metaq.store.writer import Writer
 from metaq.wire import hot
 
 log = logging.getLogger(__name__)
@@ -364,7 +364,7 @@ class MessageStore:
         return self.log.store_time(units[0].log_offset) if units else -1
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The queue offset for a time: see `metaq.store.search.offset_at`. 0 for an unknown or empty queue."""
+        """The queue offset for a time: see `metaq.store.reads.search.offset_at`. 0 for an unknown or empty queue."""
         queue = self.existing_queue(topic, queue_id)
         return offset_at(queue, self.log.store_time, timestamp_ms) if queue else 0
 

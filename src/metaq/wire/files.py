@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
-from metaq.model.filters import GroupFilter
+from metaq.model.filters.remembered import GroupFilter
 from metaq.wire import beans, bloom, fastjson
 from metaq.wire.bodies.groups import group_table_of_tree, group_tree
 from metaq.wire.bodies.offsets import (

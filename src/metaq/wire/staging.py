@@ -8,7 +8,7 @@ transaction whose parts all lie at one broker:
     │ section size │ kind │ p    │ t    │ 0    │ queue id   │ number     │ seal (20, kind 2) │ part (p) │ topic (t) │ batch
     └──────────────┴──────┴──────┴──────┴──────┴────────────┴────────────┘
 
-The other bodies are JSON: the values of `metaq.model.staging` as they are. For a body X, `x(...)` encodes and
+The other bodies are JSON: the values of `metaq.model.transactions.staging` as they are. For a body X, `x(...)` encodes and
 `x_of(body)` decodes; what cannot be read raises BadRequest. Whether ids, queues and manifests make sense is the broker's
 to judge.
 """
@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Struct
 
 from metaq.errors import BadRequest, LocalProtocolError
-from metaq.model.branches import BranchState
-from metaq.model.staging import (
+from metaq.model.transactions.metaq1 import BranchState
+from metaq.model.transactions.staging import (
     Chunk,
     Decided,
     Decision,

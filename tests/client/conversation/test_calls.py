@@ -21,12 +21,12 @@ from metaq.client.conversation.groups import (
     members_of,
 )
 from metaq.client.conversation.notices import not_supported, notice_of
-from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
-from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
+from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
+from metaq.client.conversation.reading.pulling import Pull, PullResult, PullStatus
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.routes import DeleteTopicRoute, GetCluster, GetRoute, ListSystemTopics, ListTopics
-from metaq.client.conversation.sending import GiveBack, Outgoing, Send, Stored
+from metaq.client.conversation.sending.sending import GiveBack, Outgoing, Send, Stored
 from metaq.errors import BadRequest, BrokerError, ConnectionFailed, NoRoute
 from metaq.model import (
     BrokerData,
@@ -43,9 +43,9 @@ from metaq.model import (
     SendStatus,
     TopicConfig,
 )
+from metaq.model.filters.subscription import subscribe
 from metaq.model.notices import MembersChanged, OffsetsReset
-from metaq.model.registration import BrokerIdentity
-from metaq.model.subscription import subscribe
+from metaq.model.topics.registration import BrokerIdentity
 from metaq.wire import bodies
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, reply

@@ -8,7 +8,6 @@ import pytest
 
 from metaq.client.conversation.retry import Judgement, Patience, Purpose, judge, refusal
 from metaq.client.conversation.routes import GetCluster
-from metaq.doors.refusals import CODE_OF
 from metaq.errors import (
     BadRequest,
     BrokerError,
@@ -21,6 +20,7 @@ from metaq.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
+from metaq.servers.remoting.refusals import CODE_OF
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
 

@@ -15,8 +15,8 @@ import pytest
 from metaq.model.queue import MessageQueue
 from metaq.testing.ports import free_port
 from tests.scripted import ScriptedCluster
-from tests.spark.cluster.servers import SPARK_HOME, spark_environment
 from tests.spark.jvm import java_options
+from tests.spark.standalone.servers import SPARK_HOME, spark_environment
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.all, pytest.mark.spark_all]

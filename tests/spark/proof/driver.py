@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import metaq.spark
-from tests.spark.conftest import spark_conf
+from tests.spark.running import spark_conf
 
 FINISH = "finish"
 COPIED_FROM = "from"

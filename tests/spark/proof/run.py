@@ -22,10 +22,10 @@ from typing import Final
 
 import metaq
 from metaq.admin import Admin
-from metaq.spark.pipelines.lease import is_free
-from metaq.spark.slow_start import TOO_SLOW
+from metaq.pipelines.lease import is_free
+from metaq.spark.engine.slow_start import TOO_SLOW
 from metaq.testing import Cluster
-from tests.spark.pipelines.archive_support import planned
+from tests.pipelines.archive.support import planned
 from tests.spark.proof import compare, processes
 from tests.spark.proof.driver import FINISH
 from tests.spark.proof.found import archived, dumped, manifests

@@ -7,18 +7,18 @@ import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.delivery.handover import Handover
+from metaq.client.consumer.delivery.ranks import RankedHandover, Ranking, Ranks
 from metaq.client.consumer.options import GroupOptions
-from metaq.client.consumer.ranks import RankedHandover, Ranking, Ranks
-from metaq.client.consumer.received import ReceivedMessage
-from metaq.client.names import EARLIEST, checked, start_of
-from metaq.client.options import check_whole, checked_seconds
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.shared.names import EARLIEST, checked, start_of
+from metaq.client.shared.options import check_whole, checked_seconds
 from metaq.errors import ConfigError
 from metaq.model import ConsumeFrom
-from metaq.model.predicates import Predicate
-from metaq.model.sql import Sql
-from metaq.model.subscription import ALL, Expression, checked_expression
-from metaq.model.topic import check_topic
+from metaq.model.filters.predicates import Predicate
+from metaq.model.filters.sql import Sql
+from metaq.model.filters.subscription import ALL, Expression, checked_expression
+from metaq.model.topics.topic import check_topic
 
 Topics = (
     str

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import structs
 
-from metaq.client import core as cores
-from metaq.client.columns import arrow_wanted
+from metaq.client.arrow.columns import arrow_wanted
 from metaq.client.consumer.arguments import (
     TOPICS_MAX,
     Patterns,
@@ -24,33 +23,34 @@ from metaq.client.consumer.arguments import (
     topics_of,
 )
 from metaq.client.consumer.closing import Closable
-from metaq.client.consumer.group import GroupMember
-from metaq.client.consumer.observed import Deliveries, ObservedMessage
+from metaq.client.consumer.delivery.orderly import Turn
+from metaq.client.consumer.delivery.ranks import Ranks
+from metaq.client.consumer.delivery.window import Chunk
+from metaq.client.consumer.handling.watch import Watch
+from metaq.client.consumer.membership.group import GroupMember
+from metaq.client.consumer.membership.offset_store import OffsetStore, checked_store, offsets_of
+from metaq.client.consumer.membership.patterns import split_patterns
+from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
 from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
-from metaq.client.consumer.orderly import Turn
-from metaq.client.consumer.patterns import split_patterns
-from metaq.client.consumer.ranks import Ranks
-from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.received.observed import Deliveries, ObservedMessage
 from metaq.client.consumer.seconds import USUAL
-from metaq.client.consumer.watch import Watch
-from metaq.client.consumer.window import Chunk
-from metaq.client.message_log import MessageLog
-from metaq.client.names import LATEST, checked, milliseconds
-from metaq.client.observing import DeliveryObserver, ObservedArguments, Observing
-from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.options import check_flag, checked_seconds, client_options
-from metaq.client.rebalance import Strategy, strategy_of
-from metaq.client.roles import Member
-from metaq.client.serializers import Deserialize, decoder_of
-from metaq.client.tracing import Tracer
+from metaq.client.observing.message_log import MessageLog
+from metaq.client.observing.observing import DeliveryObserver, ObservedArguments, Observing
+from metaq.client.observing.tracing import Tracer
+from metaq.client.shared import core as cores
+from metaq.client.shared.names import LATEST, checked, milliseconds
+from metaq.client.shared.options import check_flag, checked_seconds, client_options
+from metaq.client.shared.roles import Member
+from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageModel, MessageQueue
-from metaq.model.topic import RETRY_PREFIX, check_group
+from metaq.model.topics.topic import RETRY_PREFIX, check_group
 from metaq.net.local import local_address
 
 if TYPE_CHECKING:
-    from metaq.client.arrow_reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import Wanted as ArrowWanted
 
 log = logging.getLogger("metaq.client")
 
@@ -102,7 +102,7 @@ class ConsumerBase(Closable):
               name may be a pattern, `re.compile("orders-.*")`: all topics whose whole name matches, new ones within
               `poll_name_server_interval`. start: where a group without progress begins: "earliest",
               "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
-              is kept in a file here, a failed message is not sent again. strategy: how queues are shared out, see `metaq.client.rebalance`; the same for all members. pull_count, pull_bytes: size of one
+              is kept in a file here, a failed message is not sent again. strategy: how queues are shared out, see `metaq.client.consumer.membership.rebalance`; the same for all members. pull_count, pull_bytes: size of one
               pull from a MetaQ broker (a RocketMQ gives at most 32 messages). pull_interval: seconds between two pulls of
               a queue. queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished;
               topic_messages_max, topic_bytes_max: of one topic, shared evenly by its queues here, instead of the former.
@@ -111,7 +111,7 @@ class ConsumerBase(Closable):
               (queue, offsets) when messages were deleted before they were consumed, or skipped. skip_when_behind: what of
               a queue is further behind its end is never handed out. on_share: called, in a thread, with (topic, all its
               queues, those that are this member's now) when the latter change. offset_store: where progress is kept:
-              "broker", "local" (a file), the path of a file, or an object as `metaq.client.offset_store.OffsetStore`
+              "broker", "local" (a file), the path of a file, or an object as `metaq.client.consumer.membership.offset_store.OffsetStore`
               describes. commit_interval: seconds between two commits. ranks: topic, or (topic, range of queue ids), →
               rank: messages of higher rank are handed out first, those of lower ones get `low_share` of all meanwhile.
               keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a
@@ -120,7 +120,7 @@ class ConsumerBase(Closable):
               is named in the log, and its message delivered again (not in orderly consumption). deserialize: makes `message.value`
               of the body: `metaq.Json(Order)`, "json", "text", a function of the body; a body that it cannot read goes to the
               retry topic and the dead letters with the reason, see docs/serializers.md. common: `trace`,
-              `message_log`, `instance_name` and what else clients take, see `metaq.client.observing.ObservedArguments`.
+              `message_log`, `instance_name` and what else clients take, see `metaq.client.observing.observing.ObservedArguments`.
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False

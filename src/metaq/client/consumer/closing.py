@@ -8,7 +8,7 @@ import warnings
 import weakref
 from abc import abstractmethod
 
-from metaq.client.core import ClientCore
+from metaq.client.shared.core import ClientCore
 from metaq.errors import MetaqError
 
 EXIT_SECONDS = 5.0

@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Self
 
-from metaq.client.columns import ARROW_ROWS
+from metaq.client.arrow.columns import ARROW_ROWS
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
-from metaq.client.consumer.handlers import BatchHandler, Handler, handle, handle_batch, settle_all
-from metaq.client.consumer.job import Job
-from metaq.client.consumer.orderly import Turn
-from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.delivery.orderly import Turn
+from metaq.client.consumer.handling.handlers import BatchHandler, Handler, handle, handle_batch, settle_all
+from metaq.client.consumer.handling.job import Job
+from metaq.client.consumer.handling.worker import WorkerThread
+from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
-from metaq.client.consumer.worker import WorkerThread
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.arrow_reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import Wanted as ArrowWanted
 
 log = logging.getLogger("metaq.client")
 
@@ -190,7 +190,7 @@ class Consumer(ConsumerBase):
         A batch holds messages of one queue and of one pull, at most `rows`, and never waits to be full: `pull_count` and
         `queue_messages_max` decide how large they get. Several threads may iterate, each with an iterator of its own.
 
-        Args: columns: of `metaq.client.arrow.TYPES`; None: its first ten, which the Spark source has too.
+        Args: columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. ClientClosed.
         """
         return self._arrow_batches(self._arrow_wanted(columns, rows))

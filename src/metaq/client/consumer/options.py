@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.membership.rebalance import Strategy
+from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.seconds import USUAL, GroupSeconds
-from metaq.client.rebalance import Strategy
-from metaq.client.serializers import Decode
+from metaq.client.shared.serializers import Decode
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 
 OnSkip = Callable[[MessageQueue, range], object]

@@ -10,19 +10,19 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Self
 
-from metaq.client.awaited import run as _run
-from metaq.client.checks import check_function
 from metaq.client.consumer.arguments import Patterns, Topics
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.options import OnShare
 from metaq.client.consumer.pull_consumer import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
+from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
-from metaq.client.loop import LOOK_SECONDS
-from metaq.client.readings import ReadMessage
+from metaq.client.shared.awaited import run as _run
+from metaq.client.shared.loop import LOOK_SECONDS
+from metaq.client.transactions.checks import check_function
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
-from metaq.model.subscription import Expression
+from metaq.model.filters.subscription import Expression
 
 log = logging.getLogger("metaq.client")
 

@@ -15,8 +15,6 @@ from typing import Any, Self, Unpack
 
 from msgspec import Struct, structs
 
-from metaq.client import core as cores
-from metaq.client.checks import check_function
 from metaq.client.consumer.arguments import (
     TOPICS_MAX,
     Patterns,
@@ -34,32 +32,34 @@ from metaq.client.consumer.base import (
     warn_of_differences,
 )
 from metaq.client.consumer.closing import EXIT_SECONDS, Closable
+from metaq.client.consumer.handling.worker import WorkerThread
+from metaq.client.consumer.membership.offset_store import OffsetStore, checked_store, offsets_of
+from metaq.client.consumer.membership.patterns import split_patterns
+from metaq.client.consumer.membership.polling import Polling
+from metaq.client.consumer.membership.pull_member import PullMember
+from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
 from metaq.client.consumer.options import GroupOptions, OnShare
-from metaq.client.consumer.patterns import split_patterns
-from metaq.client.consumer.polling import Polling
-from metaq.client.consumer.pull_member import PullMember
-from metaq.client.consumer.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
+from metaq.client.consumer.read_message import Readings, ReadMessage
+from metaq.client.consumer.received.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.consumer.seconds import USUAL
-from metaq.client.consumer.worker import WorkerThread
-from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
-from metaq.client.conversation.pulling import PLAIN_COUNT, PullStatus
-from metaq.client.conversation.sending import GiveBack
-from metaq.client.conversation.time_search import first_at_or_after
-from metaq.client.loop import LOOK_SECONDS
-from metaq.client.names import LATEST, checked, milliseconds
-from metaq.client.observing import ObservedArguments, Observing
-from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
-from metaq.client.pulling import Wanted, pull
-from metaq.client.readings import Readings, ReadMessage
-from metaq.client.rebalance import Strategy, strategy_of
-from metaq.client.serializers import Deserialize, decoder_of
+from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
+from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
+from metaq.client.conversation.reading.time_search import first_at_or_after
+from metaq.client.conversation.sending.sending import GiveBack
+from metaq.client.observing.observing import ObservedArguments, Observing
+from metaq.client.shared import core as cores
+from metaq.client.shared.loop import LOOK_SECONDS
+from metaq.client.shared.names import LATEST, checked, milliseconds
+from metaq.client.shared.options import check_flag, check_whole, checked_seconds, client_options
+from metaq.client.shared.pulling import Wanted, pull
+from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.transactions.checks import check_function
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageModel, MessageQueue, StoredMessage
-from metaq.model.subscription import ALL, Expression, checked_expression, subscribe
-from metaq.model.topic import check_group
+from metaq.model.filters.subscription import ALL, Expression, checked_expression, subscribe
+from metaq.model.topics.topic import check_group
 from metaq.net.local import local_address
 
 log = logging.getLogger("metaq.client")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from metaq.client.consumer.handlers import settle_all
-from metaq.client.consumer.outcome import BROKER_DECIDES, Later, Reject
-from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.handling.handlers import settle_all
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.received.outcome import BROKER_DECIDES, Later, Reject
 
 if TYPE_CHECKING:
-    from metaq.client.arrow_reading import RecordBatch
+    from metaq.client.arrow.reading import RecordBatch
 
 
 class ReceivedBatch:

@@ -17,7 +17,7 @@ Step = TypeVar("Step")
 
 
 class Caller(Protocol):
-    """Exchanges a command for its answer: `metaq.client.transport.Transport`, or a test's."""
+    """Exchanges a command for its answer: `metaq.client.shared.transport.Transport`, or a test's."""
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Raises ConnectionFailed, RequestTimeout, ClientClosed."""

@@ -20,8 +20,8 @@ from metaq.client.conversation.routes import (
 )
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import ClusterInfo, Route
-from metaq.model.order import ORDER_NAMESPACE
-from metaq.model.topic import users_topics
+from metaq.model.topics.order import ORDER_NAMESPACE
+from metaq.model.topics.topic import users_topics
 from metaq.wire.codes import ResponseCode
 
 T = TypeVar("T")

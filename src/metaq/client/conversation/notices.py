@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from metaq.client.conversation.replies import reply_of
-from metaq.client.conversation.transactions import check_of
+from metaq.client.conversation.sending.replies import reply_of
+from metaq.client.conversation.sending.transactions import check_of
 from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode, request_name

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.registration import BrokerIdentity
+from metaq.model.topics.registration import BrokerIdentity
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request

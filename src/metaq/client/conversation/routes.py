@@ -53,7 +53,7 @@ class ListTopics(Call[list[str]], frozen=True):
 
 
 class ListSystemTopics(Call[list[str]], frozen=True):
-    """The names of the topics that brokers and clusters have for themselves (`metaq.model.topic.users_topics`)."""
+    """The names of the topics that brokers and clusters have for themselves (`metaq.model.topics.topic.users_topics`)."""
 
     action = "list the topics"
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct, json
 
-from metaq.model.partition import Published
+from metaq.model.metaq1.partition import Published
 
 SLASH: Final = "/"
 

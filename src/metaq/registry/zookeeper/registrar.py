@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from metaq.model.partition import Published
+from metaq.model.metaq1.partition import Published
 from metaq.registry.zookeeper.layout import Layout, TextBroker
 from metaq.registry.zookeeper.offsets import read_positions
 from metaq.registry.zookeeper.session import Failures, Session

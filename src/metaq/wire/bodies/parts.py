@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from metaq.model import DataVersion
-from metaq.model.topic import QUEUES_MAX
+from metaq.model.topics.topic import QUEUES_MAX
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.topic import FILTER_TYPES
+from metaq.model.topics.topic import FILTER_TYPES
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.parts import Body, Tree, data_version_of_tree, data_version_tree, queues_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from metaq.model.system import AUTO_CREATE_TOPIC
+from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.wire.headers.codec import Header, Int, Long
 
 

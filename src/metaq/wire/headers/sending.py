@@ -8,7 +8,7 @@ from typing import ClassVar, Self
 
 from msgspec import field
 
-from metaq.model.system import AUTO_CREATE_TOPIC
+from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.wire.headers.codec import Header, Int, Item, Long, items, read_items
 
 

@@ -12,7 +12,7 @@ class StageHeader(Header, kw_only=True):
 
     transaction: str = field(name="transactionId")
     lifetime: str = "a"
-    """When parts end that nobody decides: the letter of a `metaq.model.staging.Lifetime`."""
+    """When parts end that nobody decides: the letter of a `metaq.model.transactions.staging.Lifetime`."""
     seconds: Int = 0
     """With `a`: after so many; 0: as long as the broker keeps such parts at most."""
     born_ms: Long = field(name="bornTimestamp")

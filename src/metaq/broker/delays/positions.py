@@ -1,0 +1,149 @@
+"""How far each delay level has been delivered: `config/delayOffset.json`, and what the log adds to it after a crash.
+
+The file is saved every few seconds only. Each delivered copy names in the log the record that it is a copy of, and the
+file says where the log ended when it was saved: a start reads the log from there, and no copy is made a second time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from metaq.errors import RemoteProtocolError
+from metaq.model import DelayProgress
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX
+from metaq.saved import TextFile
+from metaq.store.message_store import MessageStore
+from metaq.wire.hot import RecordHead
+from metaq.wire.record import copied_from, decode_record
+
+log = logging.getLogger(__name__)
+
+LOG_BYTES_MAX: Final = 64 << 20
+"""The log grows by so much at most before the positions are taken anew, so that a start need not read more of it."""
+GIVEN_BACK_MAX: Final = 100_000
+CARRIED: Final = 10_000
+"""So much above a level's number is that of its records that were written anew (`metaq.broker.delays.carried`)."""
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+_DEAD_LETTERS: Final = DEAD_LETTER_PREFIX.encode()
+
+
+class SchedulePositions:
+    """Level → QueueOffset in its queue of the next record to deliver.
+
+    The file never gets ahead of the log: positions are written when the copies that they count are durable. Otherwise a
+    power cut could take a copy and leave the position behind it, and the message would be nowhere.
+    """
+
+    def __init__(self, store: MessageStore, file: TextFile[DelayProgress]) -> None:
+        """Read the file, then the log from where the file says. Raises ConfigError: the file cannot be read."""
+        self._store, self._file, self._format = store, file.file, file.format
+        found = file.read()
+        self._offsets: dict[int, int] = dict(found.offsets) if found else {}
+        self.given_back: deque[RecordHead] = deque(maxlen=GIVEN_BACK_MAX)
+        """Records made of what consumers gave back, newer than the file: retries that wait, and dead letters."""
+        since = None
+        if found is not None:
+            since = found.log_offset
+        elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.queues().items()):
+            since = store.min_log
+        self._taken_at = -1 if since is None else since
+        """The log's end when the positions were taken last; -1: never."""
+        self._dirty = self._wanted = since is None
+        self._pending: tuple[int, str] | None = None
+        self.failing = ""
+        """Why the last save failed; "" if it did not."""
+        if since is not None:
+            self._read_log(since)
+
+    def _read_log(self, since: int) -> None:
+        if since > self._store.log_end:
+            log.warning(
+                "the log ends at %d, and delayOffset.json was saved at %d: delayed messages whose copies were cut off with "
+                "the log are not delivered again", self._store.log_end, since,
+            )  # fmt: skip
+            return
+        newest: dict[int, int] = {}
+        carried = self._carried()
+        for head in self._store.heads(since):
+            origin = copied_from(head.prepared_offset)
+            if origin is None:
+                continue
+            anew = head.topic == _SCHEDULE and head.queue_id >= CARRIED
+            if not anew and (head.topic == _SCHEDULE or head.topic.startswith(_DEAD_LETTERS)):
+                self.given_back.append(head)
+            else:  # a queue is delivered, or carried on, in order: the newest copy speaks for all
+                newest[head.delay_level + (CARRIED if origin in carried else 0)] = origin
+        for origin in newest.values():
+            self._delivered(origin)
+
+    def _carried(self) -> set[int]:
+        """LogOffsets of the records that were written anew, and were not delivered when the positions were saved."""
+        found = set[int]()
+        for (topic, queue_id), queue in self._store.queues().items():
+            if topic == SCHEDULE_TOPIC and queue_id >= CARRIED:
+                first = max(self.next(queue_id + 1), queue.min_offset)
+                found.update(unit.log_offset for unit in queue.units(first, queue.max_offset - first))
+        return found
+
+    def _delivered(self, log_offset: int) -> None:
+        data = self._store.record_at(log_offset)
+        try:
+            message = decode_record(data) if data else None
+        except RemoteProtocolError:
+            return
+        if message is not None and message.topic == SCHEDULE_TOPIC:
+            self.advance(message.queue_id + 1, max(self.next(message.queue_id + 1), message.queue_offset + 1))
+
+    def next(self, level: int) -> int:
+        return self._offsets.get(level, 0)
+
+    def advance(self, level: int, offset: int) -> None:
+        if self._offsets.get(level, 0) != offset:
+            self._offsets[level], self._dirty = offset, True
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """All of them, a copy: level → QueueOffset."""
+        return dict(sorted(self._offsets.items()))
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self) -> None:
+        """Write the positions, if they changed since they were taken last, as soon as their copies are durable."""
+        self._wanted = self._wanted or self._dirty
+        self.settle()
+
+    def settle(self) -> None:
+        """Write what has become durable. Called often, and cheap."""
+        if self._store.log_end - self._taken_at >= LOG_BYTES_MAX:
+            self._wanted = True
+        if self._wanted and self._pending is None:
+            self._take()
+        if self._pending is not None and self._pending[0] <= self._store.flushed:
+            text, self._pending = self._pending[1], None
+            self._file.save_soon(lambda: text, self._saved)
+
+    def _saved(self, error: OSError | None) -> None:
+        """May come from another thread. The next save tries again, whether or not anything is delivered until then."""
+        reason = "" if error is None else error.strerror or str(error)
+        if reason:
+            self._dirty = True
+            if reason != self.failing:  # once per reason, not at every try
+                log.error("%s could not be saved: %s; it is tried again", self._file.where, reason)
+        self.failing = reason
+
+    def _take(self) -> None:
+        self._dirty = self._wanted = False
+        self._taken_at = self._store.log_end
+        self._pending = self._taken_at, self._format.text(DelayProgress(self.offsets, self._taken_at))
+
+    def close(self) -> None:
+        """Make durable what was delivered, save, and wait until that is on the disk."""
+        if self._dirty or self._wanted or self._pending is not None or self._store.log_end != self._taken_at:
+            self._take()
+            self._store.flush()
+            self.settle()
+        self._file.flush()

@@ -1,0 +1,219 @@
+"""Messages that a consumer could not handle: delivered again later, and after the last try filed with the dead letters.
+
+A retry is a new record in the group's own topic `%RETRY%group`, which waits at a delay level first: 10 s after the
+first failure, then 30 s, up to 2 h after the sixteenth. What fails once more goes to `%DLQ%group` and stays there.
+
+A client that lost the answer gives the same message back again. While the first retry still waits, that adds no second
+one; if the client says that it repeats itself, as ours does, neither does it for a while after that.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.broker.delays.positions import GIVEN_BACK_MAX
+from metaq.broker.delays.schedule import ScheduleService
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.records import delayed_until, put_record
+from metaq.broker.requests import SendBack
+from metaq.broker.tables.topics import check_client_topic
+from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.model import Perm, StoredMessage
+from metaq.model import properties as props
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from metaq.store.log.writer import Put
+from metaq.wire.hot import RecordHead
+from metaq.wire.record import copied_from, decode_record
+
+FIRST_RETRY_LEVEL = 3
+"""The first retry comes after level 3 (10 s), each further one a level later."""
+
+
+REPEAT_SECONDS: Final = 600.0
+"""A dead letter that is given back once more within this time is the same one, and so is a retry that is said to be."""
+
+
+class _Taken(Struct):
+    """What became of a message that was given back: where its record is, and when (monotonic seconds)."""
+
+    topic: str
+    queue_id: int
+    put: Put
+    at: float
+
+
+class _Way(Struct):
+    """Where a group's retries go: it wants some, and they may be put there. Until group, topic or permission change."""
+
+    group: str
+    topic: str
+    topic_bytes: bytes
+    queues: int
+    retries_max: int
+
+
+class RetryService:
+    """Takes messages back from consumers."""
+
+    def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
+        self._environment, self._clock, self._store = environment, environment.clock, environment.store
+        self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
+        self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
+        """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
+        for head in schedule.positions.given_back:
+            self._recall(head)
+        self._ways = dict[bytes, _Way]()
+        """By group as on the wire."""
+        tables.topics.watch(lambda _: self._ways.clear())
+        tables.groups.watch(lambda _: self._ways.clear())
+
+    def options_changed(self) -> None:
+        """Some of the options have other values now."""
+        self._ways.clear()
+
+    # ------------------------------------------------------------------ the common case
+
+    def give_back(self, group: bytes, log_offset: int, delay_level: int, retries_max: int | None) -> bool:
+        """Store a message for another try that comes back for the first time, and from the newest log file, in one go.
+
+        The arguments are those of a `SendBack`. False: nothing was stored; `send_back` does it, or says why not.
+        """
+        way = self._ways.get(group) or self._find_way(group)
+        if way is None or way.topic in self._topics.closing:
+            return False
+        key = way.group, log_offset, False
+        if key in self._taken:
+            return False
+        done = self._appender.give_back(
+            self._schedule.delays, log_offset, way.topic_bytes, self._any_of(way.queues),
+            way.retries_max if retries_max is None else retries_max, delay_level,
+        )  # fmt: skip
+        if done is None:
+            return False
+        put, level = done
+        self._taken[key] = _Taken(SCHEDULE_TOPIC, level - 1, put, self._clock.monotonic())
+        if len(self._taken) > GIVEN_BACK_MAX:
+            self._taken.popitem(last=False)
+        return True
+
+    def _find_way(self, name: bytes) -> _Way | None:
+        """The group's way, kept for the next time; None: somebody must be asked, or told."""
+        group = self._groups.get(name.decode("utf-8", "replace"))
+        topic = self._topics.get(RETRY_PREFIX + group.name) if group is not None else None
+        may_write = self._environment.options.broker_permission & Perm.WRITE
+        if group is None or topic is None or group.retry_queues <= 0 or not topic.writable or not may_write:
+            return None
+        way = _Way(group.name, topic.name, topic.name.encode(), max(1, topic.write_queues), group.retry_max)
+        self._ways[group.name.encode()] = way
+        return way
+
+    def _any_of(self, queues: int) -> int:
+        return self._clock.random_below(queues) if queues > 1 else 0
+
+    # ------------------------------------------------------------------ every case
+
+    def send_back(self, back: SendBack) -> Put | None:
+        """Store the message for another try, or with the dead letters. None: the group wants no retries.
+
+        What was given back already, and still waits, is not stored again: the answer is that of the first time.
+
+        Raises Refused: NO_GROUP, NO_PERMISSION: not writable, or INVALID: no record at that offset. Saving: not yet.
+        """
+        group = self._groups.require(back.group)
+        if not self._environment.options.broker_permission & Perm.WRITE:
+            raise Refused(Reason.NO_PERMISSION, "the broker may not be written to")
+        if group.retry_queues <= 0:
+            return None
+        topic = self._topics.ensure(RETRY_PREFIX + group.name, group.retry_queues)
+        if not topic.writable:
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
+        limit = group.retry_max if back.retries_max is None else back.retries_max
+        message = self._load(back.log_offset)
+        pairs = dict(message.properties)
+        pairs.setdefault(props.RETRY_TOPIC, message.topic)
+        pairs.setdefault(props.ORIGIN_MESSAGE_ID, message.offset_id)
+        pairs[props.WAIT] = "false"
+        tags = None
+        dead = message.reconsume_times >= limit or back.delay_level < 0
+        before = self._taken.get((group.name, back.log_offset, dead))
+        if before is not None and self._stands(before, repeated=back.repeated):
+            return before.put  # the answer was lost, perhaps with the broker; the client asks once more
+        if dead:
+            name, queue_id = self._topics.ensure(DEAD_LETTER_PREFIX + group.name).name, 0
+            pairs[props.DELAY] = "0"
+        else:
+            level = back.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+            level = min(level, len(self._schedule.delays_ms))
+            pairs[props.DELAY] = str(level)
+            name, queue_id, tags = delayed_until(
+                pairs, topic.name, self._any_of(topic.write_queues), level, self._schedule.due_ms(level)
+            )
+        record = put_record(
+            name,
+            queue_id,
+            message.body,
+            pairs,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            born_host=message.born_host_raw,
+            reconsume_times=message.reconsume_times + 1,
+            tags=tags,
+            copy_of=back.log_offset,
+        )
+        put = self._appender.put([record])
+        if not dead:
+            self._schedule.waits_at(queue_id + 1)
+        self._remember((group.name, back.log_offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
+        return put
+
+    def _stands(self, taken: _Taken, *, repeated: bool) -> bool:
+        """Whether what was made then still waits to be delivered, or was filed with the dead letters a short while ago.
+
+        Once a retry is delivered, the same message may fail anew: then somebody has set the group back. Unless the client
+        says that it only repeats itself: while the broker was away, the retry may have become due.
+        """
+        queue = self._store.existing_queue(taken.topic, taken.queue_id)
+        units = queue.units(taken.put.queue_offset, 1) if queue else []
+        if not units or units[0].log_offset != taken.put.log_offset:
+            return False  # the topic was deleted
+        if taken.topic == SCHEDULE_TOPIC and not repeated:
+            return self._schedule.positions.next(taken.queue_id + 1) <= taken.put.queue_offset
+        return self._clock.monotonic() - taken.at < REPEAT_SECONDS
+
+    def _remember(self, key: tuple[str, int, bool], taken: _Taken) -> None:
+        self._taken.pop(key, None)
+        self._taken[key] = taken
+        if len(self._taken) > GIVEN_BACK_MAX:
+            self._taken.popitem(last=False)
+
+    def _recall(self, head: RecordHead) -> None:
+        """Take up what was made just before a crash."""
+        origin, topic = copied_from(head.prepared_offset), head.topic.decode("utf-8", "replace")
+        data = self._store.record_at(head.log_offset)
+        if origin is None or data is None:
+            return
+        try:
+            real_topic = decode_record(data).properties.get(props.REAL_TOPIC, "")
+        except RemoteProtocolError:
+            return
+        dead = topic != SCHEDULE_TOPIC
+        group = topic.removeprefix(DEAD_LETTER_PREFIX) if dead else real_topic.removeprefix(RETRY_PREFIX)
+        put = Put(head.log_offset, head.log_offset + head.size, head.queue_offset, head.store_ms)
+        self._remember((group, origin, dead), _Taken(topic, head.queue_id, put, self._clock.monotonic()))
+
+    def _load(self, log_offset: int) -> StoredMessage:
+        data = self._store.record_at(log_offset)
+        try:
+            if data is not None:
+                message = decode_record(data)
+                check_client_topic(message.topic)
+                return message
+        except RemoteProtocolError:
+            pass
+        raise Refused(Reason.INVALID, f"look message by offset failed, {log_offset}")

@@ -1,0 +1,1 @@
+"""The one way into the log, and who waits for it."""

@@ -1,0 +1,174 @@
+"""Which sends may use the fast lane: decided once for a topic and a sender, and kept as a gate until the topic changes.
+
+Nothing here sees a body. A topic without a gate goes the slow way, message by message, which answers with the reason; so
+does a message with a property that somebody must look at (`SLOW_PROPERTIES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from metaq.broker.environment import Environment
+from metaq.broker.log.acks import AckPolicy
+from metaq.broker.log.closing import ClosedQueues
+from metaq.broker.log.long_polling import HeldPulls
+from metaq.broker.tables.closed_partitions import ClosedPartitions
+from metaq.broker.tables.groups import Groups
+from metaq.broker.tables.topics import Topics
+from metaq.errors import Refused
+from metaq.model import Perm, TopicConfig
+from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.topics.system import OUR_PREFIX, SEND_FORBIDDEN
+from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.wire.hot import DelayGate, TopicGate, TransactionGate
+
+GATES_MAX = 100_000
+SLOW_PROPERTIES: Final = tuple(
+    name.encode() for name in (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC, props.MESSAGE_TYPE)
+)
+"""Messages with one of these are stored otherwise than as they come, or elsewhere, or not at all."""
+_SLOW_RETRIES: Final = tuple(name for name in SLOW_PROPERTIES if name != props.RETRY_TOPIC.encode())
+"""The same of messages for retry topics, each of which says where it comes from."""
+
+
+class GateTable:
+    """The gates of senders who are the same to us, by topic as on the wire. `table` is what `hot.append` reads."""
+
+    def __init__(self, make: Callable[[bytes], TopicGate | None]) -> None:
+        self._make = make
+        self.table: dict[bytes, TopicGate] = {}
+
+    def open(self, topic: bytes) -> bool:
+        """Make a gate for a topic. False: the slow lane must decide, or there is one already."""
+        if topic in self.table:
+            return False
+        gate = self._make(topic)
+        if gate is None:
+            return False
+        if len(self.table) >= GATES_MAX:
+            self.table.clear()
+        self.table[topic] = gate
+        return True
+
+
+class Gates:
+    """All gates of a broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        topics: Topics,
+        hold: HeldPulls,
+        acks: AckPolicy,
+        transactions: TransactionGate,
+        closed_queues: ClosedQueues,
+        authorise: Authorise = everybody,
+        *,
+        closed_partitions: ClosedPartitions,
+        delays: DelayGate | None = None,
+        groups: Groups | None = None,
+    ) -> None:
+        self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
+        self._acks, self._authorise, self._closed_queues = acks, authorise, closed_queues
+        # An end names a producer group and no topic: where not everybody may do everything, the slow lane asks about both.
+        self._transactions = transactions if authorise is everybody else None
+        self._delays, self._groups = delays, groups
+        self.deliveries = GateTable(self._for_deliveries)
+        """For copies of delayed messages, which were judged when they were sent: for any topic that there is.
+
+        Of a topic that was deleted and made again some may be older than that: while the log holds such, each is looked at.
+        """
+        self.expansions = GateTable(self._for_expansions)
+        """For messages of staged transactions, which were judged when they were staged: also while other messages wait."""
+        self._senders: dict[tuple[str, bool], GateTable] = {}
+        topics.watch(self.close)
+        if groups is not None:
+            groups.watch(lambda name: self.close(RETRY_PREFIX + name))
+        closed_queues.when_closed(self.close)
+        self._closed_partitions = closed_partitions
+        closed_partitions.when_changed(self.close)
+
+    def of(self, who: Identity) -> GateTable:
+        """The gates of a client, shared with all of its name: for topics that it may send plain messages to."""
+        key = who.name, who.loopback
+        table = self._senders.get(key)
+        if table is None:
+            table = self._senders[key] = GateTable(lambda topic: self._for_sender(topic, who))
+        return table
+
+    def close(self, topic: str) -> None:
+        """Take the topic from the fast lane until it is opened again."""
+        for gates in (self.deliveries, self.expansions, *self._senders.values()):
+            gates.table.pop(topic.encode(), None)
+
+    def close_all(self) -> None:
+        """Take every topic from the fast lane until it is opened again."""
+        for gates in (self.deliveries, self.expansions, *self._senders.values()):
+            gates.table.clear()
+
+    def _for_sender(self, topic: bytes, who: Identity) -> TopicGate | None:
+        config = self._open_topic(topic)
+        if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(OUR_PREFIX):
+            return None
+        slow, retries_max, transactions = SLOW_PROPERTIES, None, self._transactions
+        if config.name.startswith(RETRY_PREFIX):
+            group = self._groups.get(config.name.removeprefix(RETRY_PREFIX)) if self._groups is not None else None
+            if group is None:
+                return None
+            slow, retries_max, transactions = _SLOW_RETRIES, group.retry_max, None
+        if self._closed_partitions.of(config.name):
+            return None
+        if config.order and not self._environment.options.broker_permission & Perm.WRITE:
+            return None
+        try:
+            self._authorise(who, Action.PUBLISH, config.name)
+        except Refused:
+            return None
+        return self._gate(
+            topic, config, slow, wait_is_slow=self._acks.promises, transactions=transactions, delays=self._delays,
+            retries_max=retries_max,
+        )  # fmt: skip
+
+    def _for_deliveries(self, topic: bytes) -> TopicGate | None:
+        config = self._open_topic(topic)
+        if config is None or self._store.deleted.get(config.name, 0) > self._store.min_log:
+            return None
+        return self._gate(topic, config)
+
+    def _for_expansions(self, topic: bytes) -> TopicGate | None:
+        config = self._topic(topic)
+        return None if config is None else self._gate(topic, config)
+
+    def _open_topic(self, topic: bytes) -> TopicConfig | None:
+        """The topic, if anything may be put there now."""
+        config = self._topic(topic)
+        return None if config is None or self._closed_queues.has_of(config.name) else config
+
+    def _topic(self, topic: bytes) -> TopicConfig | None:
+        """The topic, if it is there and stays."""
+        try:
+            name = topic.decode("ascii")
+        except UnicodeDecodeError:
+            return None
+        return None if name in self._topics.closing else self._topics.get(name)
+
+    def _gate(
+        self,
+        topic: bytes,
+        config: TopicConfig,
+        slow: tuple[bytes, ...] = (),
+        *,
+        wait_is_slow: bool = False,
+        transactions: TransactionGate | None = None,
+        delays: DelayGate | None = None,
+        retries_max: int | None = None,
+    ) -> TopicGate:
+        # The larger count, as in the slow lane's check of the queue id.
+        count = max(config.read_queues, config.write_queues)
+        queues = [self._store.queue(config.name, queue_id).tail for queue_id in range(count)]
+        for queue_id in range(count):
+            self._hold.adopt((config.name, queue_id))
+        body_bytes_max = self._environment.store_options.max_message_size
+        return TopicGate(topic, queues, body_bytes_max, slow, wait_is_slow, transactions, delays, retries_max)

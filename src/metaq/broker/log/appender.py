@@ -1,0 +1,289 @@
+"""The way into the log for every message, of whichever door and lane, and the place where sends are refused when they must be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from metaq.broker.environment import Environment
+from metaq.broker.log.acks import AckPolicy
+from metaq.broker.log.closing import ClosedQueues
+from metaq.broker.stats import Stats
+from metaq.errors import MessageIllegal, Reason, Refused, StoreError, shortage
+from metaq.log import RateLimitedLog
+from metaq.store.log.writer import Put, PutRecord
+from metaq.wire.hot import AppendOutcome, DelayGate, FrameTable, PartitionGate, QueueTail, Replies, TopicGate
+
+log = logging.getLogger(__name__)
+
+Growth: TypeAlias = Callable[[Sequence[QueueTail], int, int, int, int], None]
+"""(queues, messages, bytes, log start, log end): so much was appended, and the log grew from here to there.
+
+The queues are those that grew and that somebody watches (`QueueTail.watched`), each once; and one that `put` gave its first
+message, which somebody may have waited for before the queue was made. The log may have grown by more than the bytes of the
+messages: by the rest of a file that was full.
+"""
+
+Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
+"""The gates of a connection's client, and its host as records have it."""
+
+
+class Appender:
+    """Puts records, and tells those who hang on that.
+
+    Args: stats: told of failures here, of the rest by `when_grown`. closed: whether a topic is being deleted, so that what
+          is put there now would be lost or come back later; or is being made, and its queues with it. closed_queues: those
+          that only take what is put with `through`.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        acks: AckPolicy,
+        stats: Stats,
+        closed: Callable[[str], bool],
+        closed_queues: ClosedQueues,
+    ) -> None:
+        self._environment, self._store, self._acks = environment, environment.store, acks
+        self._stats, self._closed = stats, closed
+        self.closed_queues = closed_queues
+        """Services that let a sender wait ask them first; `put` refuses."""
+        self._log, self._state = environment.store.log.tail, environment.store.state
+        self._faults = RateLimitedLog(log, environment.clock)
+        self._told = self._log.end
+        """Where the log ended when the last growth was told."""
+        self._outcome = AppendOutcome()
+        self._hooks: tuple[Growth, ...] = ()
+        self._queue_hooks: tuple[Growth, ...] = ()
+        """Those that are only told of watched queues."""
+
+    def when_grown(self, hook: Growth, *, watched_only: bool = False) -> None:
+        """Call `hook` after every append of one message or more, or of those to watched queues. It must not raise, nor append."""
+        if watched_only:
+            self._queue_hooks += (hook,)
+        else:
+            self._hooks += (hook,)
+
+    def refusal(self) -> Refused | None:
+        """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
+        state, options = self._state, self._environment.options
+        if state.failed is not None:
+            return Refused(Reason.NOT_STORED, state.failed)
+        unflushed = self._log.end - state.flushed
+        if unflushed > options.unflushed_bytes_max:
+            return Refused(
+                Reason.THROTTLED, f"{unflushed} bytes wait for the disk, the limit is {options.unflushed_bytes_max}"
+            )
+        if self._acks.waiting_bytes > options.unanswered_bytes_max:
+            return Refused(
+                Reason.THROTTLED,
+                f"{self._acks.waiting_bytes} bytes of answers wait for the disk, the limit is "
+                f"{options.unanswered_bytes_max}",
+            )
+        return None
+
+    def is_kept(self, place: int) -> bool:
+        """Whether the record at this LogOffset is as durable as acknowledgements promise: others may act on it."""
+        return self._acks.covers(place)
+
+    def put(self, records: Sequence[PutRecord], *, carrying: bool = False, through: bool = False) -> Put:
+        """Store records of one queue, contiguously. `carrying`: see `Writer.put`. `through`: also into a closed queue.
+
+        Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or deleted, or the
+        queue is closed), or ILLEGAL_MESSAGE.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        topic, queue_id = records[0].topic, records[0].queue_id
+        if self._closed(topic):
+            raise Refused(Reason.BUSY, f"the topic {topic} is being made or deleted, try again")
+        if not through and self.closed_queues.has(topic, queue_id):
+            raise Refused(
+                Reason.BUSY, f"queue {queue_id} of topic {topic} takes the messages of a staged transaction, try again"
+            )
+        try:
+            put = self._store.put(records, carrying=True) if carrying else self._store.put(records)
+        except MessageIllegal as error:
+            raise Refused(Reason.ILLEGAL_MESSAGE, str(error)) from error
+        except (StoreError, OSError, MemoryError) as error:  # full or failed, or no more files may be opened
+            raise self._not_stored(error) from error
+        queue = self._store.existing_queue(topic, queue_id)
+        watched = (queue.tail,) if queue is not None and (queue.tail.watched or put.queue_offset == 0) else ()
+        self._grew(watched, len(records), put.log_end - put.log_offset)
+        return put
+
+    def rows(
+        self,
+        table: FrameTable,
+        row: int,
+        end: int,
+        gates: dict[bytes, TopicGate],
+        born_host: bytes,
+        replies: Replies,
+        outcome: AppendOutcome,
+    ) -> bool:
+        """Append plain rows of a read event (see `MessageStore.append_rows`); `outcome.row` is the first that was not.
+
+        False: nothing may be appended now. What stops it, or the store's refusal of that row, is for the slow lane to
+        meet again and to tell.
+        """
+        # As in `refusal`, without calls: read events of one message are the most frequent ones. A store that has failed
+        # says so itself.
+        options = self._environment.options
+        if (
+            self._log.end - self._state.flushed > options.unflushed_bytes_max
+            or self._acks.waiting_bytes > options.unanswered_bytes_max
+        ):
+            return False
+        try:
+            self._store.append_rows(table, row, end, gates, born_host, replies, outcome)
+        except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
+            log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
+        self._grew(outcome.touched, outcome.messages, outcome.size)
+        return True
+
+    def parts(
+        self,
+        data: memoryview,
+        parts: memoryview,
+        senders: Sequence[Sender | None],
+        table: FrameTable,
+        replies: Replies,
+        outcome: AppendOutcome,
+    ) -> None:
+        """Append the plain sends of many connections (see `hot.append_parts`). What is left is for `rows` to meet again."""
+        if self.refusal() is not None:
+            return
+        try:
+            self._store.append_parts(data, parts, senders, table, replies, outcome)
+        except (StoreError, OSError, MemoryError) as error:
+            log.debug("a part fails (%s); its session will say so, or succeed", error)
+        self._grew(outcome.touched, outcome.messages, outcome.size)
+
+    def puts(
+        self,
+        data: memoryview,
+        start: int,
+        gates: dict[bytes, PartitionGate],
+        ids: range,
+        born_host: bytes,
+        replies: Replies,
+        outcome: AppendOutcome,
+    ) -> Sequence[PartitionGate]:
+        """Append plain puts of MetaQ 1.x (see `MessageStore.append_puts`); `outcome.row` is where the first begins that was not.
+
+        What stops it, or the store's refusal of a put, is for the slow lane to meet again and to tell. Returns the gates that
+        the puts went through.
+        """
+        outcome.row, outcome.touched, outcome.messages = start, [], 0
+        if self.refusal() is not None:
+            return ()
+        used: Sequence[PartitionGate]
+        try:
+            used = self._store.append_puts(data, start, gates, ids, born_host, replies, outcome)
+        except (StoreError, OSError, MemoryError) as error:  # the puts before it are stored
+            log.debug("the put at %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
+            used = tuple(gates.values())
+        self._grew(outcome.touched, outcome.messages, outcome.size)
+        return used
+
+    def deliver(
+        self,
+        records: bytes | memoryview,
+        units: bytes,
+        row: int,
+        end: int,
+        level_queue: int,
+        gates: Mapping[bytes, TopicGate],
+        outcome: AppendOutcome,
+    ) -> None:
+        """Append copies of delayed records where they belong (see `MessageStore.deliver`).
+
+        Raises Refused as `put` does; rows before `outcome.row` are delivered.
+        """
+        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        try:
+            self._store.deliver(records, units, row, end, level_queue, gates, outcome)
+        except (StoreError, OSError, MemoryError) as error:
+            raise self._not_stored(error) from error
+        finally:
+            self._grew(outcome.touched, outcome.messages, outcome.size)
+
+    def give_back(
+        self, delays: DelayGate, log_offset: int, topic: bytes, queue_id: int, retries_max: int, level: int
+    ) -> tuple[Put, int] | None:
+        """Append what stands for a record that a consumer gave back, and its delay level (see `MessageStore.give_back`).
+
+        None: it has to be put as any other record, or may not be put now; `put` will say so.
+        """
+        if self.refusal() is not None:
+            return None
+        outcome = self._outcome
+        done = self._store.give_back(delays, log_offset, topic, queue_id, retries_max, level, outcome)
+        if done is not None:
+            self._grew(outcome.touched, 1, outcome.size)
+        return done
+
+    def expand(
+        self,
+        place: int,
+        row: int,
+        gates: Mapping[bytes, TopicGate],
+        outcome: AppendOutcome,
+        *,
+        record: bytes | None = None,
+        carrying: bool = False,
+    ) -> None:
+        """Append copies of a chunk's messages from `row` on (see `MessageStore.expand`).
+
+        Raises Refused as `put` does; messages before `outcome.row` are delivered.
+        """
+        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        try:
+            self._store.expand(place, row, gates, outcome, record=record, carrying=carrying)
+        except (StoreError, OSError, MemoryError) as error:
+            raise self._not_stored(error) from error
+        finally:
+            self._grew(outcome.touched, outcome.messages, outcome.size)
+
+    def expand_all(self, places: Sequence[int], gates: Mapping[bytes, TopicGate], outcome: AppendOutcome) -> int:
+        """Append copies of these chunks as far as that is simple. Returns how many are there (see `MessageStore.expand_all`).
+
+        Raises Refused as `put` does: nothing was appended.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        outcome.touched, outcome.messages, outcome.size = [], 0, 0
+        try:
+            return self._store.expand_all(places, gates, outcome)
+        except (StoreError, OSError) as error:
+            raise self._not_stored(error) from error
+        finally:
+            self._grew(outcome.touched, outcome.messages, outcome.size)
+
+    def _not_stored(self, error: Exception) -> Refused:
+        self._stats.put_failures += 1
+        why = shortage(error) or str(error) or type(error).__name__
+        self._faults.error(type(error).__name__, "messages are refused, for they cannot be stored: %s", why)
+        return Refused(Reason.NOT_STORED, why)
+
+    def tick(self) -> None:
+        """Let time pass: what was refused since it was told is counted in the log."""
+        self._faults.tick()
+
+    def _grew(self, queues: Sequence[QueueTail], messages: int, size: int) -> None:
+        if not messages:
+            return
+        start = self._told
+        self._told = end = self._log.end
+        for hook in self._hooks + self._queue_hooks if queues else self._hooks:
+            hook(queues, messages, size, start, end)

@@ -1,0 +1,103 @@
+"""From a request's values to the record that is stored: what the broker adds to properties, and where delayed ones wait.
+
+A delayed record (5.10 of the RocketMQ notes) lies in queue `level - 1` of SCHEDULE_TOPIC_XXXX, its unit carrying the time
+of delivery in place of the tag hash, until `metaq.broker.delays.schedule` copies it to the topic and queue it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+from metaq.broker.requests import Send
+from metaq.errors import Reason, Refused
+from metaq.model import SysFlag
+from metaq.model import properties as props
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.store.log.writer import PutRecord
+from metaq.wire.record import HOST_V6, copy_mark, tags_code
+
+SENDER_FLAGS = 0x700 | int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS)
+"""Bits of SYSFLAG that a sender decides; the broker knows the others better."""
+
+
+def delay_level(pairs: Mapping[str, str], levels: int) -> int:
+    """The delay level that the properties ask for, at most `levels`; 0 for none or for what is not a number."""
+    text = pairs.get(props.DELAY, "0")
+    return min(int(text), levels) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def delayed_until(
+    pairs: MutableMapping[str, str], topic: str, queue_id: int, level: int, due_ms: int
+) -> tuple[str, int, int]:
+    """Note the real destination in `pairs`. Returns (topic, queue id, tags code) under which the record waits."""
+    pairs[props.REAL_TOPIC], pairs[props.REAL_QUEUE_ID] = topic, str(queue_id)
+    return SCHEDULE_TOPIC, level - 1, due_ms
+
+
+def index_keys(topic: str, pairs: Mapping[str, str]) -> tuple[bytes, ...]:
+    """What the record can be looked up by: its unique id, then each of its keys."""
+    unique = pairs.get(props.UNIQUE_ID)
+    words = ([unique] if unique else []) + [word for word in pairs.get(props.KEYS, "").split(" ") if word]
+    return tuple(f"{topic}#{word}".encode() for word in words)
+
+
+def property_bytes(pairs: Mapping[str, str]) -> bytes:
+    """The stored text. Raises Refused ILLEGAL_MESSAGE above the format's 32767 bytes."""
+    text = props.join(pairs).encode()
+    if len(text) > props.PROPERTIES_BYTES_MAX:
+        raise Refused(
+            Reason.ILLEGAL_MESSAGE,
+            f"properties of {len(text)} bytes, the limit is {props.PROPERTIES_BYTES_MAX}",
+        )
+    return text
+
+
+def put_record(
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    pairs: Mapping[str, str],
+    *,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    reconsume_times: int = 0,
+    tags: int | None = None,
+    copy_of: int | None = None,
+) -> PutRecord:
+    """A record to store. `tags` is the tags code where it is not the tag's hash, `copy_of` the LogOffset of the record
+    that it stands for from now on: one that was due, or that a consumer gave back."""
+    v6 = int(SysFlag.BORN_HOST_V6) if len(born_host) == HOST_V6 else 0
+    return PutRecord(
+        topic=topic,
+        queue_id=queue_id,
+        body=body,
+        properties=property_bytes(pairs),
+        flag=flag,
+        sys_flag=sys_flag & SENDER_FLAGS | v6,
+        born_ms=born_ms,
+        born_host=born_host,
+        reconsume_times=reconsume_times,
+        prepared_offset=0 if copy_of is None else copy_mark(copy_of),
+        tags_code=tags_code(pairs.get(props.TAGS)) if tags is None else tags,
+        keys=index_keys(topic, pairs),
+    )
+
+
+def sent_record(
+    send: Send, topic: str, queue_id: int, pairs: Mapping[str, str], *, tags: int | None = None
+) -> PutRecord:
+    """The record of a single send, under this topic and queue and with these properties. `tags`: as `put_record`."""
+    return put_record(
+        topic,
+        queue_id,
+        send.body,
+        pairs,
+        flag=send.flag,
+        sys_flag=send.sys_flag,
+        born_ms=send.born_ms,
+        born_host=send.born_host,
+        reconsume_times=send.reconsume_times,
+        tags=tags,
+    )

@@ -1,0 +1,1 @@
+"""What clients of MetaQ 1.x ask of a broker."""

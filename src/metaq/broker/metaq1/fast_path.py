@@ -1,0 +1,127 @@
+"""The fast lane of puts of MetaQ 1.x: which topics may use it, and runs of puts into the log.
+
+A *gate* is the verdict on a topic for senders who are the same to us: while it stands, a plain put to it (`hot.put_lines`) needs
+no further look. Everything that `Partitions.put` asks is asked when a gate is made; whatever changes an answer closes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from metaq.broker.environment import Environment
+from metaq.broker.log.admit import GATES_MAX
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.long_polling import HeldPulls
+from metaq.broker.metaq1.partitions import Partitions
+from metaq.broker.metaq1.position_bases import Bases
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.model.access import Identity
+from metaq.model.metaq1.partition import FRAME_HEADER_BYTES
+from metaq.wire.hot import AppendOutcome, PartitionGate, QueueTail, Replies
+
+RUN_MAX: Final = 256
+"""Puts of one call: so many ids of a millisecond's 4096 are taken, and those that are left are given back."""
+
+_Table = dict[bytes, PartitionGate]
+
+
+class PartitionLane:
+    """The fast lane of one broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        settings: Metaq1Settings,
+        appender: Appender,
+        hold: HeldPulls,
+        bases: Bases,
+        partitions: Partitions,
+    ) -> None:
+        self._environment, self._store, self._settings = environment, environment.store, settings
+        self._appender, self._hold, self._bases, self._partitions = appender, hold, bases, partitions
+        self._ids, self._acks, self._log = partitions.ids, partitions.acks, environment.store.log.tail
+        self._tables: dict[tuple[str, bool], _Table] = {}
+        self._counted: dict[str, tuple[int, int]] = {}
+        """Of gates that were closed: topic → puts and bytes that nobody has asked for yet."""
+        settings.watch(lambda _names: self.close_all())
+        appender.closed_queues.when_closed(self.close)
+
+    def of(self, who: Identity) -> _Table:
+        """The gates of a client, shared with all of its name."""
+        return self._tables.setdefault((who.name, who.loopback), {})
+
+    def open(self, gates: _Table, topic: str, partition: int, who: Identity) -> None:
+        """Make the gate of a topic, after a put to a partition of it has passed everything; maybe it cannot be made."""
+        key = topic.encode("utf-8", "replace")
+        gate = gates.get(key)
+        if gate is not None and gate.positions[partition] is not None:
+            return
+        count = self._partitions.admits(topic, who)
+        if count is None:
+            return
+        if len(gates) >= GATES_MAX:
+            self.close_all()
+        if gate is not None:
+            self._count(topic, gate)
+        queues = [self._tail(topic, number) for number in range(count)]
+        found = [self._bases.find(topic, number) for number in range(count)]
+        positions = [each.tail if each is not None and each.touched else None for each in found]
+        options, store_options = self._settings.options, self._environment.store_options
+        most = min(options.max_transfer_size - FRAME_HEADER_BYTES, store_options.max_message_size)
+        gates[key] = PartitionGate(key, queues, positions, most, self._environment.clock.random_below(1 << 62))
+
+    def _tail(self, topic: str, number: int) -> QueueTail:
+        self._hold.adopt((topic, number))
+        return self._store.queue(topic, number).tail
+
+    # -- runs
+    def run(
+        self, data: memoryview, start: int, gates: _Table, born_host: bytes, replies: Replies, outcome: AppendOutcome
+    ) -> int:
+        """Store the plain puts at the start of `data[start:]`, their answers in `replies`. Returns where the first begins
+        that is none, or could not be stored."""
+        while start < len(data):
+            first = self._ids.take(RUN_MAX)
+            try:
+                ids = range(first, first + RUN_MAX)
+                used = self._appender.puts(data, start, gates, ids, born_host, replies, outcome)
+            finally:
+                self._ids.give_back(RUN_MAX - outcome.messages)
+            for gate in used:
+                self._acks.stored_run(gate.topic.decode(), gate.take_grown(), self._log.end)
+            start = outcome.row
+            if outcome.messages < RUN_MAX:
+                break
+        return start
+
+    # -- what closes gates
+    def close(self, topic: str) -> None:
+        """Take the topic from the fast lane until it is opened again."""
+        for table in self._tables.values():
+            gate = table.pop(topic.encode("utf-8", "replace"), None)
+            if gate is not None:
+                self._count(topic, gate)
+
+    def close_all(self) -> None:
+        """Take every topic from the fast lane until it is opened again."""
+        for table in self._tables.values():
+            for key, gate in table.items():
+                self._count(key.decode(), gate)
+            table.clear()
+
+    # -- figures
+    def _count(self, topic: str, gate: PartitionGate) -> None:
+        if gate.puts:
+            puts, size = self._counted.get(topic, (0, 0))
+            self._counted[topic] = puts + gate.puts, size + gate.put_bytes
+            gate.puts = gate.put_bytes = 0
+
+    def counts(self) -> Iterator[tuple[str, int, int]]:
+        """Topic, puts and bytes of all that came this way since the last call."""
+        for table in self._tables.values():
+            for key, gate in table.items():
+                self._count(key.decode(), gate)
+        counted, self._counted = self._counted, {}
+        for topic, (puts, size) in counted.items():
+            yield topic, puts, size

@@ -1,0 +1,191 @@
+"""Server-side filters of MetaQ 1.x groups (docs/predicates.md): which frames of a get its group wants.
+
+They are the operator's code and run in helper processes, as predicates do (`broker/pulls/predicates.py`), with their limits. What a
+client gets is contiguous: it counts its next position by the bytes that it received.
+
+    + + - - +    accepted and rejected frames: a get of the first is answered with two frames,
+        - - +    the next one with where the fifth begins (301),
+            +    and the one after that with the fifth
+
+A filter that raises has rejected the message. A message of which nobody could say is handed out: its filter takes too long,
+or needs too much memory, or ends its process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from metaq.broker.channel import Channel
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.pulls.predicates import Job, MakeHelper, Predicates
+from metaq.clock import Clock
+from metaq.errors import Reason, Refused
+from metaq.model.filters.predicates import NO, RAISED
+from metaq.model.metaq1.partition import FRAME_HEADER_BYTES, Frames, Got, Judged, Judging, Later, Moved, PartitionGet
+from metaq.options import KIB, BrokerOptions
+from metaq.saved import Saving
+
+FRAMES_MAX: Final = 256
+JUDGED_BYTES_MAX: Final = 256 * KIB
+"""Of one question to a helper process; one frame may be larger."""
+LOOK_SECONDS: Final = 1.0
+"""A get that finds nothing that is wanted looks on for so long."""
+
+MakeFilterHelper: TypeAlias = Callable[[Mapping[str, str]], MakeHelper]
+"""How helper processes are made that have these filters, name → `package.module:Name`."""
+ReadOn: TypeAlias = Callable[[int], Got | Later]
+"""What is at a position. Raises as `Partitions.get`."""
+
+
+class Sifting(Struct, frozen=True):
+    """One get of a group that has a filter."""
+
+    get: PartitionGet
+    name: str
+    """Of its filter."""
+    channel: Channel
+    read_on: ReadOn
+    deadline: float
+    moved: bool = False
+    """Whether everything from where the client is up to the get's position is rejected."""
+
+
+class PartitionFilters:
+    """The filters of one broker."""
+
+    def __init__(
+        self, options: BrokerOptions, clock: Clock, settings: Metaq1Settings, make_helper: MakeFilterHelper | None
+    ) -> None:
+        self._options, self._clock, self._settings, self._make_helper = options, clock, settings, make_helper
+        self._pool = self._made()
+        settings.watch(lambda _: self._exchanged())
+
+    def _made(self) -> Predicates | None:
+        names = {
+            name: name for topic in self._settings.rules.topics.values() for name in topic.filters.values()
+        }  # fmt: skip
+        if not names:
+            return None
+        make = self._make_helper(names) if self._make_helper is not None else None
+        return Predicates(self._options, self._clock, make, names)
+
+    def _exchanged(self) -> None:
+        """The configuration was read again: filters are loaded anew, for their code may have changed."""
+        before, self._pool = self._pool, self._made()
+        if before is not None:
+            before.end("the filters were loaded anew")
+
+    def name_of(self, topic: str, group: str) -> str:
+        """Of a group's filter for a topic; empty: it has none."""
+        return self._settings.rules.settings(topic).filters.get(group, "") if self._pool is not None else ""
+
+    def tick(self) -> None:
+        """Let time pass."""
+        if self._pool is not None:
+            self._pool.tick()
+
+    def closed(self, channel: Channel) -> None:
+        """A connection has ended."""
+        if self._pool is not None:
+            self._pool.closed(channel)
+
+    def close(self) -> None:
+        """End the helper processes, and wait for it."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def begin(self, get: PartitionGet, name: str, channel: Channel, read_on: ReadOn) -> Sifting:
+        """A get of a group that has a filter."""
+        return Sifting(get, name, channel, read_on, self._clock.monotonic() + LOOK_SECONDS)
+
+    def sift(self, sifting: Sifting, found: Got | Later, *, whole: bool) -> Judged:
+        """What of that the group wants. `whole`: it begins where a frame does; else nobody can read it, and it stays as it is."""
+        if isinstance(found, Later):
+            return Later(found.job, lambda read: self.sift(sifting, found.finish(read), whole=whole))
+        if isinstance(found, Moved):
+            return found
+        frames = _whole_frames(found.body) if whole else []
+        if not frames:  # Less than a frame: the client learns that it must ask for more.
+            return Moved(sifting.get.position) if sifting.moved else found
+        judged = sum(map(len, frames))
+        if judged + _size_at(found.body, judged) <= len(found.body):  # What is not asked about now is not kept for it.
+            cut = Frames(bytes(found.body[:judged]))
+            return Judging(functools.partial(self._judge, sifting, cut, _whole_frames(cut.body)))
+        return Judging(functools.partial(self._judge, sifting, found, frames))
+
+    def _judge(
+        self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], done: Callable[[Judged | Exception], None]
+    ) -> None:
+        get = sifting.get
+        if self._pool is None:
+            raise Refused(Reason.BUSY, "the filters were loaded anew; ask again")
+
+        def judged(job: Job) -> None:
+            try:
+                outcome: Judged | Exception = self._outcome(sifting, found, frames, job)
+            except Exception as error:  # noqa: BLE001  whatever it is: without a word the client would wait for ever
+                outcome = error
+            done(outcome)
+
+        self._pool.judge(
+            f"{get.group} of topic {get.topic}", sifting.name, frames, judged, owner=sifting.channel,
+            head=head_of(get.group, get.topic),
+        )  # fmt: skip
+
+    def _outcome(self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], job: Job) -> Judged:
+        verdicts = job.verdicts
+        if not verdicts:
+            raise Refused(Reason.BUSY, f"[OVERLOAD]system busy: {job.why or f'{sifting.name} is slow'}; ask again")
+        wanted = [verdict not in (NO, RAISED) for verdict in verdicts]
+        first = wanted[0]
+        count = next((number for number, one in enumerate(wanted) if one != first), len(wanted))
+        size = sum(map(len, frames[:count]))
+        if not first:
+            return self._past(sifting, sifting.get.position + size, all_of_it=count == len(wanted))
+        if sifting.moved:
+            return Moved(sifting.get.position)
+        if count == len(frames):
+            return found  # with the beginning of the next frame, if there is one: the client asks for that again
+        return Frames(found.body[:size])
+
+    def _past(self, sifting: Sifting, position: int, *, all_of_it: bool) -> Judged:
+        """Go on behind frames that are rejected."""
+        if not all_of_it or self._clock.monotonic() >= sifting.deadline:
+            return Moved(position)
+        get = PartitionGet(
+            topic=sifting.get.topic, group=sifting.get.group, partition=sifting.get.partition, position=position,
+            size_max=sifting.get.size_max,
+        )  # fmt: skip
+        further = Sifting(get, sifting.name, sifting.channel, sifting.read_on, sifting.deadline, moved=True)
+        try:
+            return self.sift(further, sifting.read_on(position), whole=True)
+        except (Refused, Saving):  # There is nothing more, or it must be asked for again.
+            return Moved(position)
+
+
+def head_of(group: str, topic: str) -> bytes:
+    """What goes before the frames in a question: both names, each with its length in two bytes before it."""
+    return b"".join(len(name).to_bytes(2, "big") + name for name in (group.encode()[:65535], topic.encode()))
+
+
+def _whole_frames(body: bytes | memoryview) -> list[memoryview]:
+    """Those at the beginning that are whole, as many as one question takes."""
+    view, at = memoryview(body), 0
+    frames = list[memoryview]()
+    while len(frames) < FRAMES_MAX and at + (size := _size_at(view, at)) <= len(view):
+        if frames and at + size > JUDGED_BYTES_MAX:
+            break
+        frames.append(view[at : at + size])
+        at += size
+    return frames
+
+
+def _size_at(data: bytes | memoryview, at: int) -> int:
+    """Of the frame that begins there; if its length is cut off, more than there is."""
+    if len(data) - at < FRAME_HEADER_BYTES:
+        return FRAME_HEADER_BYTES
+    return FRAME_HEADER_BYTES + int.from_bytes(data[at : at + 4], "big")

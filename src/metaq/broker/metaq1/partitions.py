@@ -1,0 +1,430 @@
+"""Partitions: what clients of MetaQ 1.x put into queues of this broker, and what they get out of them.
+
+A put becomes an ordinary record, an ordinary record becomes a frame: every client sees the messages of every other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
+
+from msgspec import structs
+
+from metaq.broker.channel import Channel
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.log.acks import AckPolicy
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.records import put_record
+from metaq.broker.metaq1.acks import PartitionAcks
+from metaq.broker.metaq1.filters import MakeFilterHelper, PartitionFilters
+from metaq.broker.metaq1.ids import MessageIds
+from metaq.broker.metaq1.position_bases import Bases
+from metaq.broker.metaq1.records import without_attribute
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.errors import ConfigError, Reason, Refused, StoreError
+from metaq.model import Perm, TopicConfig
+from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.metaq1.partition import (
+    ANY_PARTITION,
+    CHECKSUM_UNKNOWN,
+    FRAME_HEADER_BYTES,
+    HAS_ATTRIBUTE,
+    POSITION_MAX,
+    Frames,
+    Got,
+    Judged,
+    Later,
+    Moved,
+    PartitionEntry,
+    PartitionFigures,
+    PartitionGet,
+    PartitionPut,
+    PartitionStored,
+    Published,
+)
+from metaq.model.topics.system import AUTO_CREATE_TOPIC
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_partition_topic
+from metaq.saved import Saving
+from metaq.store.metaq1.frames import FrameReader, FrameRun, FramesRead
+from metaq.store.metaq1.queue_positions import QueuePositions
+from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.wire.hot import crc31
+
+log = logging.getLogger(__name__)
+
+_GUESS: Final = 16
+"""Messages of a get, until their positions say more."""
+_INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+
+class Partitions:
+    """The partitions of one broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        appender: Appender,
+        acks: AckPolicy,
+        bases: Bases,
+        settings: Metaq1Settings,
+        authorise: Authorise = everybody,
+        make_filter_helper: MakeFilterHelper | None = None,
+    ) -> None:
+        self._environment, self._store, self._appender = environment, environment.store, appender
+        self._topics, self._settings, self._authorise = tables.topics, settings, authorise
+        self.filters = PartitionFilters(environment.options, environment.clock, settings, make_filter_helper)
+        """Which frames a group wants."""
+        self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.log.tail)
+        self._bases, self._closed = bases, tables.closed_partitions
+        self._reader = FrameReader(environment.store, settings.options.broker_id)
+        self.acks = PartitionAcks(environment, acks, settings)
+        self._topics.saved.start_with(self._wanted(settings.rules.topics))
+        self._watchers: list[Callable[[], None]] = []
+        settings.watch(self._rules_changed)
+        self._topics.watch(self._topic_changed)
+
+    # -- topics
+    def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
+        """What the topics of sections become that are missing, or have too few queues. Raises ConfigError: an illegal name."""
+        wanted = dict[str, TopicConfig]()
+        for name in names:
+            count, config = self._settings.rules.settings(name).num_partitions, self._topics.saved.coming(name)
+            if config is None:
+                try:
+                    wanted[check_partition_topic(name)] = TopicConfig(name, count, count)
+                except Refused as error:
+                    raise ConfigError(f"[topic={name}]: {error}") from None
+            elif min(config.read_queues, config.write_queues) < count and self._is_users(name):
+                wanted[name] = structs.replace(
+                    config, read_queues=max(count, config.read_queues), write_queues=max(count, config.write_queues)
+                )
+        return wanted
+
+    def _rules_changed(self, names: Collection[str]) -> None:
+        for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
+            self._topics.saved.change(name, config)
+        self._tell()
+
+    def _topic_changed(self, name: str) -> None:
+        if self._is_users(name) and self._settings.rules.accepts(name):
+            self._tell()
+
+    # -- putting
+    def put(self, put: PartitionPut, channel: Channel) -> PartitionStored:
+        """Store a message.
+
+        Raises Refused: NO_PERMISSION for a closed partition and for a topic that takes nothing, NO_TOPIC, INVALID for a
+        partition that there is not, ILLEGAL_MESSAGE for a wrong checksum and for what no get could hand out; and as
+        `Appender.put`. Saving while its topic is being made, or positions are computed. Nothing was stored.
+        """
+        entry = self.entry(put, channel)
+        try:
+            return self._store_entry(entry, put)
+        except Saving as saving:
+            if put.partition != ANY_PARTITION:
+                raise
+            # It stays with this partition: another one might have to be waited for just as well.
+            chosen = structs.replace(put, partition=entry.queue_id)
+            raise Saving(*saving.pending, then=lambda: self._put_chosen(chosen, channel)) from None
+
+    def _put_chosen(self, put: PartitionPut, channel: Channel) -> PartitionStored:
+        """What is done instead of the put must itself say how it goes on, as often as it has to wait."""
+        try:
+            return self.put(put, channel)
+        except Saving as saving:
+            raise Saving(*saving.pending, then=lambda: self._put_chosen(put, channel)) from None
+
+    def _store_entry(self, entry: PartitionEntry, put: PartitionPut) -> PartitionStored:
+        positions = self._bases.touch(entry.topic, entry.queue_id)
+        position = positions.max
+        self._appender.closed_queues.pass_by(entry.topic, entry.queue_id)
+        record = put_record(
+            entry.topic,
+            entry.queue_id,
+            entry.body,
+            entry.properties,
+            flag=entry.flag,
+            sys_flag=0,
+            born_ms=self._environment.clock.now_ms(),
+            born_host=put.born_host,
+        )
+        stored = self._appender.put([record])
+        self.acks.stored(entry.topic, entry.queue_id, stored.log_end)
+        # Its message is stored: without room for its unit, the next question makes some, or says so.
+        with contextlib.suppress(StoreError, OSError, MemoryError, Saving, Refused):
+            positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
+        return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
+
+    def entry(self, put: PartitionPut, channel: Channel) -> PartitionEntry:
+        """What a put is to store, with its id. Raises as `put`; the log was not asked."""
+        if put.partition in self._closed.of(put.topic):
+            raise self._closed_refusal(put.partition)
+        config = self._taking(put.topic, channel)
+        queue_id = self._queue(put, config)
+        if put.checksum != CHECKSUM_UNKNOWN and put.checksum != crc31(put.body):
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
+            )
+        if FRAME_HEADER_BYTES + len(put.body) > self._settings.options.max_transfer_size:
+            raise self.too_long(put.topic, len(put.body))
+        pairs, body = without_attribute(put.flag, put.body)
+        message_id = self.ids.take()
+        pairs[props.METAQ_ID] = str(message_id)
+        pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
+        return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
+
+    def admits(self, topic: str, who: Identity) -> int | None:
+        """How many partitions of a topic take somebody's puts without a further look; None: each is to be looked at.
+
+        An answer holds until the rules, the topic, or what is closed of it changes.
+        """
+        rules, config = self._settings.rules, self._topics.get(topic)
+        if (
+            config is None
+            or topic in self._topics.closing
+            or not (config.writable and self._is_users(topic) and rules.accepts(topic))
+            or not rules.settings(topic).accept_publish
+            or self._closed.of(topic)
+            or self._appender.closed_queues.has_of(topic)
+        ):
+            return None
+        try:
+            self._authorise(who, Action.PUBLISH, topic)
+        except Refused:
+            return None
+        return config.write_queues
+
+    def too_long(self, topic: str, body_bytes: int) -> Refused:
+        """Why a message with such a body is not stored."""
+        size, limit = FRAME_HEADER_BYTES + body_bytes, self._settings.options.max_transfer_size
+        return Refused(
+            Reason.ILLEGAL_MESSAGE,
+            f"a message of {size} bytes for topic {topic}, of which {FRAME_HEADER_BYTES} are its header: no get could hand "
+            f"it out, the limit is {limit} (maxTransferSize)",
+        )
+
+    def _taking(self, name: str, channel: Channel) -> TopicConfig:
+        rules = self._settings.rules
+        if not rules.accepts(name) or not self._is_users(name):
+            raise Refused(Reason.NO_TOPIC, f"The server do not accept topic {name}")
+        settings = rules.settings(name)
+        if not settings.accept_publish:
+            raise Refused(Reason.NO_PERMISSION, f"the topic {name} takes no messages here: its acceptPublish is false")
+        self._authorise(channel.identity, Action.PUBLISH, name)
+        config = self._topics.taking(name)
+        if config is None:
+            check_partition_topic(name)
+            if rules.sections and name not in rules.topics:
+                config = self._topics.admit(name, settings.num_partitions)
+            elif rules.sections:
+                config = self._topics.ensure(name, settings.num_partitions)
+            else:
+                config = self._topics.auto_create(name, AUTO_CREATE_TOPIC, settings.num_partitions)
+        if not config.writable:
+            raise Refused(Reason.NO_PERMISSION, f"the topic {name} is not writable: its perm is {config.perm}")
+        return config
+
+    def _is_users(self, name: str) -> bool:
+        return not (self._topics.is_system(name) or name.startswith(_INTERNAL))
+
+    def _queue(self, put: PartitionPut, config: TopicConfig) -> int:
+        if put.partition != ANY_PARTITION:
+            if not 0 <= put.partition < config.write_queues:
+                raise Refused(Reason.INVALID, f"wrong partition {put.partition}")
+            return put.partition
+        return self._closed.any_open(put.topic, config.write_queues, self._environment.clock)
+
+    def _closed_refusal(self, partition: int) -> Refused:
+        return Refused(
+            Reason.NO_PERMISSION, f"Partition[{self._settings.options.broker_id}-{partition}] has been closed"
+        )
+
+    # -- getting
+    def get(self, get: PartitionGet, channel: Channel) -> Judged:
+        """Frames from a position on, or where to go on.
+
+        Raises Refused: NO_PERMISSION for a closed partition, NOT_FOUND where there is nothing (yet), INVALID for an
+        impossible size; Saving while positions are being computed.
+        """
+        if get.partition in self._closed.of(get.topic):
+            raise self._closed_refusal(get.partition)
+        self._authorise(channel.identity, Action.SUBSCRIBE, get.topic)
+        if not self._settings.rules.settings(get.topic).accept_subscribe:
+            raise Refused(
+                Reason.NO_PERMISSION, f"the topic {get.topic} hands out no messages here: its acceptSubscribe is false"
+            )
+        config = self._topics.get(get.topic)
+        if not self._environment.options.broker_permission & Perm.READ or (config is not None and not config.readable):
+            raise Refused(
+                Reason.NO_PERMISSION, f"reading the topic {get.topic} is forbidden: its perm, or the broker's"
+            )
+        positions = self._existing(get.topic, get.partition)
+        if get.size_max <= 0:
+            raise Refused(Reason.INVALID, f"Bad request,invalid max size:{get.size_max}")
+        name = self.filters.name_of(get.topic, get.group)
+        if not name:
+            return self._found(get, positions)
+        found = self._found(get, positions)
+        whole = isinstance(found, Moved) or positions.at(get.position)[1] == get.position
+
+        def read_on(position: int) -> Got | Later:
+            return self._found(structs.replace(get, position=position), self._existing(get.topic, get.partition))
+
+        return self.filters.sift(self.filters.begin(get, name, channel, read_on), found, whole=whole)
+
+    def _found(self, get: PartitionGet, positions: QueuePositions) -> Got | Later:
+        high, position = positions.max, get.position
+        if positions.is_before(position):
+            return Moved(positions.min)
+        if position >= high:
+            if position > high and (position == POSITION_MAX or self._settings.options.update_consumer_offsets):
+                return Moved(high)
+            raise _nothing_at(position)
+        return self._read(get, positions, high)
+
+    def _read(self, get: PartitionGet, positions: QueuePositions, high: int) -> Got | Later:
+        """What lies from a position on that is there."""
+        position = get.position
+        first, start = positions.at(position)
+        if first in positions.misfits:
+            return Moved(positions.position(first + 1))
+        if following := [misfit for misfit in positions.misfits if misfit > first]:
+            high = positions.position(min(following))
+        size = min(get.size_max, self._settings.options.max_transfer_size)
+        if positions.position(first + 1) - position > size:
+            # A frame that no put could bring, of a message that came otherwise: whoever asks for enough gets all of it.
+            size = min(get.size_max, positions.position(first + 1) - position)
+        size = min(size, high - position)
+        count = _messages(positions, first, start, position + size)
+        run = FrameRun(get.topic, get.partition, first, count, position - start, size)
+        found = self._reader.read(run)
+        if isinstance(found, FramesRead):
+            return self._got(get, positions, first, found)
+        return Later(found, lambda read: self._got_later(get, positions, first, read))
+
+    def _got_later(self, get: PartitionGet, positions: QueuePositions, first: int, found: FramesRead) -> Got:
+        try:
+            return self._got(get, positions, first, found)
+        except Saving:  # positions that were known are not any more: whoever finds nothing asks again
+            raise _nothing_at(get.position) from None
+
+    def _got(self, get: PartitionGet, positions: QueuePositions, first: int, found: FramesRead) -> Got:
+        if found.count and not positions.confirm(first, found.count, found.frame_bytes):
+            log.error(
+                "the messages of partition %d of topic %s from position %d on have other frames than were counted",
+                get.partition, get.topic, get.position,
+            )  # fmt: skip
+            raise Refused(
+                Reason.UNAVAILABLE, f"the positions of topic {get.topic} in partition {get.partition} are looked into"
+            )
+        if found.queue_offset > first:
+            return Moved(positions.position(found.queue_offset))
+        if not found.body:
+            raise _nothing_at(get.position)
+        return Frames(found.body)
+
+    def offset(self, topic: str, partition: int, position: int, channel: Channel) -> int:
+        """Where the frame begins that holds a position; the partition's begin or end, if that is nearer.
+
+        Raises Refused NOT_FOUND: such a partition holds nothing, and never did. Saving, as `get`.
+        """
+        self._authorise(channel.identity, Action.SUBSCRIBE, topic)
+        positions = self._existing(topic, partition)
+        if position >= positions.max:
+            return positions.max
+        return positions.at(position).position
+
+    def _existing(self, topic: str, partition: int) -> QueuePositions:
+        queue = self._store.existing_queue(topic, partition) if self._topics.get(topic) else None
+        if queue is not None and self._is_users(topic):
+            if queue.max_offset > 0:
+                return self._bases.touch(topic, partition)
+            known = self._bases.find(topic, partition)
+            if known is not None and known.max > 0:  # its messages are in no log any more
+                return known
+        raise Refused(Reason.NOT_FOUND, f"The topic `{topic}` in partition `{partition}` is not exists")
+
+    # -- administration
+    def close_partitions(self, topic: str, start: int, end: int) -> None:
+        """From now on these partitions, `end` included, take and give nothing; until `open_partitions`, or a restart.
+
+        Raises Refused: there is no such topic, or none of these partitions; the others are passed over.
+        """
+        count = _queues(self._topics.require(topic))
+        numbers = range(max(start, 0), min(end, count - 1) + 1)
+        if not numbers or not self._is_users(topic):
+            raise Refused(Reason.INVALID, f"the topic {topic} has partitions 0 to {count - 1}, not {start} to {end}")
+        self._closed.close(topic, numbers)
+
+    def open_partitions(self, topic: str) -> None:
+        """All partitions of a topic take and give messages again. Raises Refused NO_TOPIC."""
+        self._topics.require(topic)
+        self._closed.open(topic)
+
+    def published(self) -> dict[str, Published]:
+        """The topics that 1.x clients may use, for ZooKeeper and statistics."""
+        rules = self._settings.rules
+        return {
+            name: self._published(config)
+            for name, config in self._topics.table.items()
+            if self._is_users(name) and rules.accepts(name)
+        }
+
+    def _published(self, config: TopicConfig) -> Published:
+        settings = self._settings.rules.settings(config.name)
+        publish, subscribe = settings.accept_publish and config.writable, settings.accept_subscribe and config.readable
+        return Published(_queues(config), publish, subscribe)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """From now on, call `changed` when `published` may say something else. It must not raise."""
+        self._watchers.append(changed)
+
+    def _tell(self) -> None:
+        for changed in self._watchers:
+            changed()
+
+    def messages(self, topic: str) -> int:
+        """How many messages a topic holds."""
+        config = self._topics.get(topic)
+        queues = (self._store.existing_queue(topic, number) for number in range(_queues(config) if config else 0))
+        return sum(queue.max_offset - queue.min_offset for queue in queues if queue is not None)
+
+    def figures(self, topic: str) -> Iterator[PartitionFigures]:
+        """Of each partition of a topic that holds or held messages. Touches none."""
+        config = self._topics.get(topic)
+        for partition in range(_queues(config)) if config else ():
+            queue = self._store.existing_queue(topic, partition)
+            if queue is not None and queue.max_offset:
+                yield PartitionFigures(topic, partition, queue.max_offset - queue.min_offset, *self._bounds(queue))
+
+    def _bounds(self, queue: ConsumeQueue) -> tuple[int, int] | tuple[None, None]:
+        known = self._bases.find(queue.topic, queue.queue_id)
+        if known is None or not known.touched:
+            return None, None
+        try:
+            return known.min, known.max
+        except (Saving, Refused):
+            return None, None
+
+
+def _messages(positions: QueuePositions, first: int, start: int, stop: int) -> int:
+    """How many messages from `first` on, whose frame begins at `start`, reach to the position `stop`, or a few more.
+
+    A guess that is made better costs a handful of looks, and a search a dozen.
+    """
+    count, last = _GUESS, positions.tail.next_offset
+    while first + count < last and (end := positions.position(first + count)) < stop:
+        count = count * 9 // 8 * (stop - start) // (end - start) + _GUESS
+    return min(count, last - first)
+
+
+def _nothing_at(position: int) -> Refused:
+    return Refused(Reason.NOT_FOUND, f"Could not find message at position {position}")
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queues, config.write_queues)

@@ -1,0 +1,449 @@
+"""Keeps in the log what byte positions of MetaQ 1.x are computed from: bases, records that say which position a queue offset has.
+
+The first is written when a 1.x client first touches a queue: the queue's oldest message is at position 0 then. Whenever the
+log goes on in another file, all touched queues get new ones there, so that a base of each is in the log whatever
+retention deletes. Nothing of a queue is told before its first base is durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.broker.environment import Environment
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.records import put_record
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model.topics.system import POSITIONS_TOPIC
+from metaq.saved import Pending, at_once
+from metaq.store.metaq1.position_bases import (
+    BODY_BYTES_MAX,
+    Base,
+    encode_bases,
+    encode_complete,
+    encode_dropped,
+    newest_bases,
+)
+from metaq.store.metaq1.position_files import POSITIONS_END
+from metaq.store.metaq1.positions import Positions
+from metaq.store.metaq1.queue_positions import QueuePositions
+from metaq.store.queues.table import QueueKey
+
+log = logging.getLogger(__name__)
+FAR: Final = 1 << 62
+"""Of a queue that nobody has touched: nothing keeps its messages."""
+_QUEUES_PER_STEP: Final = 256
+_PAUSE_SECONDS: Final = 1.0
+_SOON_SECONDS: Final = 0.05
+_AGAIN_SECONDS: Final = 5.0
+_STUCK_SECONDS: Final = 60.0
+
+
+class _Kept(Struct):
+    """A queue with positions."""
+
+    positions: QueuePositions
+    base: Base | None
+    """The newest one; None: it is to be written."""
+    debt: int
+    """LogOffset of the oldest record without which its positions could not be computed from the log."""
+    settled: int = 0
+    """Queue offset of the newest base that is known to be durable."""
+
+
+class _Round(Struct):
+    """New bases for many queues, under way."""
+
+    began: int
+    """Where the log ended when it began."""
+    before: int
+    """What lies below is to be needed no more."""
+    left: list[QueueKey]
+    whole: bool
+    """All touched queues are in it."""
+    working: bool = False
+    """The thread is at some of them."""
+    failed: bool = False
+
+
+class Bases:
+    """The bases of all queues that 1.x clients have touched. An `Owed` of the store."""
+
+    what = "what byte positions of MetaQ 1.x are computed from"
+
+    def __init__(
+        self,
+        environment: Environment,
+        appender: Appender,
+        closed: Callable[[str], bool] = lambda _topic: False,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
+    ) -> None:
+        """Find the bases in the log. `closed`: whether a topic is being made or deleted."""
+        self._environment, self._store, self._appender = environment, environment.store, appender
+        self._closed, self._call_soon = closed, call_soon
+        self.positions = Positions(environment.store, call_soon, self._rebase)
+        self._kept: dict[QueueKey, _Kept] = {}
+        self._round: _Round | None = None
+        self._carry_before = 0
+        self._checked_at = -1
+        """Where the log file begins for which the last round was."""
+        self._again_at = 0.0
+        self._looked: list[QueueKey] = []
+        """Queues to be looked at: whether their base lies before their oldest message."""
+        self._owing: list[QueuePositions] = []
+        """Queues whose base is to be written before anything of them is told."""
+        self._settling: list[tuple[int, Pending]] = []
+        """Pendings that are over when the log is durable up to there."""
+        self._told = RateLimitedLog(log, environment.clock)
+        self._load()
+
+    def _load(self) -> None:
+        if self._store.existing_queue(POSITIONS_TOPIC, 0) is None and not self.positions.root.exists():
+            return
+        known = newest_bases(self._store)
+        for key, base in known.bases.items():
+            try:
+                self._keep(key, base).settled = base.queue_offset
+            except Refused as error:
+                log.warning("a base of byte positions at log offset %d is passed over: %s", base.log_offset, error)
+        on_disk = self.positions.on_disk()
+        for topic in known.dropped.intersection(topic for topic, _ in on_disk):
+            self.positions.remove_folder(topic)
+        for key in on_disk:
+            if key not in self._kept and key[0] not in known.dropped and self._store.existing_queue(*key) is not None:
+                self._keep(key, None)
+        self.positions.remove_leftovers()
+
+    def _keep(self, key: QueueKey, base: Base | None) -> _Kept:
+        self._store.queue(*key)  # there may be nothing of it left in the log
+        positions = self.positions.add(*key, base)
+        kept = self._kept[key] = _Kept(positions, base, self._debt(key, base))
+        return kept
+
+    def _debt(self, key: QueueKey, base: Base | None) -> int:
+        queue = self._store.existing_queue(*key)
+        if base is None:
+            return self._store.min_log
+        if queue is None or base.queue_offset >= queue.max_offset:
+            return base.log_offset
+        unit = queue.unit(max(base.queue_offset, queue.min_offset))
+        return min(base.log_offset, unit.log_offset) if unit is not None and not unit.is_fill else base.log_offset
+
+    # ------------------------------------------------------------------ what is asked
+
+    def touch(self, topic: str, queue_id: int) -> QueuePositions:
+        """The positions of a queue, which begin now if they have not yet.
+
+        Raises: Saving: what begins them is being made durable; ask again. Refused as `Appender.put`, and for names that no topic
+        can have.
+        """
+        return self._begun(topic, queue_id, 0)
+
+    def begin_at(self, topic: str, queue_id: int, position: int) -> QueuePositions:
+        """As `touch`, and the positions of a queue that is not touched begin at `position`.
+
+        Raises as `touch`; Refused INVALID: it was touched, and begins elsewhere, or no position is so large.
+        """
+        if not 0 <= position < POSITIONS_END:
+            text = f"queue {queue_id} of topic {topic} cannot begin at byte position {position}: they end at {POSITIONS_END}"
+            raise Refused(Reason.INVALID, text)
+        kept = self._kept.get((topic, queue_id))
+        positions = self._begun(topic, queue_id, position)
+        if kept is not None and positions.min != position:
+            text = f"queue {queue_id} of topic {topic} has byte positions from {positions.min} on: {position} is not possible"
+            raise Refused(Reason.INVALID, text)
+        return positions
+
+    def _begun(self, topic: str, queue_id: int, position: int) -> QueuePositions:
+        kept = self._kept.get((topic, queue_id))
+        if kept is None:
+            kept = self._begin((topic, queue_id), position)
+        positions = kept.positions
+        if not positions.touched:
+            positions.require()
+        return positions
+
+    def find(self, topic: str, queue_id: int) -> QueuePositions | None:
+        """The positions of a queue; None: no 1.x client has touched it."""
+        return self.positions.queue(topic, queue_id)
+
+    def settled(self, topic: str, queue_id: int) -> int:
+        """The queue offset that messages are kept from because positions depend on them: its min offset must not go further."""
+        kept = self._kept.get((topic, queue_id))
+        if kept is None:
+            return FAR
+        if kept.base is not None and kept.base.log_offset < self._store.flushed:
+            kept.settled = kept.base.queue_offset
+        return kept.settled
+
+    def carry_queue(self, topic: str, queue_id: int) -> None:
+        """Have a base of the queue written soon, as far on in it as its positions are known."""
+        if (topic, queue_id) in self._kept:
+            if self._round is None:
+                self._round = _Round(self._store.log_end, 0, [], whole=False)
+            if (topic, queue_id) not in self._round.left:
+                self._round.left.append((topic, queue_id))
+
+    # ------------------------------------------------------------------ beginning
+
+    def _begin(self, key: QueueKey, position: int) -> _Kept:
+        if self._closed(key[0]):
+            raise Refused(Reason.BUSY, f"the topic {key[0]} is being made or deleted, try again")
+        queue = self._store.queue(*key)
+        place = self._put(encode_bases([(key, queue.min_offset, position)]))
+        base = Base(queue.min_offset, position, place)
+        kept = self._keep(key, base)
+        kept.positions.settle_with(self._durable())
+        kept.positions.fill()  # meanwhile
+        return kept
+
+    def _put(self, body: bytes) -> int:
+        clock = self._environment.clock
+        record = put_record(
+            POSITIONS_TOPIC, 0, body, {}, flag=0, sys_flag=0, born_ms=clock.now_ms(), born_host=self._environment.store_host
+        )  # fmt: skip
+        return self._appender.put([record], carrying=True).log_offset
+
+    def _durable(self) -> Pending:
+        """Over when the log is durable up to where it ends now."""
+        pending, end = Pending(), self._store.log_end
+        self._settling.append((end, pending))
+        self._store.when_flushed(end, lambda _good: self._call_soon(self._settle))
+        return pending
+
+    def _settle(self) -> None:
+        flushed, failed = self._store.flushed, self._store.failed
+        over = [(end, pending) for end, pending in self._settling if end <= flushed or failed is not None]
+        if over:
+            self._settling = [(end, pending) for end, pending in self._settling if end > flushed and failed is None]
+            for end, pending in over:
+                pending.finish(None if end <= flushed else Refused(Reason.NOT_STORED, failed or "the store has failed"))
+
+    def _rebase(self, positions: QueuePositions) -> None:
+        """The positions of a queue go on from where no base in the log leads: one has to be durable before anything is told."""
+        if positions not in self._owing:
+            self._owing.append(positions)
+        self._pay()
+
+    def _pay(self) -> None:
+        owing, self._owing = self._owing, []
+        for positions in owing:
+            if positions.gone:
+                continue
+            if positions.reached is None:  # the thread is at it: what it finds is what is to be written
+                self._owing.append(positions)
+                continue
+            pending = Pending()
+            positions.settle_with(pending)
+            try:
+                self._write([positions])
+            except Refused as error:
+                self._told.warning("owing", "byte positions wait for a record that cannot be stored: %s", error)
+                self._owing.append(positions)
+                pending.finish(error)
+                continue
+            positions.rebased = False
+            positions.settle_with(self._durable())
+
+    # ------------------------------------------------------------------ going on
+
+    def step(self) -> float:
+        """Take over what the thread has found, and have new bases written where they are due. Returns the seconds until the next call."""
+        if not self._kept:
+            return _AGAIN_SECONDS
+        self._settle()
+        self.positions.publish()
+        if self._owing:
+            self._pay()
+        if self._environment.clock.monotonic() < self._again_at:
+            return _PAUSE_SECONDS
+        self._look()
+        start = self._store.log_end - self._store.log_end % self._store.log.file_bytes
+        if self._round is None and (start != self._checked_at or self._carry_before):
+            self._begin_round(start)
+        if self._round is None:
+            return _PAUSE_SECONDS
+        self._go_on(self._round)
+        return _SOON_SECONDS if self._round is not None else _PAUSE_SECONDS
+
+    def _look(self) -> None:
+        """A topic may have let go of messages since its queue was touched: those behind a base have to be in the queue."""
+        if not self._looked:
+            self._looked = list(self._kept)
+        for _ in range(min(_QUEUES_PER_STEP, len(self._looked))):
+            key = self._looked.pop()
+            kept, queue = self._kept.get(key), self._store.existing_queue(*key)
+            if kept is None or queue is None or kept.base is None or kept.positions.busy:
+                continue
+            if kept.base.queue_offset < queue.min_offset:
+                self.carry_queue(*key)
+
+    def _begin_round(self, start: int) -> None:
+        before = max(start, self._carry_before)
+        self._checked_at, self._carry_before = start, 0
+        due = [key for key, kept in self._kept.items() if kept.debt < before]
+        if due:  # all of them: where the round is complete, a start need not read further back
+            self._round = _Round(self._store.log_end, before, list(self._kept), whole=True)
+
+    def _go_on(self, around: _Round) -> None:
+        if around.working:
+            return
+        if not around.left:
+            self._round = None
+            self._end_round(around)
+            return
+        some, around.left = around.left[:_QUEUES_PER_STEP], around.left[_QUEUES_PER_STEP:]
+        lagging = [kept for key in some if (kept := self._kept.get(key)) is not None and self._lags(kept)]
+        around.working = True
+        waiting = [kept.positions.fill() for kept in lagging]
+        left = len(waiting)
+
+        def caught_up(_error: Refused | None) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self._sync(around, some)
+
+        for pending in waiting:
+            pending.when_done(caught_up)
+        if not waiting:
+            self._sync(around, some)
+
+    def _end_round(self, around: _Round) -> None:
+        now = self._environment.clock.monotonic()
+        if around.failed:
+            self._checked_at, self._again_at = -1, now + _AGAIN_SECONDS
+        elif around.whole:
+            with contextlib.suppress(Refused):  # then a start reads further back
+                self._put(encode_complete(around.began))
+            if any(kept.debt < around.before for kept in self._kept.values()):
+                self._again_at = now + _STUCK_SECONDS  # some cannot be measured: not a round for each look of retention
+
+    def _lags(self, kept: _Kept) -> bool:
+        queue = self._store.existing_queue(kept.positions.topic, kept.positions.queue_id)
+        if queue is None:
+            return False
+        reached = kept.positions.reached
+        if reached is None:
+            return kept.base is None or kept.base.queue_offset < queue.max_offset
+        return reached[0] < queue.max_offset
+
+    def _sync(self, around: _Round, keys: Iterable[QueueKey]) -> None:
+        """Their units first, then the bases: what lies before a base is believed after a crash."""
+        ends = [
+            (kept.positions, kept.positions.reached)
+            for key in keys
+            if (kept := self._kept.get(key)) is not None and not kept.positions.gone
+        ]
+        opened = [(positions, reached) for positions, reached in ends if reached is not None]
+        closed = [positions for positions, reached in ends if reached is None]
+
+        def work() -> Callable[[], None]:
+            try:
+                self.positions.sync([(positions, reached[0]) for positions, reached in opened])
+                for positions, _ in opened:
+                    positions.drop_below()
+            except OSError as error:
+                return functools.partial(self._not_synced, around, error)
+            return lambda: self._synced(around, opened, closed)
+
+        self.positions.ask(work)
+
+    def _not_synced(self, around: _Round, error: OSError) -> None:
+        self._told.error("sync", "byte positions could not be made durable: %s", error)
+        around.working, around.failed = False, True
+
+    def _synced(
+        self, around: _Round, opened: list[tuple[QueuePositions, tuple[int, int]]], closed: list[QueuePositions]
+    ) -> None:
+        around.working = False
+        if not around.whole:  # only what has moved
+            opened = [(one, end) for one, end in opened if one.base is None or one.base[:2] != end]
+            closed = []
+        try:
+            self._write([positions for positions, _ in opened], dict(opened))
+            self._write([positions for positions in closed if positions.base is not None], {})
+            # At once: retention waits for them, looks again soon, and would have newer ones written for ever.
+            self._store.when_flushed(self._store.log_end, lambda _good: None)
+        except Refused as error:
+            self._told.warning("round", "the bases of byte positions cannot be written anew: %s", error)
+            around.failed = True
+
+    def _write(
+        self, queues: Iterable[QueuePositions], ends: dict[QueuePositions, tuple[int, int]] | None = None
+    ) -> None:
+        """One base of each queue: where it was synced, else where it has come, else where the newest base is. Raises Refused."""
+        entries = list[tuple[QueueKey, int, int]]()
+        size = 0
+        for positions in queues:
+            if positions.gone:
+                continue
+            end = (ends or {}).get(positions)
+            if end is None:
+                end = positions.reached if ends is None else None
+            if end is None and positions.base is not None:
+                end = positions.base[:2]
+            if end is None:
+                continue
+            entries.append(((positions.topic, positions.queue_id), *end))
+            size += len(positions.topic.encode()) + 21
+            if size > BODY_BYTES_MAX:
+                self._write_entries(entries)
+                entries, size = [], 0
+        if entries:
+            self._write_entries(entries)
+
+    def _write_entries(self, entries: list[tuple[QueueKey, int, int]]) -> None:
+        place = self._put(encode_bases(entries))
+        for key, offset, position in entries:
+            kept = self._kept.get(key)
+            if kept is not None:
+                kept.base = kept.positions.base = Base(offset, position, place)
+                kept.debt = self._debt(key, kept.base)
+
+    # ------------------------------------------------------------------ what is owed
+
+    def oldest(self) -> int | None:
+        """LogOffset of the oldest record that positions depend on; None: none do. From any thread."""
+        return min((kept.debt for kept in list(self._kept.values())), default=None)
+
+    def carry(self, before: int) -> None:
+        """Write new bases soon, so that what lies below this LogOffset is needed no more. From any thread."""
+        self._carry_before = max(self._carry_before, before)
+
+    # ------------------------------------------------------------------ ends
+
+    def drop_topic(self, topic: str) -> None:
+        """The topic was deleted: its positions are over, and begin anew if it is made again."""
+        keys = [key for key in self._kept if key[0] == topic]
+        if not keys:
+            return
+        for key in keys:
+            del self._kept[key]
+        self.positions.drop_topic(topic)
+        try:
+            self._put(encode_dropped([topic]))
+        except Refused as error:  # a start knows of the deletion all the same; a copy of the log alone does not
+            log.warning("the log does not say that the byte positions of topic %s are over: %s", topic, error)
+
+    def close(self) -> None:
+        """End the thread, and write bases where the queues have come: a start goes on there, and computes nothing."""
+        self.positions.stop()
+        moved = [
+            kept.positions
+            for kept in self._kept.values()
+            if kept.base is not None and kept.positions.reached not in {None, kept.base[:2]}
+        ]
+        if moved and self._store.failed is None:
+            try:
+                self.positions.sync([(queue, queue.tail.next_offset) for queue in moved])
+                self._write(moved)
+            except (Refused, OSError) as error:
+                log.warning("the next start computes some byte positions anew: %s", error)
+        self.positions.close()

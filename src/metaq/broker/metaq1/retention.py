@@ -1,0 +1,144 @@
+"""How long topics are kept where a configuration of MetaQ 1.x says so, and what is to be done before they let go."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from metaq.broker.metaq1.position_bases import Bases
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.errors import Refused
+from metaq.model.cron import Cron, parse_cron
+from metaq.model.retention import TopicRetention
+from metaq.options import Metaq1Options
+from metaq.saved import Saving
+from metaq.store.message_store import MessageStore
+from metaq.store.metaq1.archive import Archiver
+from metaq.store.queues.table import QueueKey
+
+ARCHIVE_FOLDER = "archive"
+
+_DEFAULT = Metaq1Options().delete_policy, Metaq1Options().delete_when
+
+CallSoon = Callable[[Callable[[], None]], None]
+_Question = tuple[str, int, tuple[int, ...]]
+
+
+class PartitionRetentions:
+    """The rules in force, looked up at each question: a reload exchanges them."""
+
+    def __init__(self, settings: Metaq1Settings) -> None:
+        self._settings = settings
+        self._crons: dict[str, Cron] = {}
+
+    def of(self, topic: str) -> TopicRetention:
+        """See `Retentions`."""
+        settings = self._settings.rules.settings(topic)
+        text = settings.delete_when
+        cron = self._crons.get(text)
+        if cron is None:  # every text was read once when the configuration was
+            cron = self._crons[text] = parse_cron(text)
+        return TopicRetention(settings.delete_policy, cron)
+
+
+class _Places:
+    """Positions for the archiver's thread, which the broker's looks up."""
+
+    def __init__(self, bases: Bases, call_soon: CallSoon) -> None:
+        self._bases, self._call_soon = bases, call_soon
+        self._known: dict[_Question, tuple[int, ...]] = {}
+        self._misfits: dict[QueueKey, frozenset[int]] = {}
+
+    def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
+        """See `metaq.store.metaq1.archive.Positions`."""
+        question = topic, queue_id, queue_offsets
+        if question not in self._known:
+            self._call_soon(lambda: self._look_up(question))
+        return self._known.pop(question, None)
+
+    def misfits(self, topic: str, queue_id: int) -> frozenset[int] | None:
+        """See `metaq.store.metaq1.archive.Positions`."""
+        if (topic, queue_id) not in self._misfits:
+            self._call_soon(lambda: self._look_for_misfits(topic, queue_id))
+        return self._misfits.pop((topic, queue_id), None)
+
+    def _look_for_misfits(self, topic: str, queue_id: int) -> None:
+        positions = self._bases.find(topic, queue_id)
+        if positions is not None:
+
+            def looked(error: Refused | None) -> None:
+                if error is None:
+                    self._misfits[topic, queue_id] = positions.misfits
+
+            positions.verify().when_done(looked)
+
+    def _look_up(self, question: _Question) -> None:
+        topic, queue_id, queue_offsets = question
+        try:
+            positions = self._bases.touch(topic, queue_id)
+            self._known[question] = tuple(positions.position(offset) for offset in queue_offsets)
+        except (Saving, Refused):  # under way, or the log takes nothing: the archiver asks again
+            pass
+        except ValueError:  # what was asked about has gone meanwhile, or never had a position
+            with contextlib.suppress(Saving, Refused):
+                if queue_offsets[0] < positions.begin:
+                    self._known[question] = -1, positions.begin
+
+
+class _Bases:
+    """Sees to it that positions can be computed from what is left."""
+
+    def __init__(self, store: MessageStore, bases: Bases, call_soon: CallSoon) -> None:
+        self._store, self._bases, self._call_soon = store, bases, call_soon
+
+    def may_go(self, topic: str, log_offset: int) -> bool:
+        """See `metaq.store.retention.floors.Ask`."""
+        late = [
+            queue.queue_id
+            for queue in self._store.queues().values()
+            if queue.topic == topic and queue.first_at(log_offset) > self._bases.settled(topic, queue.queue_id)
+        ]
+        if late:
+            self._call_soon(lambda: self._carry(topic, late))
+        return not late
+
+    def _carry(self, topic: str, queue_ids: list[int]) -> None:
+        for queue_id in queue_ids:
+            self._bases.carry_queue(topic, queue_id)
+
+
+def keep_as_configured(store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> Archiver:
+    """Have the store obey deletePolicy and deleteWhen, now and when they change. Returns what is to be stopped at the end.
+
+    Without sections of topics, and with the defaults, `fileReservedTime` goes on to hold for all topics: `enable` alone must not
+    change how long messages are kept. Raises ConfigError: deleteWhen of [system] cannot be read.
+    """
+    options = settings.options
+    parse_cron(options.delete_when)
+    retentions = PartitionRetentions(settings)
+    archiver = Archiver(
+        store,
+        Path(options.archive_path).expanduser() if options.archive_path else store.folder.root / ARCHIVE_FOLDER,
+        lambda topic: retentions.of(topic).policy,
+        _Places(bases, call_soon),
+        broker_id=options.broker_id,
+        at_once=options.quartz_thread_count,
+    )
+    in_force = False
+
+    def choose() -> None:
+        nonlocal in_force
+        if settings.rules.sections or (options.delete_policy, options.delete_when) != _DEFAULT:
+            store.retain_by(retentions)
+            if not in_force:
+                in_force = True
+                store.before_letting_go(_Bases(store, bases, call_soon).may_go)
+                store.before_letting_go(archiver.may_go)
+                store.owes(archiver)
+        else:
+            store.retain_by(None)
+
+    settings.watch(lambda _names: choose())
+    choose()
+    return archiver

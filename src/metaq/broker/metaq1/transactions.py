@@ -1,0 +1,638 @@
+"""Transactions of MetaQ 1.x clients, local and XA, on staged transactions (docs/formats/staging.md): there is no second store.
+
+What is put into one gathers in memory and in chunks, unseen. A commit in one phase stages the rest and decides in one go; a
+preparation stages all and decides that it is prepared, with the key as its label, and from then on the log alone knows the branch:
+it waits for ever, through restarts. A *branch* in this module is a transaction of either kind.
+
+Steps of one that is not prepared end with it if they fail: its client is told, and it is rolled back.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from metaq.broker.channel import Channel
+from metaq.broker.environment import Environment
+from metaq.broker.log.acks import AckPolicy, Due, later
+from metaq.broker.metaq1.gathering import (
+    CHUNK_BYTES,
+    GATHERED_BYTES,
+    SHARE_BYTES,
+    Branch,
+    Counts,
+    Gathered,
+    Memory,
+    entry_of,
+)
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand
+from metaq.broker.requests import Decide, SealPart, Stage
+from metaq.broker.staged.service import StagingService
+from metaq.errors import BadRequest, Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model.access import Identity
+from metaq.model.metaq1.partition import ANY_PARTITION, PartitionEntry, PartitionPut, PartitionStored
+from metaq.model.transactions.metaq1 import KEY_CHARS_MAX, BranchPhase, BranchRefused, BranchState, Ended, Fault, Vote
+from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey, TransactionKey, transaction_key
+from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Outcome, Phase, TransactionState, transaction_id
+from metaq.saved import Saving
+
+log = logging.getLogger(__name__)
+
+PENDING_POSITION: Final = -1
+"""What is told as the position of a message that is not where it belongs."""
+PEER_SHARE: Final = 4
+"""One connection may have the fourth part of all open local transactions, one client that of XA branches."""
+STAGED_AT_ONCE: Final = 16
+"""So many other transactions are staged at most to make room in memory for one message."""
+FLUSH_SECONDS: Final = 1.0
+LISTED_MAX: Final = 1000
+_RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_STORED, Reason.UNAVAILABLE}
+
+Delivered = Callable[[str, int, int, int], None]
+"""(topic, partition, LogOffset behind it, messages): so much is committed (`PartitionAcks.stored`)."""
+
+
+class Entries(Protocol):
+    """How a put becomes a message (`metaq.broker.metaq1.partitions`)."""
+
+    def entry(self, put: PartitionPut, channel: Channel) -> PartitionEntry:
+        """The message, with its id. Raises Refused, Saving."""
+        ...
+
+
+class Branches:
+    """The transactions of 1.x clients at one broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        staging: StagingService,
+        acks: AckPolicy,
+        entries: Entries,
+        delivered: Delivered,
+        settings: Metaq1Settings,
+    ) -> None:
+        self._environment, self._store, self._clock = environment, environment.store, environment.clock
+        self._staging, self._acks, self._entries, self._options = staging, acks, entries, settings.options
+        self._delivered = delivered
+        self._local: dict[Channel, dict[TransactionKey, Branch]] = {}
+        self._open: dict[TransactionKey, Branch] = {}
+        """XA branches that are not prepared."""
+        self._prepared: dict[TransactionKey, str] = {}
+        """XA key → id among the staged transactions."""
+        self._by_hand = EndedByHand(staging, self._new_id)
+        self._due: dict[str, Outcome] = {}
+        """Staged transactions that are to end so, and could not be ended yet."""
+        self._memory = Memory()
+        self._counts, self._timed = Counts(), 0
+        self._timers: list[tuple[float, int, Branch]] = []
+        self._numbers = itertools.count()
+        self._run = f"{environment.clock.now_ms():x}-{environment.clock.token()[:8]}"
+        """In the ids of this run's transactions: a key may come again after its transaction's end."""
+        self._flush_at, self._decided_end = 0.0, 0
+        self._told = RateLimitedLog(log, environment.clock)
+        self.begun = self.begun_xa = self.committed = self.rolled_back = 0
+        """How many, for statistics."""
+        self._find()
+
+    def _find(self) -> None:
+        """What the log knows of branches that are prepared, or were ended by hand."""
+        for decision in self._staging.labelled():
+            label = str(decision.label)
+            ended, _, text = label.rpartition(" ")
+            try:
+                key = transaction_key(text)
+            except BadRequest:
+                continue  # another user's
+            if ended:
+                self._by_hand.found(key, ended, decision)
+            else:
+                self._prepared[key] = decision.transaction
+        for key, outcome, _ in self._by_hand.items():
+            if (name := self._prepared.pop(key, None)) is not None:  # a crash came between the two records
+                self._due[name] = outcome
+        if self._prepared:
+            log.info("%d XA branches are prepared and wait for their transaction managers", len(self._prepared))
+
+    # ------------------------------------------------------------------ beginning
+
+    def begin(self, key: TransactionKey | None, seconds: int, channel: Channel) -> None:
+        """Open a transaction. One that is open, or prepared, stays as it is.
+
+        seconds: rolled back after so long, if it is not prepared; 0 or less: a local one lasts as long as its connection, a
+        branch as long as other staged transactions (`stagedSecondsMax`). Raises Refused INVALID, BUSY (too many are open).
+        """
+        key = self._checked(key)
+        local = isinstance(key, LocalKey)
+        if self._find_open(key, channel) is not None or key in self._prepared:
+            return
+        self._by_hand.check(key)
+        limit = self._environment.options.staged_parts_max
+        count, mine = self._counts.all.transactions, self._counts.of(channel, local=local).transactions
+        if count >= limit or mine >= max(1, limit // PEER_SHARE):
+            raise Refused(
+                Reason.BUSY,
+                f"{count} transactions are open, {mine} of them {_of_this(local=local)}; the limits are {limit} "
+                f"(stagedPartsMax) and {max(1, limit // PEER_SHARE)}: commit or roll back some",
+            )
+        timed = seconds > 0
+        if timed and self._timed >= self._options.max_tx_timeout_timer_capacity:
+            raise Refused(
+                Reason.BUSY,
+                f"{self._timed} transactions with a time-out are open, the limit is "
+                f"{self._options.max_tx_timeout_timer_capacity} (maxTxTimeoutTimerCapacity)",
+            )
+        if timed:
+            seconds = min(seconds, self._options.max_tx_timeout_in_seconds)
+        elif not local:
+            seconds = self._environment.options.staged_seconds_max
+        branch = Branch(key, self._new_id("tx" if local else "xa"), channel, local, self._clock.now_ms(), timed=timed)
+        if seconds > 0:
+            branch.deadline = self._clock.monotonic() + seconds
+            heapq.heappush(self._timers, (branch.deadline, next(self._numbers), branch))
+        table = self._local.setdefault(channel, {}) if local else self._open
+        table[key] = branch
+        self._counts.add(branch, 1, 0)
+        self._timed += timed
+        if local:
+            self.begun += 1
+        else:
+            self.begun_xa += 1
+
+    def _checked(self, key: TransactionKey | None) -> TransactionKey:
+        if key is None:
+            raise Refused(Reason.NOT_FOUND, "Local transaction 'null' has not been started.")
+        if len(text := str(key)) > KEY_CHARS_MAX:
+            raise BranchRefused(
+                Fault.INVALID,
+                f"the key of a transaction has {len(text)} characters, the limit is {KEY_CHARS_MAX}: {text[:60]}...",
+            )
+        return key
+
+    def _new_id(self, kind: str) -> str:
+        return transaction_id(f"{kind}-{self._run}-{next(self._numbers)}", self._environment.name)
+
+    def _find_open(self, key: TransactionKey, channel: Channel) -> Branch | None:
+        if isinstance(key, LocalKey):
+            return self._local.get(channel, {}).get(key)
+        return self._open.get(key)
+
+    def _must_be_open(self, key: TransactionKey, channel: Channel) -> Branch:
+        branch = self._find_open(key, channel)
+        if branch is not None:
+            return branch
+        if isinstance(key, LocalKey):
+            raise Refused(Reason.NOT_FOUND, f"Local transaction '{key}' has not been started.")
+        self._by_hand.check(key)
+        if key in self._prepared:
+            raise BranchRefused(Fault.PROTOCOL, f"XA transaction '{key}' is prepared: it takes no more messages.")
+        raise BranchRefused(Fault.NOT_KNOWN, f"XA transaction '{key}' has not been started.")
+
+    # ------------------------------------------------------------------ putting
+
+    def put(self, key: TransactionKey | None, put: PartitionPut, channel: Channel) -> PartitionStored:
+        """Put a message into a transaction. It has its id from now on, and no position yet.
+
+        Raises Refused (no such transaction, a partition that is not named, and as a put without a transaction does), Saving:
+        the transaction is as it was.
+        """
+        branch = self._must_be_open(self._checked(key), channel)
+        if put.partition == ANY_PARTITION:
+            raise Refused(Reason.INVALID, f"Invalid partition for transaction command:{ANY_PARTITION}")
+        entry = self._entries.entry(put, channel)
+        data = entry_of(entry, self._environment.options.broker_cluster_name)
+        place = entry.topic, entry.queue_id
+        known = branch.parts.get(place)
+        part = known or Gathered(f"p{len(branch.parts)}", *place)
+        self._staging.check(
+            Chunk(part=part.part, number=0, topic=part.topic, queue_id=part.queue_id, body=data, of_partition=True)
+        )
+        if known is None:
+            self._check_parts(branch)
+        branch.born_host = branch.born_host or put.born_host
+        while part.waiting or (part.data and len(part.data) + len(data) > CHUNK_BYTES):
+            part.cut()
+            self._stage(branch, [part])
+        self._make_room(branch, len(data))
+        if known is None:
+            branch.parts[place] = part
+            self._counts.add(branch, 0, 1)
+        part.data += data
+        part.data_rows += 1
+        self._memory.add(branch, len(data))
+        return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log_end)
+
+    def _check_parts(self, branch: Branch) -> None:
+        """Raises Refused BUSY: there are too many for one more."""
+        limit, mine = (
+            self._environment.options.staged_parts_max,
+            self._counts.of(branch.channel, local=branch.local).parts,
+        )
+        if self._counts.all.parts >= limit or mine >= max(1, limit // PEER_SHARE):
+            raise Refused(
+                Reason.BUSY,
+                f"there are messages for {self._counts.all.parts} partitions in open transactions, counted in each, {mine} "
+                f"{_of_this(local=branch.local)}; the limits are {limit} (stagedPartsMax) and {max(1, limit // PEER_SHARE)}: "
+                "commit or roll back some",
+            )
+
+    def _make_room(self, branch: Branch, size: int) -> None:
+        """Raises Refused, Saving: there is none in memory for so many bytes more."""
+        memory, channel = self._memory, branch.channel
+        if branch.held and (memory.share(channel) + size > SHARE_BYTES or branch.held + size > SHARE_BYTES):
+            self._stage_all(branch)
+        if memory.share(channel) + size > SHARE_BYTES:
+            for other in [*self._local.get(channel, {}).values(), *memory.oldest(STAGED_AT_ONCE)]:
+                if other.channel is channel and other.held:
+                    self._stage_other(other)
+                    if memory.share(channel) + size <= SHARE_BYTES:
+                        break
+        if memory.bytes + size > GATHERED_BYTES:
+            for other in memory.oldest(STAGED_AT_ONCE):
+                self._stage_other(other)
+                if memory.bytes + size <= GATHERED_BYTES:
+                    break
+        if memory.share(channel) + size > SHARE_BYTES or memory.bytes + size > GATHERED_BYTES:
+            raise Refused(
+                Reason.BUSY,
+                f"{memory.share(channel)} bytes of transactions of this connection wait in memory, {memory.bytes} of all; the "
+                f"limits are {SHARE_BYTES} and {GATHERED_BYTES}: try again, or commit or roll back some",
+            )
+
+    def _stage_other(self, branch: Branch) -> None:
+        """Make room at another one's cost. What stands against that is told to its own client, at its next step."""
+        try:
+            self._stage_all(branch)
+        except (Refused, Saving):
+            self._memory.postpone(branch)
+
+    # ------------------------------------------------------------------ into the log
+
+    def _stage_all(self, branch: Branch) -> None:
+        for part in branch.parts.values():
+            part.cut()
+        self._stage(branch, [part for part in branch.parts.values() if part.waiting])
+        self._stage_rest(branch)
+
+    def _stage_rest(self, branch: Branch) -> None:
+        """What came behind chunks that had waited."""
+        rest = [part for part in branch.parts.values() if part.data]
+        for part in rest:
+            part.cut()
+        self._stage(branch, rest)
+
+    def _stage(self, branch: Branch, parts: list[Gathered]) -> None:
+        """Stage the chunks of these that wait. Raises Refused, Saving: the same may be done again."""
+        if parts:
+            branch.staged = True
+            self._staging.stage(
+                self._request(branch, [part.chunk(seal=False) for part in parts], None), *self._who(branch)
+            )
+            self._are_staged(branch, parts)
+
+    def _are_staged(self, branch: Branch, parts: list[Gathered]) -> None:
+        for part in parts:
+            self._memory.add(branch, -len(part.waiting))
+            part.staged()
+
+    def _who(self, branch: Branch) -> tuple[Identity, Channel | None]:
+        """Whom it counts for, and whose end it does not outlast."""
+        return branch.channel.identity, branch.channel if branch.local else None
+
+    def _request(self, branch: Branch, chunks: list[Chunk], decide: Decide | None) -> Stage:
+        return Stage(
+            transaction=branch.id,
+            chunks=tuple(chunks),
+            born_ms=self._clock.now_ms(),
+            born_host=branch.born_host,
+            lifetime=Lifetime.CONNECTION,  # Without a channel, too: a start rolls back what is not prepared then.
+            decide=decide,
+        )
+
+    def _decide(self, branch: Branch, outcome: Outcome) -> None:
+        """Stage what is not yet, and decide. Raises Refused; Saving: the same may be done again."""
+        waiting = [part for part in branch.parts.values() if part.waiting and part.data]
+        self._stage(branch, waiting)
+        chunks = []
+        for part in branch.parts.values():
+            part.cut()
+            if part.waiting:
+                chunks.append(part.chunk(seal=True))
+            elif not part.sealed:
+                self._staging.seal(
+                    SealPart(transaction=branch.id, part=part.part, seal=part.seal), branch.channel.identity
+                )
+                part.sealed = True
+        decide = Decide(
+            transaction=branch.id,
+            outcome=outcome,
+            parts=tuple(part.manifest(self._environment.name) for part in branch.parts.values()),
+            label="" if branch.local else str(branch.key),
+        )
+        request = self._request(branch, chunks, decide)
+        branch.staged = True
+        decision: Decision | None
+        if chunks:
+            decision = self._staging.stage(request, *self._who(branch)).decision
+        else:
+            decision = self._staging.decide(decide, None).decision
+        if decision is None or decision.outcome is not outcome:
+            raise Refused(Reason.INVALID, f"the transaction {branch.key} was ended by somebody else")
+        if outcome is Outcome.COMMIT:
+            self._are_delivered(decision)
+        self._is_stored()
+
+    def _are_delivered(self, decision: Decision) -> None:
+        """What its answer waits for is as that to so many puts."""
+        for part in decision.parts:
+            self._delivered(part.topic, part.queue_id, self._store.log_end, part.seal.rows)
+
+    # ------------------------------------------------------------------ preparing
+
+    def prepare(self, key: TransactionKey | None, channel: Channel) -> Ended:
+        """Put a branch into the log, so that it can be committed whatever happens. Without messages it is over.
+
+        Raises BranchRefused: CANNOT for a local transaction, NOT_KNOWN, PROTOCOL, ROLLED_BACK; Saving.
+        """
+        key = self._checked(key)
+        if isinstance(key, LocalKey):
+            raise BranchRefused(Fault.CANNOT, "Prepare not implemented on Local Transactions.")
+        if key in self._prepared:
+            raise BranchRefused(Fault.PROTOCOL, "Cannot call prepare now.")
+        branch = self._must_be_open(key, channel)
+        if not branch.parts:
+            self._forget_open(branch)
+            return Ended(stored=False, vote=Vote.READ_ONLY)
+        try:
+            self._decide(branch, Outcome.PREPARED)
+        except Refused as error:
+            self._roll_back_open(branch)
+            raise BranchRefused(Fault.ROLLED_BACK, f"XA transaction '{key}' is rolled back: {error}") from error
+        self._forget_open(branch)
+        self._prepared[key] = branch.id
+        return Ended(stored=True)
+
+    # ------------------------------------------------------------------ committing
+
+    def commit(self, key: TransactionKey | None, channel: Channel, *, one_phase: bool) -> Ended:
+        """Commit. Of what is open, in one phase.
+
+        Raises Refused; of a branch BranchRefused: NOT_KNOWN, PROTOCOL, ROLLED_BACK, RETRY, COMMITTED_BY_HAND,
+        ROLLED_BACK_BY_HAND; Saving.
+        """
+        key = self._checked(key)
+        if key in self._prepared:
+            return self._end_prepared(key, Outcome.COMMIT)
+        branch = self._must_be_open(key, channel)
+        if not (branch.local or one_phase):
+            raise BranchRefused(Fault.PROTOCOL, "Cannot do 2 phase commit if the transaction has not been prepared.")
+        if not branch.parts:
+            self._forget_open(branch)
+            self.committed += 1
+            return Ended(stored=False)
+        try:
+            self._decide(branch, Outcome.COMMIT)
+        except Refused as error:
+            self._roll_back_open(branch)
+            if branch.local:
+                raise Refused(error.reason, f"Local transaction '{key}' is rolled back: {error}") from error
+            raise BranchRefused(Fault.ROLLED_BACK, f"XA transaction '{key}' is rolled back: {error}") from error
+        self._forget_open(branch)
+        self.committed += 1
+        return Ended(stored=True)
+
+    def _end_prepared(self, key: TransactionKey, outcome: Outcome) -> Ended:
+        """The second phase."""
+        name = self._prepared[key]
+        phase = self._staging.state(name).phase
+        if phase is Phase.UNKNOWN:  # an operator has forgotten it, as a staged transaction
+            del self._prepared[key]
+            raise BranchRefused(Fault.NOT_KNOWN, f"XA transaction '{key}' has not been started.")
+        try:
+            decided = self._staging.decide(Decide(transaction=name, outcome=outcome), None)
+        except Refused as error:
+            fault = Fault.RETRY if outcome is Outcome.COMMIT and error.reason in _RETRIABLE else Fault.UNAVAILABLE
+            raise BranchRefused(fault, f"XA transaction '{key}' stays prepared: {error}") from error
+        del self._prepared[key]
+        self._is_stored()
+        if decided.decision.outcome is not outcome:  # an operator has ended it, as a staged transaction
+            raise ended_by_hand(key, decided.decision.outcome)
+        if outcome is Outcome.COMMIT:
+            self._are_delivered(decided.decision)
+        self._counted(outcome)
+        return Ended(stored=True)
+
+    def _counted(self, outcome: Outcome) -> None:
+        if outcome is Outcome.COMMIT:
+            self.committed += 1
+        else:
+            self.rolled_back += 1
+
+    # ------------------------------------------------------------------ rolling back
+
+    def rollback(self, key: TransactionKey | None, channel: Channel) -> Ended:
+        """Roll back.
+
+        Raises Refused; of a branch BranchRefused: NOT_KNOWN, UNAVAILABLE, COMMITTED_BY_HAND, ROLLED_BACK_BY_HAND.
+        """
+        key = self._checked(key)
+        if key in self._prepared:
+            return self._end_prepared(key, Outcome.ROLLBACK)
+        return Ended(stored=self._roll_back_open(self._must_be_open(key, channel)))
+
+    def _roll_back_open(self, branch: Branch) -> bool:
+        """Returns whether that is in the log: nobody needs it there, a start does the same with what it finds."""
+        self._forget_open(branch)
+        self.rolled_back += 1
+        if not branch.staged:
+            return False
+        self._due[branch.id] = Outcome.ROLLBACK
+        self._end_due()
+        return branch.id not in self._due
+
+    def _forget_open(self, branch: Branch) -> None:
+        table = self._local.get(branch.channel, {}) if branch.local else self._open
+        del table[branch.key]
+        if branch.local and not table:
+            del self._local[branch.channel]
+        self._gone(branch)
+
+    def _gone(self, branch: Branch) -> None:
+        self._counts.add(branch, -1, -len(branch.parts))
+        self._timed -= branch.timed
+        branch.deadline = None
+        self._memory.add(branch, -branch.held)
+
+    def _end_due(self) -> None:
+        for name, outcome in list(self._due.items()):
+            try:
+                if self._staging.state(name).phase is not Phase.UNKNOWN:
+                    self._staging.decide(Decide(transaction=name, outcome=outcome), None)
+                    self._is_stored()
+            except Refused as error:
+                self._told.warning("due", "transactions of 1.x clients are to be ended: %s", error)
+                return
+            del self._due[name]
+
+    def closed(self, channel: Channel) -> None:
+        """A connection has ended: its local transactions are rolled back. The staging service does so with what is staged."""
+        for branch in self._local.pop(channel, {}).values():
+            self._gone(branch)
+            self.rolled_back += 1
+
+    # ------------------------------------------------------------------ recovery
+
+    def recover(self, qualifier: str | None) -> list[BranchKey]:
+        """The branches that a transaction manager has to end, or to forget; None: of all of them."""
+        self._look_after()
+        keys = (key for key in (*self._prepared, *self._by_hand) if isinstance(key, BranchKey))
+        return [key for key in keys if qualifier is None or key.qualifier == qualifier]
+
+    def _look_after(self) -> None:
+        """Drop what was ended as a staged transaction, behind our back."""
+        there = {decision.transaction for decision in self._staging.labelled()}
+        for key, name in list(self._prepared.items()):
+            if name not in there:
+                del self._prepared[key]
+        self._by_hand.keep_only(there)
+
+    def forget(self, key: TransactionKey | None) -> Ended:
+        """A transaction manager knows how an operator has ended a branch. What is not known is forgotten already.
+
+        Raises BranchRefused: NOT_KNOWN (not the key of a branch), UNAVAILABLE.
+        """
+        if not isinstance(key, BranchKey):
+            raise BranchRefused(Fault.NOT_KNOWN, f"{key or 'null'} is not a valid xid")
+        if key not in self._by_hand:
+            return Ended(stored=False)
+        try:
+            self._by_hand.forget(key)
+        except Refused as error:
+            raise BranchRefused(Fault.UNAVAILABLE, f"XA transaction '{key}' is not forgotten: {error}") from error
+        self._is_stored()
+        return Ended(stored=True)
+
+    # ------------------------------------------------------------------ by hand
+
+    def end_by_hand(self, text: str, outcome: Outcome) -> None:
+        """An operator commits or rolls back a branch that is prepared. That is remembered until it is forgotten.
+
+        Raises Refused: INVALID (no key), NOT_FOUND (no such branch is prepared), or as `Appender.put`.
+        """
+        key = _key(text)
+        self._look_after()
+        self._by_hand.check(key)
+        name = self._prepared.get(key)
+        if name is None:
+            raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} is prepared (metaq meta1 tx list)")
+        self._by_hand.remember(key, outcome)  # first: a start that finds that does the rest
+        del self._prepared[key]
+        self._due[name] = outcome
+        self._is_stored()
+        log.warning(
+            "an operator has %s the XA transaction %s", "committed" if outcome is Outcome.COMMIT else "rolled back", key
+        )
+        self._counted(outcome)
+        self._end_due()
+
+    def forget_by_hand(self, text: str) -> None:
+        """An operator has a branch that was ended by hand forgotten. Raises Refused: INVALID, NOT_FOUND, UNAVAILABLE."""
+        key = _key(text)
+        if key not in self._by_hand:
+            raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} was ended by hand (metaq meta1 tx list)")
+        self.forget(key)
+
+    def listing(self, after: str = "", count: int = LISTED_MAX) -> list[BranchState]:
+        """Transactions that are open, and branches that wait for their transaction managers, in the order of their ids
+        among the staged transactions, from the first one behind `after` on."""
+        self._look_after()
+        found: dict[str, Branch | tuple[TransactionKey, BranchPhase]] = {
+            branch.id: branch for branch in self._all_open()
+        }
+        found.update((name, (key, BranchPhase.PREPARED)) for key, name in self._prepared.items())
+        found.update((name, (key, PHASE_BY_HAND[outcome])) for key, outcome, name in self._by_hand.items())
+        names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in found if name > after))
+        return [self._state(name, found[name]) for name in names]
+
+    def _state(self, name: str, what: Branch | tuple[TransactionKey, BranchPhase]) -> BranchState:
+        if isinstance(what, Branch):
+            return self._open_state(what)
+        key, phase = what
+        return _prepared_state(str(key), phase, self._staging.state(name))
+
+    def _all_open(self) -> Iterator[Branch]:
+        for table in self._local.values():
+            yield from table.values()
+        yield from self._open.values()
+
+    def _open_state(self, branch: Branch) -> BranchState:
+        return BranchState(
+            str(branch.key), BranchPhase.OPEN, branch.id, branch.channel.remote, branch.since_ms, branch.messages,
+            branch.bytes,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ what answers wait for
+
+    def due(self) -> Due | None:
+        """What the answers to steps that are stored wait for; None: nothing."""
+        due = self._acks.due()
+        if self._options.flush_tx_log_at_commit == 1 and self._store.flushed < self._decided_end:
+            return later(due, Due(self._decided_end, 0, promised=True))
+        return due
+
+    def _is_stored(self) -> None:
+        self._decided_end = self._store.log_end
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        """Let time pass."""
+        now = self._clock.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, branch = heapq.heappop(self._timers)
+            if branch.deadline is not None:
+                log.info("the transaction %s has taken too long: it is rolled back", branch.key)
+                self._roll_back_open(branch)
+        if len(self._timers) > 2 * self._counts.all.transactions + 1000:  # most are over long before
+            self._timers = [timer for timer in self._timers if timer[2].deadline is not None]
+            heapq.heapify(self._timers)
+        self._end_due()
+        self._staging.checkpoint_within(self._options.checkpoint_interval / 1000)
+        if self._options.flush_tx_log_at_commit == 2 and now >= self._flush_at:
+            self._flush_at = now + FLUSH_SECONDS
+            if self._decided_end:
+                self._store.when_flushed(self._decided_end, _nobody_waits)
+                self._decided_end = 0
+        self._told.tick()
+
+
+def _nobody_waits(_good: bool) -> None:
+    """The log is on the disk; if not, the store says so."""
+
+
+def _of_this(*, local: bool) -> str:
+    return "local ones of this connection" if local else "branches of this client"
+
+
+def _key(text: str) -> TransactionKey:
+    try:
+        return transaction_key(text)
+    except BadRequest as error:
+        raise Refused(Reason.INVALID, str(error)) from error
+
+
+def _prepared_state(key: str, phase: BranchPhase, state: TransactionState) -> BranchState:
+    return BranchState(
+        key,
+        phase,
+        state.transaction,
+        "",
+        state.decision.decided_ms if state.decision is not None else 0,
+        sum(part.rows for part in state.parts),
+        sum(part.bytes for part in state.parts),
+    )

@@ -1,0 +1,1 @@
+"""Pulls, filters, locks and look-ups."""

@@ -1,0 +1,377 @@
+"""Filters that are no tags: SQL expressions of consumer groups, compiled, and remembered in `config/consumerFilter.json`.
+
+What a pull is filtered by is what its group's heartbeat says, or what the request brings. The file is RocketMQ's: who
+wanted what of which topic, for a day after the group has gone. It is what retried messages are judged by when the group
+no longer wants their topic (`filterSupportRetry`), and what a RocketMQ finds that opens the folder.
+
+Expressions come from clients, so what they may cost is bounded: each by `metaq.model.filters.sql`, all texts that are kept, and
+all compiled forms that are in use, by bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+from metaq.broker.allowance import Allowances, Rate
+from metaq.clock import Clock
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model.filters.predicates import PREDICATE
+from metaq.model.filters.remembered import GroupFilter
+from metaq.model.filters.sql import SQL92, TEXT_BYTES_MAX, Program, SqlError, compile_sql
+from metaq.model.filters.subscription import SubscriptionData
+from metaq.options import KIB, MIB, BrokerOptions
+from metaq.saved import TextFile
+from metaq.wire.hot import Condition, Filter
+
+log = logging.getLogger(__name__)
+
+KEPT_BYTES_MAX = 16 * MIB
+"""Text of all filters that are remembered. Of those of groups that are gone, the oldest leave first."""
+COMPILED_BYTES_MAX = 128 * MIB
+"""Of all compiled expressions that pulls use, held ones too."""
+RECENT_MAX = 16
+NEW_BYTES_MAX = 128 * 1024
+"""Text of the expressions that are new in one heartbeat's group: reading them takes some 0.1 s."""
+READ_BY_PEER = Rate(256 * KIB, 32 * KIB)
+READ_BY_ALL = Rate(2 * MIB, 128 * KIB)
+"""Text of new expressions that is read: 64 KiB of it take the broker's thread 5 to 15 ms."""
+_ENTRY_BYTES = 512
+"""What a filter costs beside its text."""
+_STEP_BYTES = 256
+"""A step of a compiled expression, roughly."""
+TAGS = ("TAG", "")
+AGE_AT_LOAD_MS = 30_000
+"""A group that was alive when the file was written counts as gone for so long."""
+
+FilterTable = dict[tuple[str, str], GroupFilter]
+"""(topic, group) → what it wants."""
+
+
+class Filters:
+    """The filters of one broker. `changes` counts what may alter a kept decision about pulls."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock, file: TextFile[FilterTable]) -> None:
+        """Raises ConfigError: the file cannot be read."""
+        self._options, self._clock = options, clock
+        self._log = RateLimitedLog(log, clock)
+        self._file, self._format = file.file, file.format
+        self._allowed = Allowances(clock, READ_BY_PEER, READ_BY_ALL)
+        self._recent: dict[str, Program | str] = {}
+        """Text → what it says, or what is wrong with it."""
+        self._compiled: weakref.WeakValueDictionary[str, Condition] = weakref.WeakValueDictionary()
+        self._compiled_bytes = 0
+        self._released: deque[int] = deque()
+        """Bytes of those that nobody uses any more: told by whichever thread let go of one last."""
+        self._relief: Callable[[], None] = _nothing
+        self._dirty = False
+        self.failing = ""
+        """Why the last save failed; "" if it did not."""
+        self.changes = 0
+        now = clock.now_ms()
+        self._table: FilterTable = {
+            key: one if one.dead_ms else _died(one, max(now - AGE_AT_LOAD_MS, one.born_ms))
+            for key, one in (file.read() or {}).items()
+        }
+        self._topics_of: dict[str, set[str]] = {}
+        for topic, group in self._table:
+            self._topics_of.setdefault(group, set()).add(topic)
+        self._bytes = sum(map(_size, self._table.values()))
+
+    @property
+    def table(self) -> Mapping[tuple[str, str], GroupFilter]:
+        return self._table
+
+    # -- expressions
+    def check(self, wanted: SubscriptionData, peer: str) -> None:
+        """Refuse a subscription that cannot work here: INVALID for its type, BAD_FILTER for its text. BUSY: see `_parsed`."""
+        if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # which has a check of its own
+            return
+        self._may(wanted.expression_type)
+        self._understand(wanted.expression, peer)
+
+    def of_text(self, text: str, expression_type: str, peer: str) -> Filter:
+        """The filter of an expression that a pull brings.
+
+        Raises Refused BAD_FILTER: it cannot be parsed; INVALID: not this type, or not on this broker; BUSY.
+        """
+        if expression_type == SQL92:
+            self._understand(text, peer)  # a wrong text is told of first, as by RocketMQ
+        self._may(expression_type)
+        return Filter((), self._compile(text, peer))
+
+    def of_group(self, group: str, stored: SubscriptionData, peer: str) -> Filter:
+        """The filter of what a group's heartbeat says. Raises Refused NO_FILTER: it cannot be parsed; INVALID, BUSY."""
+        if stored.expression_type == SQL92:
+            try:
+                self._understand(stored.expression, peer)
+            except Refused as error:
+                if error.reason is not Reason.BAD_FILTER:
+                    raise
+                raise Refused(
+                    Reason.NO_FILTER,
+                    f"the broker has no filter of group {group} for topic {stored.topic}, whose expression is wrong: {error}",
+                ) from None
+        self._may(stored.expression_type)
+        return Filter((), self._compile(stored.expression, peer))
+
+    def of_retried(self, group: str, subscriptions: Collection[SubscriptionData], peer: str) -> Filter | None:
+        """What a group's retry topic is filtered by: for each topic by what it wants of it, or did last.
+
+        None: by nothing. Raises Refused BUSY: it is not known yet what that is.
+        """
+        if not self._options.filter_support_retry or not self._options.enable_property_filter:
+            return None
+        texts = {one.topic: one.expression for one in self._of_group(group)}
+        for wanted in subscriptions:
+            texts.pop(wanted.topic, None)
+            if wanted.expression_type == SQL92:
+                texts[wanted.topic] = wanted.expression
+        made = dict[bytes, Condition]()
+        for topic, text in texts.items():
+            try:
+                made[topic.encode()] = self._compile(text, peer)
+            except Refused as error:
+                if error.reason is Reason.THROTTLED:
+                    raise
+                self._log.warning(
+                    ("retry", group, topic),
+                    "retried messages of group %s from topic %s are not filtered: %s", group, topic, error,
+                )  # fmt: skip
+        return Filter((), None, made) if made else None
+
+    def _may(self, expression_type: str) -> None:
+        if expression_type != SQL92 or not self._options.enable_property_filter:
+            why = "" if expression_type != SQL92 else ": enablePropertyFilter is false"
+            raise Refused(
+                Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}{why}"
+            )
+
+    def _understand(self, text: str, peer: str) -> None:
+        """Raises Refused as `_parsed` does. What is in use is known to be right."""
+        if text not in self._compiled:
+            self._parsed(text, peer)
+
+    def _parsed(self, text: str, peer: str) -> Program:
+        """What the text says. The last ones are remembered, wrong ones too: what a client repeats costs nothing.
+
+        Raises Refused BAD_FILTER: what is wrong, and where. THROTTLED: `peer`, a host, or all together have brought more new
+        expressions than may be read at this time.
+        """
+        found = self._recent.get(text)
+        if found is None:
+            if len(text) <= TEXT_BYTES_MAX and not self._allowed.take(peer, len(text)):  # longer ones are not read
+                raise Refused(
+                    Reason.THROTTLED,
+                    f"new SQL filters come faster than {READ_BY_PEER.per_second} bytes a second from one "
+                    f"host, or {READ_BY_ALL.per_second} from all: try again later, use fewer different ones, or shorter ones",
+                )
+            try:
+                found = compile_sql(text)
+            except SqlError as error:
+                found = str(error)
+            if len(text) <= TEXT_BYTES_MAX:
+                if len(self._recent) >= RECENT_MAX:
+                    del self._recent[next(iter(self._recent))]
+                self._recent[text] = found
+        if isinstance(found, str):
+            raise Refused(Reason.BAD_FILTER, found)
+        return found
+
+    def _compile(self, text: str, peer: str) -> Condition:
+        """One form for all who want the same, as long as somebody uses it."""
+        known = self._compiled.get(text)
+        if known is not None:
+            return known
+        program = self._parsed(text, peer)
+        cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
+        if self._in_use() + cost > COMPILED_BYTES_MAX:
+            self._relief()
+        if self._in_use() + cost > COMPILED_BYTES_MAX:
+            raise Refused(
+                Reason.BUSY,
+                f"the SQL filters in use take more than {COMPILED_BYTES_MAX} bytes: use shorter or fewer expressions",
+            )
+        made = self._compiled[text] = Condition(program)
+        self._compiled_bytes += cost
+        weakref.finalize(made, self._released.append, cost).atexit = False
+        return made
+
+    def _in_use(self) -> int:
+        while self._released:
+            self._compiled_bytes -= self._released.popleft()
+        return self._compiled_bytes
+
+    def when_full(self, relief: Callable[[], None]) -> None:
+        """What lets go of compiled expressions that are only kept to be at hand."""
+        self._relief = relief
+
+    def options_changed(self) -> None:
+        self.changes += 1
+
+    # -- what groups want
+    def register(self, group: str, subscriptions: Mapping[str, SubscriptionData], peer: str) -> None:
+        """A member of a group at host `peer` says what it wants. What cannot be parsed is not kept, and its pulls are told why."""
+        now = self._clock.now_ms()
+        for wanted in subscriptions.values():
+            if wanted.expression_type not in TAGS and wanted.expression_type != PREDICATE and wanted.expression:
+                self._register(group, wanted, now, peer)
+        for one in self._of_group(group):
+            wants = subscriptions.get(one.topic)
+            if (wants is None or wants.expression_type in TAGS) and not one.dead:
+                self._put(_died(one, now))
+
+    def check_amount(self, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
+        """Raises Refused INVALID for a heartbeat that brings more new expressions than may be read in one go."""
+        new = 0
+        for topic, wanted in subscriptions.items():
+            if wanted.expression_type == SQL92 and len(wanted.expression) <= TEXT_BYTES_MAX:  # longer ones are not read
+                known = self._table.get((topic, group))
+                new += 0 if known is not None and known.expression == wanted.expression else len(wanted.expression)
+        if new > NEW_BYTES_MAX:
+            raise Refused(
+                Reason.INVALID,
+                f"group {group} brings {new} bytes of new SQL filters at once, the limit is {NEW_BYTES_MAX}",
+            )
+
+    def _register(self, group: str, wanted: SubscriptionData, now: int, peer: str) -> None:
+        known = self._table.get((wanted.topic, group))
+        same = known is not None and (known.expression, known.expression_type) == (
+            wanted.expression, wanted.expression_type,
+        )  # fmt: skip
+        if known is not None and (wanted.version < known.version or (wanted.version == known.version and not same)):
+            return
+        if known is not None and same:
+            if known.version != wanted.version or known.dead:
+                self._put(
+                    GroupFilter(
+                        known.topic, group, known.expression, known.expression_type, wanted.version, known.born_ms, 0
+                    )
+                )
+            return
+        try:
+            self._may(wanted.expression_type)
+            program = self._parsed(wanted.expression, peer)
+        except Refused as error:
+            if error.reason is Reason.THROTTLED:
+                self._log.warning(
+                    ("throttled", peer),
+                    "the filter of group %s for topic %s is not kept yet: %s",
+                    group,
+                    wanted.topic,
+                    error,
+                )
+                return
+            if error.reason is Reason.BAD_FILTER:
+                self._drop([(wanted.topic, group)])
+            self._log.warning(
+                ("bad", group, wanted.topic),
+                "the filter of group %s for topic %s cannot work, and its consumers get no messages: %s",
+                group, wanted.topic, error,
+            )  # fmt: skip
+            return
+        if program.never:
+            self._log.warning(
+                ("never", group, wanted.topic),
+                "in the filter of group %s for topic %s a condition is never true: %s",
+                group, wanted.topic, program.never,
+            )  # fmt: skip
+        self._put(GroupFilter(wanted.topic, group, wanted.expression, SQL92, wanted.version, now, 0))
+
+    def _put(self, one: GroupFilter) -> None:
+        key = one.topic, one.group
+        old = self._table.pop(key, None)
+        self._bytes += _size(one) - (0 if old is None else _size(old))
+        self._table[key] = one
+        self._topics_of.setdefault(one.group, set()).add(one.topic)
+        self._dirty = True
+        self.changes += 1
+        if self._bytes > KEPT_BYTES_MAX:
+            self._make_room(key)
+
+    def _make_room(self, newest: tuple[str, str]) -> None:
+        """Forget filters until the rest may be kept: of those who are gone the oldest, else the newest."""
+        for key in sorted(
+            (key for key, one in self._table.items() if one.dead), key=lambda key: self._table[key].dead_ms
+        ):
+            if self._bytes <= KEPT_BYTES_MAX:
+                return
+            self._drop([key])
+        if self._bytes > KEPT_BYTES_MAX:
+            self._drop([newest])
+            self._log.warning(
+                ("room",), "the filters of groups take more than %d bytes: that of group %s for topic %s is not saved",
+                KEPT_BYTES_MAX, newest[1], newest[0],
+            )  # fmt: skip
+
+    def _of_group(self, group: str) -> list[GroupFilter]:
+        return [self._table[topic, group] for topic in self._topics_of.get(group, ())]
+
+    def drop_group(self, group: str) -> None:
+        self._drop([(one.topic, group) for one in self._of_group(group)])
+
+    def drop_topic(self, topic: str) -> None:
+        self._drop([key for key in self._table if key[0] == topic])
+
+    def _drop(self, keys: Collection[tuple[str, str]]) -> None:
+        for key in keys:
+            one = self._table.pop(key, None)
+            if one is not None:
+                topics = self._topics_of[one.group]
+                topics.discard(one.topic)
+                if not topics:
+                    del self._topics_of[one.group]
+                self._bytes -= _size(one)
+                self._dirty = True
+                self.changes += 1
+
+    def expire(self, online: Collection[str]) -> None:
+        """Note whose group has gone, and forget who is gone for filterDataCleanTimeSpan."""
+        self._log.tick()
+        now, span = self._clock.now_ms(), self._options.filter_data_clean_time_span
+        for key, one in list(self._table.items()):
+            if one.dead and now - one.dead_ms >= span:
+                self._drop([key])
+            elif not one.dead and key[1] not in online:
+                self._put(_died(one, now))
+
+    # -- the file
+    def save(self) -> None:
+        """Write the table if it changed since the last save, or that one failed. Returns at once."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        table = dict(self._table)  # the text is made beside the event loop
+        self._file.save_soon(lambda: self._format.text(table), self._saved)
+
+    def _saved(self, error: OSError | None) -> None:
+        reason = "" if error is None else error.strerror or str(error)
+        if reason:
+            self._dirty = True
+            if reason != self.failing:
+                log.error("%s could not be saved: %s", self._file.where, reason)
+        elif self.failing:
+            log.info("%s could be saved again", self._file.where)
+        self.failing = reason
+
+    def close(self) -> None:
+        """Save what changed, and wait until it is on the disk."""
+        self.save()
+        self._file.flush()
+
+
+def _nothing() -> None:
+    """Nobody keeps any."""
+
+
+def _died(one: GroupFilter, when_ms: int) -> GroupFilter:
+    return GroupFilter(
+        one.topic, one.group, one.expression, one.expression_type, one.version, one.born_ms, max(when_ms, one.born_ms)
+    )
+
+
+def _size(one: GroupFilter) -> int:
+    return len(one.expression) + len(one.topic) + len(one.group) + _ENTRY_BYTES

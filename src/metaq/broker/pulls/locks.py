@@ -1,0 +1,167 @@
+"""Locks on queues: which client of a group may consume a queue in order, while it keeps saying so (41, 42).
+
+A lock belongs to a group and a queue, and is held by a client id. It is granted if the queue is free, if the same client
+holds it (which renews it), or if it was not renewed for a minute. It ends by `unlock` or by that minute, never with a
+connection: an orderly consumer that is cut off goes on for up to 30 s, and another must not start beside it.
+
+Locks are in memory and gone after a restart, as with RocketMQ: members ask again every 20 s, and those that still consume
+ask for their own queues.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.tables.topics import check_client_topic
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model import MessageQueue, QueueLocks
+from metaq.model.access import Action, Authorise, Identity, everybody
+
+log = logging.getLogger(__name__)
+
+CLIENT_ID_CHARS_MAX = 1024
+"""A lock keeps its holder's id."""
+QUEUES_MAX = 10_000
+"""Of one request, which must not stop the loop for long."""
+TOLD_MAX = 10
+"""Queues of one request that the log names."""
+_HELD: Final = "another client holds it"
+"""No lock for a reason that is nobody's mistake."""
+
+
+class _Lock(Struct):
+    """One queue that is held."""
+
+    client_id: str
+    renewed: float
+    """Monotonic seconds."""
+
+
+class Locks:
+    """The locks of one broker, of all groups."""
+
+    def __init__(self, environment: Environment, tables: Tables, authorise: Authorise = everybody) -> None:
+        self._options, self._clock, self._broker = environment.options, environment.clock, environment.name
+        self._topics, self._groups, self._authorise = tables.topics, tables.groups, authorise
+        self._log = RateLimitedLog(log, environment.clock)
+        self._held: dict[str, dict[tuple[str, int], _Lock]] = {}
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Locks in memory, those included whose time is over and that nobody has taken since."""
+        return self._count
+
+    def holder(self, group: str, topic: str, queue_id: int) -> str | None:
+        """The client that holds a queue now."""
+        lock = self._held.get(group, {}).get((topic, queue_id))
+        return lock.client_id if lock is not None and not self._over(lock) else None
+
+    def lock(self, who: Identity, wanted: QueueLocks) -> list[MessageQueue]:
+        """Grant or renew what can be. Returns those queues, in the order in which they were asked for.
+
+        A queue that another holds is left out, and one that cannot be locked, which is said in the log.
+
+        Raises: Refused: the group does not exist, may not consume, or is not for this client; Saving: it is being made.
+        """
+        self._check(who, wanted)
+        if not self._groups.require(wanted.group).consume_enable:
+            raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {wanted.group}")
+        granted, told, not_lockable = list[MessageQueue](), list[str](), 0
+        queues_of = dict[str, int | str]()
+        for queue in wanted.queues:
+            if queue.topic not in queues_of:
+                queues_of[queue.topic] = self._queues_of(who, queue.topic)
+            why_not = self._why_not(queue, queues_of[queue.topic]) or self._take(wanted.group, wanted.client_id, queue)
+            if not why_not:
+                granted.append(queue)
+            elif why_not is not _HELD:
+                not_lockable += 1
+                if len(told) < TOLD_MAX:
+                    told.append(f"{queue!s:.200}: {why_not:.200}")
+        if told:  # one line, however many queues a client makes up
+            self._log.warning(
+                wanted.group, "client %s of group %s gets no lock on %d queues, %s: %s", wanted.client_id, wanted.group,
+                not_lockable, "which are" if not_lockable == len(told) else "of which these are the first", "; ".join(told),
+            )  # fmt: skip
+        return granted
+
+    def unlock(self, who: Identity, held: QueueLocks) -> None:
+        """Let go of the queues that this client holds; of others, nothing changes. Raises Refused."""
+        self._check(who, held)
+        locks = self._held.get(held.group, {})
+        for queue in held.queues:
+            lock = locks.get((queue.topic, queue.queue_id))
+            if lock is not None and lock.client_id == held.client_id:
+                self._drop(held.group, queue.topic, queue.queue_id)
+
+    def expire(self) -> None:
+        """Forget the locks whose time is over."""
+        self._log.tick()
+        stands = self._clock.monotonic() - self._options.rebalance_lock_max_live_time / 1000
+        for group, locks in list(self._held.items()):
+            for topic, queue_id in [place for place, lock in locks.items() if lock.renewed < stands]:
+                self._drop(group, topic, queue_id)
+
+    def _check(self, who: Identity, asked: QueueLocks) -> None:
+        if not 0 < len(asked.client_id) <= CLIENT_ID_CHARS_MAX:
+            raise Refused(
+                Reason.INVALID,
+                f"the client id has {len(asked.client_id)} characters, allowed are 1 to {CLIENT_ID_CHARS_MAX}",
+            )
+        if len(asked.queues) > QUEUES_MAX:
+            raise Refused(Reason.INVALID, f"{len(asked.queues)} queues in one request, the limit is {QUEUES_MAX}")
+        self._authorise(who, Action.SUBSCRIBE, asked.group)
+
+    def _queues_of(self, who: Identity, topic: str) -> int | str:
+        """How many queues the topic has, or why this client may lock none of them."""
+        try:
+            config = self._topics.require(check_client_topic(topic))
+            self._authorise(who, Action.SUBSCRIBE, topic)
+        except Refused as refused:
+            return refused.text
+        return max(config.read_queues, config.write_queues)
+
+    def _why_not(self, queue: MessageQueue, queues: int | str) -> str:
+        """Why nobody gets a lock on this queue; empty if it can be locked. `queues`: of its topic, as above."""
+        if queue.broker != self._broker:
+            return f"this broker is {self._broker}"
+        if isinstance(queues, str):
+            return queues
+        return "" if 0 <= queue.queue_id < queues else f"the topic has {queues} queues"
+
+    def _take(self, group: str, client_id: str, queue: MessageQueue) -> str:
+        """Lock a queue for a client, or renew its lock. Returns why that cannot be; empty if it was done."""
+        place, now = (queue.topic, queue.queue_id), self._clock.monotonic()
+        lock = self._held.get(group, {}).get(place)
+        if lock is None:
+            if self._count >= self._options.queue_locks_max:
+                return f"{self._count} queues are locked, which is the limit (queueLocksMax)"
+            self._held.setdefault(group, {})[place] = _Lock(client_id, now)
+            self._count += 1
+            return ""
+        if lock.client_id != client_id:
+            if not self._over(lock):
+                return _HELD
+            log.info(
+                "group %s: client %s has not renewed its lock on %s for %.0f s, %s has it now",
+                group, lock.client_id, queue, now - lock.renewed, client_id,
+            )  # fmt: skip
+            lock.client_id = client_id
+        lock.renewed = now
+        return ""
+
+    def _over(self, lock: _Lock) -> bool:
+        return (self._clock.monotonic() - lock.renewed) * 1000 > self._options.rebalance_lock_max_live_time
+
+    def _drop(self, group: str, topic: str, queue_id: int) -> None:
+        locks = self._held[group]
+        del locks[topic, queue_id]
+        self._count -= 1
+        if not locks:
+            del self._held[group]

@@ -1,0 +1,101 @@
+"""Questions about what is stored: offsets, times, and messages by key or by place."""
+
+from __future__ import annotations
+
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.requests import KeyQuery, OffsetCommit
+from metaq.broker.tables.topics import check_client_topic
+from metaq.errors import Reason, Refused
+from metaq.model.topics.system import TRANSACTION_GROUP
+from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.wire.record import decode_record
+
+KEY_CHARS_MAX = 4096
+
+
+class Lookup:
+    """Reads that change nothing."""
+
+    def __init__(self, environment: Environment, tables: Tables) -> None:
+        self._environment, self._store = environment, environment.store
+        self._topics, self._offsets = tables.topics, tables.offsets
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue if it holds or held anything. Raises Refused for a topic or queue that cannot exist."""
+        config = self._topics.require(check_client_topic(topic))
+        count = max(config.read_queues, config.write_queues)
+        if not 0 <= queue_id < count:
+            raise Refused(Reason.INVALID, f"queueId[{queue_id}] is illegal: topic {topic} has {count} queues")
+        return self._store.existing_queue(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queue(topic, queue_id)
+        return queue.max_offset if queue else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queue(topic, queue_id)
+        return queue.min_offset if queue else 0
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The offset whose store time is nearest to `timestamp_ms`; 0 for an empty queue."""
+        queue = self._queue(topic, queue_id)
+        return self._store.offset_at(topic, queue_id, timestamp_ms) if queue else 0
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the queue's oldest message in ms, -1 if it has none."""
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.min_offset >= queue.max_offset:
+            return -1
+        return self._store.store_time(topic, queue_id, queue.min_offset)
+
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """A group's position. None where there is none, so that the client chooses.
+
+        A queue whose first message was never deleted and is still recent answers 0 instead: a group that starts on a
+        young queue misses nothing, whatever its `consumeFromWhere` says. RocketMQ does so, and users rely on it.
+        """
+        stored = self._offsets.get(group, topic, queue_id)
+        if stored is not None:
+            return stored
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.max_offset == 0:
+            return 0
+        if queue.min_offset <= 0:
+            first = queue.units(0, 1)
+            if first and self._store.in_memory(first[0][0]):
+                return 0
+        return None
+
+    def commit_offset(self, commit: OffsetCommit) -> None:
+        """Overwrite a group's position. Raises Refused for an unknown topic or queue, or a negative offset."""
+        if commit.group == TRANSACTION_GROUP:
+            raise Refused(Reason.NO_PERMISSION, f"the positions of group {commit.group} are the broker's own")
+        self._queue(commit.topic, commit.queue_id)
+        if commit.offset < 0:
+            raise Refused(
+                Reason.INVALID, f"commitOffset={commit.offset} of {commit.topic}:{commit.queue_id} is negative"
+            )
+        self._offsets.put(commit.group, commit.topic, commit.queue_id, commit.offset)
+
+    def record(self, log_offset: int) -> bytes:
+        """The stored record at a LogOffset. Raises Refused if none begins there."""
+        data = self._store.record_at(log_offset)
+        if data is None or log_offset < self._store.floor(decode_record(data).topic):
+            raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
+        return data
+
+    def query(self, query: KeyQuery) -> list[bytes]:
+        """Records by key, oldest first; a hash collision may add some that do not carry it. Raises Refused: none."""
+        check_client_topic(query.topic)
+        if not query.key or len(query.key) > KEY_CHARS_MAX:
+            raise Refused(Reason.INVALID, f"the key has {len(query.key)} characters, allowed are 1 to {KEY_CHARS_MAX}")
+        options = self._environment.store_options
+        count = options.default_query_max_num if query.unique else query.count_max
+        count = max(0, min(count, options.max_msgs_num_batch))
+        found = self._store.query(query.topic, query.key, count, query.begin_ms, query.end_ms) if count else []
+        if not found:
+            raise Refused(
+                Reason.NOT_FOUND,
+                f"can not find message, maybe time range not correct: topic {query.topic}, key {query.key}",
+            )
+        return found

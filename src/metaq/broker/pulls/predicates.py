@@ -1,0 +1,382 @@
+"""Predicates at the broker: which there are, and who is asked, in what turn, for how long (docs/predicates.md).
+
+A group's questions are answered one after the other, the groups in turn. Helper processes are few (`filterServerNums`), and
+a predicate that is slow must delay its own group only: while the helpers are all busy with slow ones and another group
+waits, there is one more for it, up to `EXTRA_MAX`. A helper that takes longer than `filterTimeLimit`, needs more than
+`filterMemoryLimit`, or dies, is replaced, and its group waits a little, longer each time. Then the messages that it had are
+judged one by one; a message with which it fails alone is passed on, as is one for which it raises: nothing is dropped
+because nobody could say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from metaq.clock import Clock
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model.filters.predicates import FAILED, NO, OUT_OF_MEMORY, RAISED, predicates_of
+from metaq.options import MIB, BrokerOptions
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 0.1
+"""So long a group waits for a helper that is busy with another group's messages."""
+EXTRA_MAX = 4
+GROUP_JOBS_MAX = 256
+BYTES_MAX = 64 * MIB
+"""Of all messages that wait to be judged."""
+JOB_SECONDS = 10.0
+"""After which a pull is answered with what was judged until then."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds that a group waits after its predicate's helper failed once, and at most."""
+READY_SECONDS = 30.0
+
+
+class Helper(Protocol):
+    """A process that judges. See `metaq.app.predicate_process`."""
+
+    def ask(self, question: bytes) -> None: ...
+
+    def kill(self, why: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Told = Callable[[Helper, bytes | None, str], None]
+MakeHelper = Callable[[Told], Helper]
+
+
+class Job(Struct, eq=False):
+    """The messages of one pull, to be judged. `verdicts` has a byte for each that is judged; 0 is no."""
+
+    group: str
+    predicate: str
+    records: Sequence[memoryview]
+    done: Callable[[Job], None]
+    """Called once: when all is judged, or the time is over; not if whoever asked has gone."""
+    deadline: float
+    verdicts: bytearray
+    owner: object = None
+    """Whose messages they are: the channel, as `closed` names it."""
+    head: bytes = b""
+    """Goes before the messages in each question."""
+    why: str = ""
+    """What went wrong last."""
+    gone: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.records))
+
+
+class _Group:
+    """The questions of one group."""
+
+    __slots__ = ("careful", "failures", "jobs", "not_before", "trip", "waits_since")
+
+    def __init__(self) -> None:
+        self.jobs: deque[Job] = deque()
+        self.trip = 0
+        """So many messages of its first job are being judged; 0: none."""
+        self.failures = 0
+        self.careful = 0
+        """So many messages are judged one by one."""
+        self.not_before = 0.0
+        self.waits_since = 0.0
+
+
+class _Busy(Struct):
+    """What a helper does."""
+
+    group: str = ""
+    """"" while it starts or is idle."""
+    job: Job | None = None
+    since: float = 0.0
+    ready: bool = False
+
+
+class Predicates:
+    """The predicates of one broker. Lives in its thread."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        make_helper: MakeHelper | None = None,
+        places: Mapping[str, str] | None = None,
+    ) -> None:
+        """Args: places: name → `module:function`, in place of those of `filterPredicates`.
+
+        Raises ConfigError: `filterPredicates` cannot be read.
+        """
+        self._options, self._clock, self._make_helper = options, clock, make_helper
+        self.places = predicates_of(options.filter_predicates) if places is None else places
+        self._errors: dict[str, str] = {}
+        self._log = RateLimitedLog(log, clock)
+        self._groups: dict[str, _Group] = {}
+        self._helpers: dict[Helper, _Busy] = {}
+        self._bytes = 0
+        self._closed = False
+        self._start_pause, self._start_not_before = FIRST_PAUSE, 0.0
+        for _ in range(self._wanted):
+            self._add_helper()
+
+    @property
+    def _wanted(self) -> int:
+        return max(1, self._options.filter_server_nums) if self.places and self._make_helper is not None else 0
+
+    @property
+    def registered(self) -> str:
+        """For people: the names there are."""
+        return ", ".join(sorted(self.places)) or "none (filterPredicates)"
+
+    def check(self, name: str) -> None:
+        """Raises Refused BAD_FILTER: there is no such predicate, or it cannot be used."""
+        if name not in self.places:
+            raise Refused(
+                Reason.BAD_FILTER, f"this broker has no predicate {name[:100]!r}; registered are: {self.registered}"
+            )
+        if name in self._errors:
+            raise Refused(
+                Reason.BAD_FILTER, f"the predicate {name} ({self.places[name]}) cannot be used: {self._errors[name]}"
+            )
+
+    def judge(
+        self,
+        group: str,
+        predicate: str,
+        records: Sequence[memoryview],
+        done: Callable[[Job], None],
+        *,
+        owner: object = None,
+        head: bytes = b"",
+    ) -> None:
+        """Have messages judged; `done(job)` is called later. Raises Refused: no such predicate; BUSY: too much waits."""
+        self.check(predicate)
+        queue = self._groups.setdefault(group, _Group())
+        now = self._clock.monotonic()
+        job = Job(group, predicate, records, done, now + JOB_SECONDS, bytearray(), owner, head)
+        if len(queue.jobs) >= GROUP_JOBS_MAX or self._bytes + job.size > BYTES_MAX:
+            raise Refused(
+                Reason.BUSY,
+                f"[OVERLOAD]system busy: {len(queue.jobs)} pulls of group {group} and {self._bytes} bytes of all groups wait "
+                f"for predicates: {predicate} is slower than the messages come",
+            )
+        self._bytes += job.size
+        if not queue.jobs:
+            queue.waits_since = now
+        queue.jobs.append(job)
+        self._dispatch()
+
+    # -------------------------------------------------------------- turns
+
+    def _dispatch(self) -> None:
+        """Give idle helpers work."""
+        now = self._clock.monotonic()
+        idle = [helper for helper, busy in self._helpers.items() if busy.ready and not busy.group]
+        for name in sorted(self._groups, key=lambda name: self._groups[name].waits_since):
+            group = self._groups[name]
+            if group.trip or not group.jobs or group.not_before > now:
+                continue
+            if not idle:
+                return
+            self._send(idle.pop(), name, group, now)
+        for helper in idle[: max(0, len(self._helpers) - self._wanted)]:
+            del self._helpers[helper]
+            helper.kill("it is not needed any more")
+
+    def _send(self, helper: Helper, name: str, group: _Group, now: float) -> None:
+        job = group.jobs[0]
+        rest = job.records[len(job.verdicts) :]
+        records = rest[:1] if group.careful else rest
+        group.trip = len(records)
+        self._helpers[helper] = _Busy(name, job, now, ready=True)
+        word = job.predicate.encode()
+        helper.ask(b"".join((bytes([len(word)]), word, job.head, *records)))
+
+    def told(self, helper: Helper, answer: bytes | None, why: str) -> None:
+        """A helper has answered, or is gone."""
+        busy = self._helpers.get(helper)
+        if busy is None or self._closed:
+            return
+        if answer is None or answer[:1] == bytes([OUT_OF_MEMORY]):
+            del self._helpers[helper]
+            if answer is not None:
+                why = f"it needed more than {self._options.filter_memory_limit} bytes (filterMemoryLimit)"
+                helper.kill(why)
+            self._lost(busy, why)
+        elif not busy.ready:
+            self._ready(busy, answer)
+        else:
+            self._helpers[helper] = _Busy(ready=True)
+            self._judged(busy, answer)
+        self._dispatch()
+
+    def _ready(self, busy: _Busy, answer: bytes) -> None:
+        busy.ready = True
+        self._start_pause = FIRST_PAUSE
+        errors: dict[str, str] = msgspec.json.decode(answer)["errors"]
+        for name, text in errors.items():
+            if self._errors.get(name) != text:
+                log.error("the predicate %s (%s) cannot be used: %s", name, self.places[name], text)
+        self._errors = errors
+        self._refuse_broken()
+
+    def _refuse_broken(self) -> None:
+        """What came before it was known that its predicate cannot be used: nothing of it may pass unjudged."""
+        for name, group in list(self._groups.items()):
+            for job in list(group.jobs)[1 if group.trip else 0 :]:
+                if job.predicate in self._errors:
+                    group.jobs.remove(job)
+                    job.why = f"the predicate {job.predicate} cannot be used: {self._errors[job.predicate]}"
+                    self._finish(job)
+            self._forget_if_done(name, group)
+
+    def _judged(self, busy: _Busy, answer: bytes) -> None:
+        group, job = self._groups[busy.group], busy.job
+        assert job is not None
+        verdicts, text = answer[: group.trip], answer[group.trip :].decode("utf-8", "replace")
+        if len(verdicts) < group.trip:
+            self._failed(busy.group, group, job, "it answered for fewer messages than it was asked")
+            return
+        if RAISED in verdicts:
+            self._log.warning(
+                ("raised", job.predicate, busy.group),
+                "the predicate %s raised for %d messages of group %s, which are delivered: %s",
+                job.predicate, verdicts.count(RAISED), busy.group, text,
+            )  # fmt: skip
+        job.verdicts += verdicts
+        group.careful = max(0, group.careful - group.trip)
+        group.trip = 0
+        if not group.careful:
+            group.failures = 0
+        self._go_on(busy.group, group, job)
+
+    def _lost(self, busy: _Busy, why: str) -> None:
+        """A helper is gone."""
+        if busy.group:
+            assert busy.job is not None
+            self._failed(busy.group, self._groups[busy.group], busy.job, why)
+        elif not busy.ready:
+            self._log.error(("start",), "a helper process for predicates did not start: %s; trying again", why)
+            self._start_not_before = self._clock.monotonic() + self._start_pause
+            self._start_pause = min(LONGEST_PAUSE, 2 * self._start_pause)
+        if len(self._helpers) < self._wanted and self._clock.monotonic() >= self._start_not_before:
+            self._add_helper()
+
+    def _failed(self, name: str, group: _Group, job: Job, why: str) -> None:
+        now = self._clock.monotonic()
+        job.why = f"the predicate {job.predicate} failed: {why}"
+        if group.trip == 1:
+            job.verdicts.append(FAILED)
+            group.careful = max(0, group.careful - 1)
+            self._log.error(
+                ("failed", job.predicate, name),
+                "the predicate %s failed with a message of group %s, which is delivered: %s", job.predicate, name, why,
+            )  # fmt: skip
+        else:
+            group.careful = max(group.careful, group.trip)
+            self._log.error(
+                ("failing", job.predicate, name),
+                "the predicate %s failed with %d messages of group %s, which are judged one by one now: %s",
+                job.predicate, group.trip, name, why,
+            )  # fmt: skip
+        group.trip = 0
+        group.not_before = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(group.failures, 10))
+        group.failures += 1
+        self._go_on(name, group, job)
+
+    def _go_on(self, name: str, group: _Group, job: Job) -> None:
+        now = self._clock.monotonic()
+        group.waits_since = now
+        if len(job.verdicts) < len(job.records) and now < job.deadline and not job.gone:
+            return
+        group.jobs.popleft()
+        self._forget_if_done(name, group)
+        self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        self._bytes -= job.size
+        if not job.gone:
+            job.done(job)
+
+    def closed(self, owner: object) -> None:
+        """A connection has ended: what it wanted judged is let go, but for the question that a helper has at this moment."""
+        for name, group in list(self._groups.items()):
+            for job in [job for job in group.jobs if job.owner is owner]:
+                job.gone = True
+                if not group.trip or job is not group.jobs[0]:
+                    group.jobs.remove(job)
+                    self._finish(job)
+            self._forget_if_done(name, group)
+
+    def end(self, why: str) -> None:
+        """There are other predicates now: end all helpers, and answer what waits with what is judged already."""
+        self._closed = True
+        for helper in self._helpers:
+            helper.kill(why)
+        jobs = [job for group in self._groups.values() for job in group.jobs]
+        self._groups.clear()
+        for job in jobs:
+            job.why = why
+            self._finish(job)
+
+    def _forget_if_done(self, name: str, group: _Group) -> None:
+        if not group.jobs and not group.failures and not group.careful:
+            self._groups.pop(name, None)
+
+    # -------------------------------------------------------------- time
+
+    def tick(self) -> None:
+        """Let time pass: end helpers that take too long, answer jobs whose time is over, add helpers where others wait."""
+        if not self.places or self._closed:
+            return
+        self._log.tick()
+        now, limit = self._clock.monotonic(), self._options.filter_time_limit / 1000
+        for helper, busy in self._helpers.items():
+            if busy.group and now - busy.since > limit:
+                helper.kill(f"it took longer than {self._options.filter_time_limit} ms (filterTimeLimit)")
+            elif not busy.ready and busy.since and now - busy.since > READY_SECONDS:
+                helper.kill(f"it was not ready after {READY_SECONDS:g} s")
+        for name, group in list(self._groups.items()):
+            while group.jobs and not group.trip and now >= group.jobs[0].deadline:
+                self._finish(group.jobs.popleft())
+            if not group.jobs and now > group.not_before + LONGEST_PAUSE:
+                self._groups.pop(name, None)
+        while len(self._helpers) < self._wanted and now >= self._start_not_before:
+            self._add_helper()
+        self._dispatch()
+        self._add_extra(now)
+
+    def _add_extra(self, now: float) -> None:
+        waiting = any(
+            group.jobs and not group.trip and group.not_before <= now and now - group.waits_since > PATIENCE_SECONDS
+            for group in self._groups.values()
+        )
+        starting = any(not busy.ready for busy in self._helpers.values())
+        if waiting and not starting and len(self._helpers) < self._wanted + EXTRA_MAX:
+            self._add_helper()
+
+    def _add_helper(self) -> None:
+        assert self._make_helper is not None
+        self._helpers[self._make_helper(self.told)] = _Busy(since=self._clock.monotonic() or 1e-9)
+
+    def close(self) -> None:
+        """End all helpers, and wait for it. Pulls that wait are not answered: their connections end too."""
+        self._closed = True
+        for helper in self._helpers:
+            helper.kill("the broker stops")
+        for helper in self._helpers:
+            helper.close()
+
+
+def passes(verdict: int) -> bool:
+    """Whether a message with that verdict is delivered."""
+    return verdict != NO

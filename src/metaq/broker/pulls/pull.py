@@ -1,0 +1,508 @@
+"""Pulls: who may read what, what they get, and who waits.
+
+The checks of RocketMQ 4.9, in its order, depend on nothing but group, topic and filter, so their outcome is kept as a
+`Admission` until a topic, a group or a subscription changes: a pull costs one look-up and the read itself.
+
+Two answers differ from RocketMQ's on purpose. A subscription version newer than the heartbeat's is not refused (25) when
+the filter text is the same, or unknown: then the answer is unfiltered and the client, which tests tags anyway, loses
+nothing (5.x clients race their own heartbeats and would be refused for 30 s). And a held pull whose filter fits none of
+the new messages goes on waiting from where it looked.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from metaq.broker.channel import Channel
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.log.long_polling import HeldPull, HeldPulls
+from metaq.broker.pulls.admission import Admission
+from metaq.broker.pulls.fast_path import PullLanes
+from metaq.broker.pulls.filters import TAGS, Filters
+from metaq.broker.pulls.predicate_pulls import PredicatePulls
+from metaq.broker.pulls.predicates import Predicates
+from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
+from metaq.broker.stats import Stats
+from metaq.broker.tables.topics import check_client_topic
+from metaq.errors import Reason, Refused
+from metaq.model import MessageModel, Perm
+from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.filters.predicates import PREDICATE
+from metaq.model.filters.subscription import SubscriptionData, subscribe
+from metaq.model.topics.system import TRANSACTION_GROUP
+from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.options import MIB
+from metaq.store.reads.pull import ReadResult, ReadStatus
+from metaq.wire.hot import Filter, PullGate, PullLane
+
+LIFTED_BYTES_MAX = 8 * MIB
+"""The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
+LIFTED_COUNT_MAX = 65_535
+REPAIR_SECONDS = 1.0
+"""A pull of messages that the store is about to find again waits no longer: no message announces them."""
+HOLD_SECONDS_MAX = 600.0
+"""Who asks to be held for longer is answered after this."""
+LOOKS_PER_PULL = 7
+"""As many more until a pull by an expression is answered with how far it came."""
+LOOK_SECONDS = 0.002
+"""No further look begins after this."""
+LOOKS_PER_WAKE = 8
+"""More that the filter refuses than these looks pass over is answered with how far they came; the client asks on."""
+ADMISSIONS_MAX = 100_000
+SUBSCRIPTION_BYTES_MAX = 64 * 1024
+"""Of a filter that a request brings: held pulls keep what it parses to."""
+CACHED_SUBSCRIPTION_BYTES_MAX = 1024
+
+
+class PullOutcome(enum.Enum):
+    """What a pull came to."""
+
+    __hash__ = object.__hash__  # members are single: enum's own hash is a Python call, and each pull looks some up
+
+    FOUND = "messages"
+    GO_ON = "none that fits, and it is known how far that holds: ask for what follows"
+    NOTHING_NEW = "nothing there yet"
+    OUT_OF_RANGE = "the queue holds other offsets"
+    COLD = "nothing yet: run `ReadResult.job` in a thread, then ask `PullService.after_cold`"
+
+
+OUTCOME_OF = {
+    ReadStatus.FOUND: PullOutcome.FOUND,
+    ReadStatus.NO_MATCHED_MESSAGE: PullOutcome.GO_ON,
+    ReadStatus.MESSAGE_WAS_REMOVING: PullOutcome.GO_ON,
+    ReadStatus.OFFSET_FOUND_NULL: PullOutcome.NOTHING_NEW,
+    ReadStatus.OFFSET_OVERFLOW_ONE: PullOutcome.NOTHING_NEW,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: PullOutcome.OUT_OF_RANGE,
+    ReadStatus.OFFSET_TOO_SMALL: PullOutcome.OUT_OF_RANGE,
+    ReadStatus.COLD: PullOutcome.COLD,
+}
+"""Of an empty or unknown queue it depends on the offset asked for."""
+_FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
+_NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
+
+
+class PullChannel(Channel, Protocol):
+    """One whose client may pull."""
+
+    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
+        """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
+        ...
+
+    def plain_answer(self, pull: Pull, place: int) -> bytes | None:
+        """The answer, in the client's protocol, to a pull that was held and has a `gate`: the messages from this QueueOffset on.
+
+        None: it has to be read and answered as any other. Raises nothing.
+        """
+        ...
+
+    def write_plain(self, answers: bytes) -> None:
+        """Send what `plain_answer` has made, at once. Raises nothing."""
+        ...
+
+
+class Pull(Struct):
+    """One pull under way."""
+
+    channel: PullChannel
+    admission: Admission
+    request: PullRequest
+    count_max: int
+    bytes_max: int
+    hold_ms: int
+    """0: answer at once."""
+    reply_to: Any
+    """The door's own: how to answer."""
+    seen_changes: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    """Of what the admission depends on, when it was made."""
+    lane: PullLane | None = None
+    gate: PullGate | None = None
+    generation: int | None = None
+    """Of a plain pull: what the hot module needs to answer it while `PullLanes.current` is this generation."""
+
+
+class PullAnswer(NamedTuple):
+    """What to tell the client."""
+
+    outcome: PullOutcome
+    status: ReadStatus
+    """Of the look-up, which knows why."""
+    pulled: ReadResult
+    next_offset: int
+    suggest_broker_id: int
+
+
+class PullService:
+    """Answers pulls and keeps those that wait."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        hold: HeldPulls,
+        stats: Stats,
+        authorise: Authorise = everybody,
+        *,
+        filters: Filters,
+        predicates: Predicates,
+    ) -> None:
+        self._environment, self._clock, self._store = environment, environment.clock, environment.store
+        self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
+        self._offsets, self._hold, self._stats, self._authorise = tables.offsets, hold, stats, authorise
+        self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
+        self._by_predicate = PredicatePulls(
+            environment.store, hold, environment.clock, predicates, self._counted_answer
+        )
+        self.lanes = PullLanes(environment, tables, stats, self._changes)
+        self._admissions: dict[tuple[str | bytes | bool | None, ...], Admission] = {}
+        self._seen_changes = (-1, -1, -1, -1)
+        filters.when_full(self._admissions.clear)
+
+    # -- who may
+    def admit(
+        self,
+        who: Identity,
+        group: bytes,
+        topic: bytes,
+        subscription: bytes | None,
+        expression_type: bytes | None,
+        *,
+        brought: bool,
+    ) -> Admission:
+        """The checks' outcome, from memory if nothing changed. `brought`: the request's own filter counts.
+
+        Raises Refused for the first check that fails.
+        """
+        changes = self._changes()
+        if changes != self._seen_changes or len(self._admissions) > ADMISSIONS_MAX:
+            self._admissions.clear()
+            self._seen_changes = changes
+        key = (group, topic, subscription, expression_type, brought, who.name, who.loopback)
+        known = self._admissions.get(key)
+        if known is None:
+            if subscription is not None and len(subscription) > SUBSCRIPTION_BYTES_MAX:
+                raise Refused(
+                    Reason.BAD_FILTER,
+                    f"a subscription of {len(subscription)} bytes, the limit is {SUBSCRIPTION_BYTES_MAX}",
+                )
+            self._authorise(who, Action.SUBSCRIBE, _text(topic))
+            known = self._judge(
+                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), who.address,
+                brought=brought,
+            )  # fmt: skip
+            if self._changes() == self._seen_changes and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
+                self._admissions[key] = known
+        return known
+
+    def _changes(self) -> tuple[int, int, int, int]:
+        """What an admission depends on."""
+        return self._topics.changes, self._groups.changes, self._members.changes, self._filters.changes
+
+    def _judge(
+        self, group_name: str, topic_name: str, text: str, expression_type: str, peer: str, *, brought: bool
+    ) -> Admission:
+        if not self._environment.options.broker_permission & Perm.READ:
+            raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
+        check_client_topic(topic_name)
+        if group_name == TRANSACTION_GROUP:  # a pull may move its group's positions
+            raise Refused(Reason.NO_PERMISSION, f"the group {group_name} is the broker's own: pull with another one")
+        group = self._groups.require(group_name)
+        if not group.consume_enable:
+            raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        topic = self._topics.require(topic_name)
+        if not topic.readable:
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
+        if brought:
+            if expression_type == PREDICATE:
+                self._predicates.check(text)
+                return Admission(group, topic_name, topic.read_queues, None, text, 0, text)
+            if expression_type in TAGS:
+                wanted = _filter(subscribe(topic_name, text))
+            else:
+                wanted = self._filters.of_text(text, expression_type, peer)
+            return Admission(group, topic_name, topic.read_queues, wanted, text, 0)
+        online = self._members.consumers.get(group_name)
+        if online is None:
+            raise Refused(Reason.NOT_SUBSCRIBED, f"the consumer's group info not exist: {group_name}")
+        if not group.consume_broadcast_enable and online.model is MessageModel.BROADCASTING:
+            raise Refused(Reason.NO_PERMISSION, f"the consumer group[{group_name}] can not consume by broadcast way")
+        stored = online.subscriptions.get(topic_name)
+        if stored is None:
+            raise Refused(
+                Reason.NOT_SUBSCRIBED,
+                f"the consumer's subscription not exist: group {group_name}, topic {topic_name}",
+            )
+        predicate = self._predicate_of(stored)
+        wanted = None if predicate else self._wanted(group_name, stored, online.subscriptions, peer)
+        return Admission(group, topic_name, topic.read_queues, wanted, stored.expression, stored.version, predicate)
+
+    def _predicate_of(self, stored: SubscriptionData) -> str:
+        """The name of the one that a subscription names, or "". Raises Refused: it cannot be used, or is a Java class."""
+        if stored.class_filter:
+            raise Refused(Reason.INVALID, no_classes(self._predicates))
+        if stored.expression_type != PREDICATE:
+            return ""
+        self._predicates.check(stored.expression)
+        return stored.expression
+
+    def _wanted(
+        self, group: str, stored: SubscriptionData, all_of_them: Mapping[str, SubscriptionData], peer: str
+    ) -> Filter | None:
+        if stored.expression_type not in TAGS:
+            return self._filters.of_group(group, stored, peer)
+        if stored.topic == RETRY_PREFIX + group:
+            return self._filters.of_retried(group, all_of_them.values(), peer)
+        return _filter(stored)
+
+    # -- making a pull
+    def make(self, channel: PullChannel, request: PullRequest, reply_to: Any) -> Pull:
+        """Check a request and take its piggybacked offset. Raises Refused."""
+        (
+            group, topic, queue_id, _, count_max, flags, commit_offset, hold_ms, subscription, version,
+            expression_type, lifted_bytes,
+        ) = request  # fmt: skip
+        brought = flags & FILTER != 0
+        admission = self.admit(
+            channel.identity, group, topic, subscription if brought else None, expression_type, brought=brought
+        )
+        if not 0 <= queue_id < admission.queues:
+            raise Refused(
+                Reason.INVALID,
+                f"queueId[{queue_id}] is illegal, topic:[{admission.topic}] topicConfig.readQueueNums:[{admission.queues}]",
+            )
+        if self._closed_partitions:
+            self._closed_partitions.check(admission.topic, queue_id)
+        if version > admission.version and not brought:
+            wanted = admission.wanted
+            by_sql = wanted is not None and wanted.condition is not None  # which the client cannot test by itself
+            if by_sql if subscription is None else _text(subscription) != admission.expression:
+                raise Refused(
+                    Reason.SUBSCRIPTION_OLD,
+                    f"the consumer's subscription not latest: {admission.topic} asks version {version}, the heartbeat's "
+                    f"is {admission.version}",
+                )
+            if subscription is None and wanted is not None and not wanted.reads:
+                admission = admission._replace(wanted=None)
+        if flags & COMMIT and commit_offset >= 0:
+            self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset)
+        options = self._environment.store_options
+        if lifted_bytes > 0:
+            bytes_max, count_limit = min(lifted_bytes, LIFTED_BYTES_MAX), LIFTED_COUNT_MAX
+        else:
+            bytes_max = options.max_transfer_bytes_on_message_in_memory
+            count_limit = options.max_transfer_count_on_message_in_memory
+        if not flags & HOLD or hold_ms < 0:
+            hold_ms = 0
+        elif not self._environment.options.long_polling_enable:
+            hold_ms = self._environment.options.short_polling_time_mills
+        return Pull(
+            channel, admission, request, max(1, min(count_max, count_limit)), bytes_max, hold_ms, reply_to,
+            self._seen_changes,
+        )  # fmt: skip
+
+    def _renew(self, pull: Pull) -> None:
+        """A group may have changed its filter since its pull was held: what comes now is for the new one.
+
+        What is wrong with the group by now is told to its next pull.
+        """
+        request = pull.request
+        if self._changes() == pull.seen_changes or request.flags & FILTER:
+            return
+        try:
+            admission = self.admit(
+                pull.channel.identity, request.group, request.topic, None, request.expression_type, brought=False
+            )
+        except Refused:
+            return
+        pull.seen_changes = self._seen_changes
+        if request.version <= admission.version:
+            pull.admission = admission
+
+    # -- reading
+    def read(self, pull: Pull, offset: int) -> ReadResult:
+        """Look for messages from `offset` on."""
+        admission = pull.admission
+        return self._store.pull(
+            admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
+            in_pieces=True,
+        )  # fmt: skip
+
+    def first(self, pull: Pull) -> PullAnswer | None:
+        """Read for a pull that has just come, and return its answer; None when it is held instead.
+
+        One with the outcome COLD is none yet: the door runs `ReadResult.job` off the loop, then asks `after_cold`.
+        """
+        admission, offset = pull.admission, pull.request.offset
+        if admission.predicate:
+            return self._by_predicate.first(pull)
+        pulled = self._store.pull(  # as `read` does, whose call would be a frame more
+            admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
+            in_pieces=True,
+        )  # fmt: skip
+        if pulled.status is _NO_MATCH and admission.wanted is not None and admission.wanted.reads:
+            pulled, offset = self._further(pull, pulled, offset)
+        answer = self._answer(pull, pulled, offset)
+        if answer.outcome is _FOUND:
+            self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
+            return answer
+        if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
+            held_max = HOLD_SECONDS_MAX if pulled.status is not ReadStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
+            deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
+            key = (admission.topic, pull.request.queue_id)
+            reads = admission.wanted is not None and admission.wanted.reads
+            if self._hold.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads)):
+                return None
+        if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
+            answer = _gone_on(answer)
+        self._count(answer)
+        return answer
+
+    def _further(self, pull: Pull, pulled: ReadResult, place: int) -> tuple[ReadResult, int]:
+        """Look on behind messages that an expression refused, some milliseconds at most. Returns what the last look found,
+        and from where."""
+        until = self._clock.monotonic() + LOOK_SECONDS
+        for _ in range(LOOKS_PER_PULL):
+            if self._clock.monotonic() > until:
+                break
+            following = self.read(pull, pulled.next_offset)
+            if following.status is ReadStatus.COLD:  # not here and now: the client asks on
+                return pulled, place
+            pulled, place = following, pulled.next_offset
+            if pulled.status is not _NO_MATCH:
+                break
+        return pulled, place
+
+    def answer_plain(self) -> None:
+        """Answer the held pulls whose queue grew that are plain, those of a connection in one write. `woken` has the others.
+
+        Of a message that comes alone this is what its consumer waits for, so all that can be done later is.
+        """
+        hold, generation = self._hold, self.lanes.current()
+        if generation is None:
+            return
+        answered: list[tuple[HeldPull, bytes]] = []
+        for key, tail in hold.grown.items():
+            end = tail.next_offset
+            for held in hold.waiting(key):
+                pull: Pull = held.request
+                if pull.generation == generation and held.place < end:
+                    answer = pull.channel.plain_answer(pull, held.place)
+                    if answer is not None:
+                        answered.append((held, answer))
+        if len(answered) == 1:
+            held, answer = answered[0]
+            held.request.channel.write_plain(answer)
+        elif answered:
+            by_channel: dict[PullChannel, list[bytes]] = {}
+            for held, answer in answered:
+                by_channel.setdefault(held.request.channel, []).append(answer)
+            for channel, answers in by_channel.items():
+                channel.write_plain(b"".join(answers))
+        for held, _ in answered:
+            hold.remove(held)
+
+    def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
+        """Answers to held pulls whose queue grew, or why there is none. Call after every append, behind `answer_plain`."""
+        for held in self._hold.ready():
+            pull: Pull = held.request
+            try:
+                answer = self._woken(pull, held)
+            except Exception as error:  # noqa: BLE001  this one is told, the others go on
+                yield pull, error
+            else:
+                if answer is not None:
+                    yield pull, answer
+
+    def _woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
+        """The answer; None: nothing fits, and it is held again."""
+        self._renew(pull)
+        if pull.admission.predicate:
+            return self._by_predicate.woken(pull, held)
+        pulled = self.read(pull, held.place)
+        for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
+            if pulled.status is not ReadStatus.NO_MATCHED_MESSAGE:
+                break
+            held.place = pulled.next_offset
+            pulled = self.read(pull, held.place)
+        if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._hold.hold(held.renewed()):
+            return None
+        return self._late(pull, held, pulled)
+
+    def overdue(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
+        """Answers to held pulls whose time is up, or why there is none."""
+        for held in self._hold.overdue():
+            pull: Pull = held.request
+            try:
+                self._renew(pull)
+                if pull.admission.predicate:
+                    answer = self._by_predicate.overdue(pull, held)
+                else:
+                    answer = self._late(pull, held, self.read(pull, held.place))
+            except Exception as error:  # noqa: BLE001  this one is told, the others go on
+                yield pull, error
+            else:
+                if answer is not None:
+                    yield pull, answer
+
+    def _late(self, pull: Pull, held: HeldPull, pulled: ReadResult) -> PullAnswer:
+        answer = self._answer(pull, pulled, held.place)
+        if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.request.offset:
+            answer = _gone_on(answer)
+        self._count(answer)
+        return answer
+
+    def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer | None:
+        """The answer after a cold read was done; None: its channel is told later. Raises Refused."""
+        if pull.admission.predicate:
+            return self._by_predicate.after_cold(pull, pulled)
+        return self._counted_answer(pull, pulled, pull.request.offset)
+
+    def _counted_answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
+        answer = self._answer(pull, pulled, offset)
+        self._count(answer)
+        return answer
+
+    def _answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
+        if pulled.status is ReadStatus.FOUND:  # most of them, spared the look-up: hashing an enum is dear
+            outcome = _FOUND
+        else:  # Of an empty or unknown queue only an offset other than 0 is wrong.
+            empty = PullOutcome.OUT_OF_RANGE if offset else PullOutcome.NOTHING_NEW
+            outcome = OUTCOME_OF.get(pulled.status, empty)
+        suggest = 0
+        if self._environment.options.slave_read_enable:
+            near = not pulled.count or self._store.in_memory(pulled.last_log)
+            suggest = pull.admission.group.broker_id if near else pull.admission.group.slow_broker_id
+        return PullAnswer(outcome, pulled.status, pulled, pulled.next_offset, suggest)
+
+    def _count(self, answer: PullAnswer) -> None:
+        pulled = answer.pulled
+        if answer.outcome is _COLD:
+            return
+        if answer.outcome is _FOUND:
+            self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
+        else:
+            self._stats.got(0, 0)
+
+
+def no_classes(predicates: Predicates) -> str:
+    """What a client is told that wants to filter by a class of its own."""
+    return (
+        "The broker does not support consumer to filter message by class: it runs no code of clients. It has predicates, "
+        f"chosen by name in the subscription (expression type {PREDICATE}); registered are: {predicates.registered}"
+    )
+
+
+def _gone_on(answer: PullAnswer) -> PullAnswer:
+    """Messages came and none fitted the filter: tell how far we looked, so that the client need not ask again."""
+    return answer._replace(outcome=PullOutcome.GO_ON, status=_NO_MATCH)
+
+
+def _filter(subscription: SubscriptionData) -> Filter | None:
+    return Filter(subscription.tag_hashes) if subscription.tag_hashes else None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

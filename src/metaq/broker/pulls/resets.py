@@ -1,0 +1,66 @@
+"""Moving a group's progress in a topic, with its members online: each is told, and commits the new place itself.
+
+The broker's own table is not written: a member would overwrite it with the progress that it knows.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from metaq.broker.channel import Effect
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.pulls.lookup import Lookup
+from metaq.errors import Reason, Refused
+from metaq.model import MessageQueue
+from metaq.model.notices import OffsetsReset
+
+log = logging.getLogger(__name__)
+
+TO_THE_END = -1
+"""As a moment: behind the last message."""
+
+
+class OffsetResets:
+    """See the module's text."""
+
+    def __init__(self, environment: Environment, tables: Tables, lookup: Lookup) -> None:
+        self._environment, self._tables, self._lookup = environment, tables, lookup
+
+    def reset(
+        self, group: str, topic: str, time_ms: int, *, force: bool
+    ) -> tuple[dict[MessageQueue, int], list[Effect]]:
+        """The new offset of each of the topic's writable queues, and whom to tell.
+
+        `time_ms`: the first message stored then or later, or TO_THE_END. Without `force` progress moves backwards only.
+        Raises Refused: INVALID: no such topic, or the group has no progress in it; OFFLINE: nobody is in the group.
+        """
+        config = self._tables.topics.get(topic)
+        if config is None:
+            raise Refused(Reason.INVALID, f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}")
+        stored = self._tables.offsets.queues(group, topic)
+        if not stored:
+            raise Refused(Reason.INVALID, f"consumer group {group} has no progress in topic {topic} here")
+        offsets = {}
+        for queue_id in range(config.write_queues):
+            # A member commits what it has consumed: in a queue that had nothing for it there is no progress.
+            current = stored.get(queue_id, self._lookup.min_offset(topic, queue_id))
+            if time_ms == TO_THE_END:
+                wanted = self._lookup.max_offset(topic, queue_id)
+            else:
+                wanted = self._lookup.offset_at(topic, queue_id, time_ms)
+            moved = wanted if force or wanted < current else current
+            offsets[MessageQueue(topic, self._environment.name, queue_id)] = moved
+        online = self._tables.members.consumers.get(group)
+        if online is None:
+            raise Refused(
+                Reason.OFFLINE, f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic}"
+            )
+        log.info("an administrator moves group %s in topic %s to %s", group, topic, _text(offsets))
+        return offsets, [
+            Effect(member.channel, OffsetsReset(group, offsets, time_ms, force, member.language))
+            for member in online.members.values()
+        ]
+
+
+def _text(offsets: dict[MessageQueue, int]) -> str:
+    return ", ".join(f"{offset} of {queue}" for queue, offset in list(offsets.items())[:20])

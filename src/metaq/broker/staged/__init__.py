@@ -1,0 +1,1 @@
+"""Staged transactions: several messages in several queues, all or none."""

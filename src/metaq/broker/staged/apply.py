@@ -1,0 +1,221 @@
+"""What is committed comes into its queues: chunk by chunk, each in one append, in the order of the decisions for each queue.
+
+Every message names its chunk's record (`copy_mark`), so a start sees in the log how far this had come. While a part is
+there by half, its queue takes nothing else (`metaq.broker.log.closing`), so that the messages of a part lie together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from metaq.broker.environment import Environment
+from metaq.broker.log.admit import GateTable
+from metaq.broker.log.appender import Appender
+from metaq.broker.staged.parts import Part, Transaction
+from metaq.broker.staged.reading import ChunkReader, Damaged, decoded
+from metaq.broker.staged.records import copies_of, entries_of
+from metaq.broker.tables.topics import Topics
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model import StoredMessage
+from metaq.saved import Saving
+from metaq.wire.hot import STOP_END, AppendOutcome
+
+log = logging.getLogger(__name__)
+
+QueueKey = tuple[str, int]
+AT_ONCE_BYTES: Final = 1 << 20
+"""What is staged up to this size is applied in the request that commits it."""
+CHUNK_BYTES_LEAST: Final = 4096
+"""A chunk counts as so many bytes at least: it takes time, however small it is."""
+
+
+class Applier:
+    """Applies commits. `applied` is called with each transaction of which nothing remains here."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        topics: Topics,
+        appender: Appender,
+        gates: GateTable,
+        chunks: ChunkReader,
+        applied: Callable[[Transaction], None],
+    ) -> None:
+        self._environment, self._store, self._topics = environment, environment.store, topics
+        self._appender, self._closed = appender, appender.closed_queues
+        self._gates, self._chunks, self._applied = gates, chunks, applied
+        self._outcome = AppendOutcome()
+        self._waiting: dict[QueueKey, deque[tuple[Transaction, Part]]] = {}
+        self._turns: deque[QueueKey] = deque()
+        """The queues that parts wait for, the next one first."""
+        self._reading: dict[QueueKey, None] = {}
+        """Those whose next chunk a thread reads, or has read."""
+        self._told = RateLimitedLog(log, environment.clock)
+
+    def tick(self) -> None:
+        self._told.tick()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to apply."""
+        return bool(self._waiting)
+
+    def add(self, transaction: Transaction) -> None:
+        """Apply its parts, soon. Queues of which a part has come by half are closed at once."""
+        for part in transaction.parts.values():
+            if not part.remaining:
+                continue
+            transaction.waiting += 1
+            key = part.topic, part.queue_id
+            waiting = self._waiting.get(key)
+            if waiting is None:
+                waiting = self._waiting[key] = deque()
+                self._turns.append(key)
+            waiting.append((transaction, part))
+            if part.applied or part.entries:
+                self._closed.close(*key)
+
+    def add_first(self, transaction: Transaction) -> None:
+        """As `add`, before all others: a start found a part of it there by half."""
+        self.add(transaction)
+        for part in transaction.parts.values():
+            waiting = self._waiting.get((part.topic, part.queue_id))
+            if waiting is not None and (part.applied or part.entries) and waiting[-1][1] is part:
+                waiting.appendleft(waiting.pop())
+
+    # ------------------------------------------------------------------ going on
+
+    def run(self, transaction: Transaction, size: int, *, carrying: bool = False) -> None:
+        """Apply about so many bytes of a transaction, one chunk at least, and what comes before it in its queues."""
+        parts = list(transaction.parts.values())
+        for part in parts:
+            while size > 0 and part.remaining and (came := self._chunk((part.topic, part.queue_id), carrying=carrying)):
+                size -= came
+        self._close_halves((part.topic, part.queue_id) for part in parts)
+
+    def step(self, more_time: Callable[[], bool]) -> bool:
+        """Go on as long as there is time, a part at a time. Returns whether something was done."""
+        done, blocked, touched = False, 0, dict.fromkeys(self._reading)
+        for key in touched:
+            self._reading.pop(key, None)
+            done = bool(self._chunk(key)) or done
+            if not more_time():
+                break
+        while self._turns and blocked < len(self._turns) and not self._chunks.full:
+            key = self._turns[0]
+            touched[key] = None
+            if self._chunk(key):
+                done, blocked = True, 0
+            else:
+                blocked += 1
+                self._turns.rotate(-1)
+            if not more_time():
+                break
+        self._close_halves(touched)
+        return done
+
+    def _close_halves(self, keys: Iterable[QueueKey]) -> None:
+        """Before anybody else has a turn: let nothing come between the messages of a part."""
+        for key in keys:
+            if waiting := self._waiting.get(key):
+                part = waiting[0][1]
+                if part.applied or part.entries:
+                    self._closed.close(*key)
+
+    def _chunk(self, key: QueueKey, *, carrying: bool = False) -> int:
+        """Apply the next chunk that waits for a queue. Returns its bytes; 0: there is none, or it has to wait."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return 0
+        transaction, part = waiting[0]
+        number = part.applied
+        try:
+            if not self._is_topic_there(part):
+                return 0
+            if not self._expand(part, None, carrying=carrying):
+                record = self._chunks.record(part.places[number], part.sizes[number])
+                if record is None:
+                    self._reading[key] = None
+                    return 0
+                if not self._expand(part, record, carrying=carrying):
+                    self._put(part, decoded(record), carrying=carrying)
+        except Damaged:
+            self._told.error(
+                "damaged", "chunk %d of part %s of transaction %s cannot be read at log offset %d: its %d messages for queue %d "
+                "of topic %s are lost", number, part.part, transaction.id, part.places[number], part.counts[number],
+                part.queue_id, part.topic,
+            )  # fmt: skip
+        except Refused as error:
+            if error.reason is not Reason.ILLEGAL_MESSAGE:
+                self._told.warning("held up", "staged transactions are held up: %s", error)
+                return 0
+            self._told.error(
+                "illegal", "chunk %d of part %s of transaction %s can never be stored in queue %d of topic %s: %s", number,
+                part.part, transaction.id, part.queue_id, part.topic, error,
+            )  # fmt: skip
+        except Saving:
+            return 0  # the topic is being made or deleted
+        part.applied, part.entries = number + 1, 0
+        if not part.remaining:
+            self._part_is_there(key, waiting, transaction)
+        return max(CHUNK_BYTES_LEAST, part.sizes[number])
+
+    def _part_is_there(self, key: QueueKey, waiting: deque[tuple[Transaction, Part]], transaction: Transaction) -> None:
+        waiting.popleft()
+        if not waiting:
+            del self._waiting[key]
+            self._turns.remove(key)
+            self._reading.pop(key, None)
+        transaction.waiting -= 1
+        if not transaction.waiting:
+            self._applied(transaction)
+        if not (waiting and (waiting[0][1].applied or waiting[0][1].entries)):
+            self._closed.open(*key)
+
+    def _is_topic_there(self, part: Part) -> bool:
+        """Raises Saving while it is being made or deleted; Refused: it cannot be made."""
+        config = self._topics.taking(part.topic)
+        if config is None:
+            queues = max(part.queue_id + 1, self._environment.options.default_topic_queue_nums)
+            self._told.warning(
+                ("made again", part.topic), "the topic %s was deleted, and a transaction with messages for it is committed: it "
+                "is made again, with %d queues", part.topic, queues,
+            )  # fmt: skip
+            self._topics.ensure(part.topic, queues)
+        elif part.queue_id >= max(config.read_queues, config.write_queues):
+            self._told.warning(
+                ("no queue", part.topic), "messages are committed to queue %d of topic %s, which has no such queue now: they "
+                "can be read once the queue is there again", part.queue_id, part.topic,
+            )  # fmt: skip
+        return True
+
+    def _expand(self, part: Part, record: bytes | None, *, carrying: bool) -> bool:
+        """Apply the next chunk in one call of the hot module. `record`: the chunk; None: it is to be in the current log file.
+
+        Returns whether all of it is there. Raises Refused; `part.entries` says how far it came.
+        """
+        topic, outcome = part.topic.encode(), self._outcome
+        if topic not in self._gates.table and not self._gates.open(topic):
+            return False
+        place = part.places[part.applied]
+        try:
+            self._appender.expand(place, part.entries, self._gates.table, outcome, record=record, carrying=carrying)
+        finally:
+            part.entries = outcome.row
+        return outcome.stop == STOP_END
+
+    def _put(self, part: Part, chunk: StoredMessage, *, carrying: bool) -> None:
+        records = copies_of(
+            entries_of(chunk.body)[part.entries :],
+            part.topic,
+            part.queue_id,
+            chunk.log_offset,
+            self._environment.options.broker_cluster_name,
+            (chunk.born_ms, chunk.born_host_raw),
+        )
+        if records:
+            self._appender.put(records, through=True, carrying=carrying)

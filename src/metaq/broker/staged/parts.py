@@ -1,0 +1,375 @@
+"""Open transactions and their parts, as they are held in memory: places and checksums of chunks, no bodies."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import Struct, field
+
+from metaq.broker.channel import Channel
+from metaq.errors import Reason, Refused
+from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, PartState, Seal, part_crc
+from metaq.options import BrokerOptions
+
+PEER_SHARE: Final = 4
+"""One peer may have the fourth part of `stagedPartsMax`."""
+CHUNKS_MEAN: Final = 64
+"""All parts together may have so many chunks for each of `stagedPartsMax`: each costs memory, however small it is."""
+NAMED_MEAN: Final = 16
+"""All decisions that are not done may name so many parts, of whichever broker, for each of `stagedPartsMax`."""
+NOBODY: Final = ""
+"""Who staged what a start found."""
+
+
+def _places() -> array[int]:
+    return array("q")
+
+
+def _numbers() -> array[int]:
+    return array("I")
+
+
+class Part(Struct, eq=False):
+    """The chunks of one queue."""
+
+    part: str
+    topic: str
+    queue_id: int
+    places: array[int] = field(default_factory=_places)
+    """LogOffset of each chunk's record."""
+    crcs: array[int] = field(default_factory=_numbers)
+    sizes: array[int] = field(default_factory=_numbers)
+    """Bytes of each chunk's body."""
+    counts: array[int] = field(default_factory=_numbers)
+    """Messages of each chunk."""
+    rows: int = 0
+    """Messages."""
+    bytes: int = 0
+    crc: int = 0
+    seal: Seal | None = None
+    seal_place: int = -1
+    """LogOffset of its SEAL record, if it was sealed by itself."""
+    since_ms: int = 0
+    applied: int = 0
+    """Chunks that are where they belong."""
+    entries: int = 0
+    """Messages of the next one that are, which a crash may leave."""
+    oldest: int = -1
+    """The lowest of `places`."""
+
+    @property
+    def chunks(self) -> int:
+        return len(self.places)
+
+    @property
+    def holds(self) -> Seal:
+        """The seal that would be right."""
+        return Seal(len(self.places), self.rows, self.bytes, self.crc)
+
+    @property
+    def remaining(self) -> int:
+        return len(self.places) - self.applied
+
+    def add(self, place: int, crc: int, size: int, rows: int) -> None:
+        """One more chunk."""
+        if self.oldest < 0 or place < self.oldest:
+            self.oldest = place
+        self.places.append(place)
+        self.crcs.append(crc)
+        self.sizes.append(size)
+        self.counts.append(rows)
+        self.rows += rows
+        self.bytes += size
+        self.crc = part_crc(self.crc, crc)
+
+    def state(self, lifetime: Lifetime) -> PartState:
+        return PartState(
+            self.part,
+            self.topic,
+            self.queue_id,
+            self.chunks,
+            self.rows,
+            self.bytes,
+            self.seal is not None,
+            lifetime,
+            self.since_ms,
+            self.applied,
+        )
+
+    def fits(self, named: ManifestPart) -> bool:
+        """Whether this is the part that a manifest means, whole."""
+        return self.topic == named.topic and self.queue_id == named.queue_id and named.seal == self.holds
+
+
+class Transaction(Struct, eq=False):
+    """What is not over yet of a transaction, at this broker."""
+
+    id: str
+    coordinator: str
+    lifetime: Lifetime = Lifetime.AGE
+    seconds: int = 0
+    since_ms: int = 0
+    parts: dict[str, Part] = field(default_factory=dict)
+    bytes: int = 0
+    decision: Decision | None = None
+    place: int = -1
+    """LogOffset of its decision's record."""
+    applied: bool = False
+    """Nothing of it is left to do here, and the log says so."""
+    waiting: int = 0
+    """Its parts that wait to be applied (`Applier`)."""
+    unconfirmed: tuple[str, ...] = ()
+    """Brokers that have still to tell that they applied the commit; at the coordinator."""
+    missing: tuple[str, ...] = ()
+    """Parts that the manifest says are here, and are not."""
+    peer: str = NOBODY
+    channel: Channel | None = None
+    """With Lifetime.CONNECTION: whose end it does not outlast."""
+
+    @property
+    def chunks(self) -> int:
+        """Of all its parts."""
+        return sum([part.chunks for part in self.parts.values()])
+
+    @property
+    def final(self) -> bool:
+        """Whether its end is decided."""
+        return self.decision is not None and self.decision.outcome is not Outcome.PREPARED
+
+    @property
+    def committed(self) -> bool:
+        return self.decision is not None and self.decision.outcome is Outcome.COMMIT
+
+    @property
+    def remaining(self) -> int:
+        """Chunks that are committed and not where they belong."""
+        left = 0
+        if self.committed:
+            for part in self.parts.values():
+                left += len(part.places) - part.applied
+        return left
+
+    @property
+    def expires_ms(self) -> int | None:
+        """When nobody's word is waited for any more; None: always."""
+        if self.decision is not None or self.lifetime is not Lifetime.AGE:
+            return None
+        return self.since_ms + self.seconds * 1000
+
+    def oldest(self) -> int | None:
+        """LogOffset of the oldest record that is needed for it; None: none is."""
+        found = [self.place] if self.place >= 0 and not (self.applied and not self.unconfirmed) else []
+        if not self.applied:
+            found += [part.oldest for part in self.parts.values()]
+        return min(found, default=None)
+
+
+class Staged:
+    """All transactions that are not over, and how much they hold."""
+
+    def __init__(self, options: BrokerOptions) -> None:
+        self._options = options
+        self.table: dict[str, Transaction] = {}
+        self.parts = self.chunks = self.named = 0
+        self.bytes = 0
+        self._peers: dict[str, int] = {}
+        """Peer → parts."""
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(self.table.values())
+
+    def get(self, transaction: str) -> Transaction | None:
+        return self.table.get(transaction)
+
+    # ------------------------------------------------------------------ limits
+
+    def check_room(self, transaction: Transaction | None, peer: str, parts: int, chunks: int, size: int) -> None:
+        """Raises Refused: so many more parts, chunks and bytes are too much. BUSY if it may be taken later.
+
+        A part counts for the peer that its transaction counts for; `peer`: that of a new one.
+        """
+        options = self._options
+        if transaction is None:
+            self.check_count()
+        else:
+            peer = transaction.peer
+        if self.chunks + chunks > CHUNKS_MEAN * options.staged_parts_max:
+            raise Refused(
+                Reason.BUSY,
+                f"{self.chunks} chunks of staged transactions are open, the limit is {CHUNKS_MEAN} for each of "
+                f"stagedPartsMax={options.staged_parts_max}: nothing was staged, commit or roll back some, and make larger chunks",
+            )
+        if parts:
+            if self.parts + parts > options.staged_parts_max:
+                raise Refused(
+                    Reason.BUSY,
+                    f"{self.parts} parts of staged transactions are open, the limit is {options.staged_parts_max} "
+                    "(stagedPartsMax): nothing was staged, commit or roll back some",
+                )
+            share = max(1, options.staged_parts_max // PEER_SHARE)
+            if self._peers.get(peer, 0) + parts > share:
+                raise Refused(
+                    Reason.BUSY,
+                    f"{self._peers.get(peer, 0)} parts of staged transactions of this client are open, the limit is {share} (a "
+                    "quarter of stagedPartsMax): nothing was staged, commit or roll back some",
+                )
+        held = transaction.bytes if transaction else 0
+        if held + size > options.staged_bytes_per_transaction_max:
+            raise Refused(
+                Reason.INVALID,
+                f"the transaction has staged {held} bytes here, the limit is {options.staged_bytes_per_transaction_max} "
+                "(stagedBytesPerTransactionMax): roll it back, and do with less",
+            )
+        if self.bytes + size > options.staged_bytes_max:
+            raise Refused(
+                Reason.BUSY,
+                f"{self.bytes} bytes are staged, the limit is {options.staged_bytes_max} (stagedBytesMax): nothing was "
+                "staged, commit or roll back some",
+            )
+
+    def check_count(self) -> None:
+        """Raises Refused BUSY: one transaction more is too many, whether there are parts of it here or not."""
+        limit = self._options.staged_parts_max
+        if len(self.table) >= limit:
+            raise Refused(
+                Reason.BUSY,
+                f"{len(self.table)} staged transactions are not over, the limit is {limit} (stagedPartsMax): commit or roll back "
+                "some; those that wait for other brokers are over once these have answered (metaq transaction list)",
+            )
+
+    def check_named(self, decision: Decision, transaction: Transaction | None) -> None:
+        """Raises Refused BUSY: a decision that names so many parts is one too many."""
+        before = transaction.decision.parts if transaction is not None and transaction.decision is not None else ()
+        limit = NAMED_MEAN * self._options.staged_parts_max
+        if self.named - len(before) + len(decision.parts) > limit:
+            raise Refused(
+                Reason.BUSY,
+                f"the decision of transaction {decision.transaction} names {len(decision.parts)} parts, and those that are not "
+                f"done name {self.named}; the limit is {limit}, {NAMED_MEAN} for each of stagedPartsMax: nothing was decided, try "
+                "again when others are done",
+            )
+
+    # ------------------------------------------------------------------ changes
+
+    def decided(self, transaction: Transaction, decision: Decision, place: int) -> None:
+        """The transaction has this decision, stored at this LogOffset."""
+        if transaction.id in self.table:
+            before = transaction.decision
+            self.named += len(decision.parts) - (len(before.parts) if before is not None else 0)
+        transaction.decision, transaction.place = decision, place
+
+    def adopt(self, transaction: Transaction, peer: str) -> None:
+        """One that a start found gets more: from now on it counts for whoever stages that."""
+        if transaction.peer == NOBODY:
+            transaction.peer = peer
+            if peer != NOBODY and transaction.parts:
+                self._peers[peer] = self._peers.get(peer, 0) + len(transaction.parts)
+
+    def add(self, transaction: Transaction) -> None:
+        self.table[transaction.id] = transaction
+        self.named += len(transaction.decision.parts) if transaction.decision is not None else 0
+        self._count(transaction, len(transaction.parts), transaction.bytes, transaction.chunks)
+
+    def add_part(self, transaction: Transaction, part: Part) -> None:
+        transaction.parts[part.part] = part
+        self._count(transaction, 1, part.bytes, part.chunks)
+        transaction.bytes += part.bytes
+
+    def grew(self, transaction: Transaction, size: int) -> None:
+        """A part of it holds one chunk more, of so many bytes."""
+        transaction.bytes += size
+        self.bytes += size
+        self.chunks += 1
+
+    def drop_part(self, transaction: Transaction, part: str) -> None:
+        gone = transaction.parts.pop(part)
+        transaction.bytes -= gone.bytes
+        self._count(transaction, -1, -gone.bytes, -gone.chunks)
+
+    def drop(self, transaction: Transaction) -> None:
+        """Forget it, with its parts."""
+        if self.table.pop(transaction.id, None) is not None:
+            self.named -= len(transaction.decision.parts) if transaction.decision is not None else 0
+            self._count(transaction, -len(transaction.parts), -transaction.bytes, -transaction.chunks)
+
+    def _count(self, transaction: Transaction, parts: int, size: int, chunks: int) -> None:
+        self.chunks += chunks
+        self.parts += parts
+        self.bytes += size
+        if transaction.peer != NOBODY and parts:
+            count = self._peers.get(transaction.peer, 0) + parts
+            if count:
+                self._peers[transaction.peer] = count
+            else:
+                self._peers.pop(transaction.peer, None)
+
+
+class New(Struct):
+    """Chunks of one part that a request brings, and that are to be stored."""
+
+    base: Part | None
+    """The part as it is; None: it is new."""
+    topic: str
+    queue_id: int
+    chunks: list[Chunk] = field(default_factory=list)
+    crcs: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """Messages of each."""
+
+    @property
+    def count(self) -> int:
+        """Chunks with the new ones."""
+        return (self.base.chunks if self.base else 0) + len(self.chunks)
+
+    def holds(self) -> Seal:
+        """The seal that would be right with the new ones."""
+        crc = self.base.crc if self.base else 0
+        for more in self.crcs:
+            crc = part_crc(crc, more)
+        rows, size = (self.base.rows, self.base.bytes) if self.base else (0, 0)
+        return Seal(self.count, rows + sum(self.counts), size + sum(len(chunk.body) for chunk in self.chunks), crc)
+
+
+def is_next(new: New, chunk: Chunk, crc: int) -> bool:
+    """Whether a chunk is the next one of its part; False: it is there already.
+
+    Raises Refused INVALID: a gap, other content under the same number, another queue, or a part that is sealed.
+    """
+    part = new.base
+    if part is None and chunk.number == 0 and not new.chunks:
+        return True
+    where = f"chunk {chunk.number} of part {chunk.part}"
+    if (new.topic, new.queue_id) != (chunk.topic, chunk.queue_id):
+        raise Refused(
+            Reason.INVALID,
+            f"{where} is for queue {chunk.queue_id} of topic {chunk.topic}, and the part for queue {new.queue_id} of {new.topic}",
+        )
+    if part is not None and 0 <= chunk.number < part.chunks:
+        if (part.crcs[chunk.number], part.sizes[chunk.number]) != (crc, len(chunk.body)):
+            raise Refused(Reason.INVALID, f"{where} was staged before, with other content")
+        return False
+    if chunk.number != new.count:
+        raise Refused(
+            Reason.INVALID,
+            f"{where} leaves a gap, or comes twice: {new.count} chunks are there, chunk {new.count} is the next one",
+        )
+    if part is not None and part.seal is not None:
+        raise Refused(Reason.INVALID, f"{where} comes after the part's seal, at {part.seal.chunks} chunks")
+    if new.chunks and new.chunks[-1].seal is not None:
+        raise Refused(Reason.INVALID, f"{where} comes after the part's seal")
+    return True
+
+
+def check_seal(part_id: str, said: Seal, found: Seal) -> None:
+    """Raises Refused INVALID: a seal that does not tell what the part holds."""
+    if said != found:
+        raise Refused(
+            Reason.INVALID,
+            f"the seal of part {part_id} says {_words(said)}, and it holds {_words(found)}: it was not sealed",
+        )
+
+
+def _words(seal: Seal) -> str:
+    return f"{seal.chunks} chunks, {seal.rows} messages, {seal.bytes} bytes, CRC {seal.crc:08x}"

@@ -1,0 +1,351 @@
+"""The records of staged transactions (docs/formats/staging.md): made, and read again after a start.
+
+Queue 0 of rmq_sys_METAQ_STAGE holds CHUNK and SEAL records, queue 0 of rmq_sys_METAQ_TXN DECIDE, DONE, FINISHED, FORGET and
+CHECKPOINT records. All are ordinary records. One that stands for an older one, whose file was to go, names it in
+PREPAREDTRANSACTIONOFFSET; so does each message that was made of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from metaq.broker.log.records import index_keys, put_record
+from metaq.broker.requests import Stage
+from metaq.errors import BadRequest, Reason, Refused
+from metaq.model import properties as props
+from metaq.model.message import StoredMessage, SysFlag
+from metaq.model.topics.system import STAGE_TOPIC, TXN_TOPIC
+from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Seal
+from metaq.store.log.writer import PutRecord
+from metaq.store.reads.outline import Outline
+from metaq.wire.record import (
+    BATCH_HEAD,
+    HOST_V4,
+    HOST_V6,
+    RECORD_BYTES_MIN,
+    batch_place,
+    copy_mark,
+    decode_batch,
+    tags_code,
+)
+
+CHUNK, SEAL = "chunk", "seal"
+DECIDE, DONE, FINISHED, FORGET, CHECKPOINT = "decide", "done", "finished", "forget", "checkpoint"
+"""The kinds of records, which are their tags."""
+
+TX: Final = "METAQ_TX"
+PART: Final = "METAQ_PART"
+NUMBER: Final = "METAQ_CHUNK"
+LIFE: Final = "METAQ_LIFE"
+ROWS: Final = "METAQ_ROWS"
+SEALED: Final = "METAQ_SEAL"
+SINCE: Final = "METAQ_SINCE"
+"""Of a record that was written anew: when the first one was stored, milliseconds."""
+LEARNED: Final = "METAQ_LEARNED"
+MISSING: Final = "METAQ_MISSING"
+"""Of a participant's commit: the parts, with blanks between, that the manifest says are here and were not."""
+_MISSING_MAX: Final = 100
+PROGRESS: Final = "METAQ_DONE"
+"""Of a decision that was written anew: `1`, its parts here are done; `2`, everywhere."""
+
+FORBIDDEN: Final = (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC)
+"""Messages with one of these are stored elsewhere or not as they come: a staged message cannot be."""
+FORBIDDEN_BYTES: Final = tuple(name.encode() for name in FORBIDDEN)
+FORBIDDEN_RETRIES: Final = tuple(name.encode() for name in FORBIDDEN if name != props.RETRY_TOPIC)
+"""The same of messages for retry topics, each of which says where it comes from."""
+_CHUNK_HEAD: Final = f"{props.TAGS}\x01{CHUNK}\x02{TX}\x01"
+_CHUNK_CODE: Final = tags_code(CHUNK)
+_DECIDE_HEAD: Final = f"{props.TAGS}\x01{DECIDE}\x02{props.KEYS}\x01"
+_DECIDE_CODE: Final = tags_code(DECIDE)
+_BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
+RECORD_BYTES_MORE: Final = RECORD_BYTES_MIN + 2 * (HOST_V6 - HOST_V4)
+"""Of a record beside body, topic and properties, at most."""
+
+
+class Staging(Struct, frozen=True):
+    """A CHUNK or SEAL record."""
+
+    transaction: str
+    part: str
+    number: int
+    """Of a seal: of the part's last chunk."""
+    rows: int
+    topic: str
+    queue_id: int
+    lifetime: Lifetime
+    seconds: int
+    since_ms: int
+    is_seal: bool
+    seal: Seal | None
+    log_offset: int
+    crc: int
+    body_bytes: int
+
+
+class Names(Struct, frozen=True):
+    """What a FORGET record drops."""
+
+    transaction: str = ""
+    row: str = ""
+
+
+class Checkpoint(Struct, frozen=True):
+    """Where a start reads on: queue offsets in the two topics."""
+
+    stage: int
+    txn: int
+
+
+def entries_of(body: bytes) -> list[tuple[int, bytes, bytes]]:
+    """(flag, body, property text) of each message of a chunk. Raises Refused ILLEGAL_MESSAGE: it is no batch."""
+    try:
+        return decode_batch(body)
+    except BadRequest as error:
+        raise Refused(Reason.ILLEGAL_MESSAGE, f"a chunk is no batch: {error}") from error
+
+
+def single_body_bytes(body: bytes) -> int | None:
+    """How large the body of a chunk's only message is; None: it has several, or is no batch."""
+    try:
+        _, to_middle, size = batch_place(body, 0, 0)
+    except BadRequest:
+        return None
+    return to_middle - BATCH_HEAD.size if size == len(body) else None
+
+
+def check_entry(
+    where: str, number: int, text: bytes, more: int, forbidden: tuple[bytes, ...] = FORBIDDEN_BYTES
+) -> None:
+    """Raises Refused ILLEGAL_MESSAGE: the message cannot be staged. `more`: bytes of properties that the broker adds."""
+    if len(text) + more > props.PROPERTIES_BYTES_MAX:
+        raise Refused(
+            Reason.ILLEGAL_MESSAGE,
+            f"message {number} of a chunk for {where} has {len(text)} bytes of properties, the limit is "
+            f"{props.PROPERTIES_BYTES_MAX - more}",
+        )
+    for name in forbidden:
+        if name in text and name.decode() in props.parse(text.decode("utf-8", "replace")):
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE,
+                f"message {number} of a chunk for {where} has the property {name.decode()}: no staged message may",
+            )
+
+
+# ------------------------------------------------------------------ made
+
+
+def life_text(lifetime: Lifetime, seconds: int) -> str:
+    """`a86400`, `c` or `p`."""
+    return f"{lifetime.value}{seconds}" if lifetime is Lifetime.AGE else lifetime.value
+
+
+def seal_text(seal: Seal) -> str:
+    return f"{seal.chunks} {seal.rows} {seal.bytes} {seal.crc}"
+
+
+class ChunkName(Struct, frozen=True):
+    """Which chunk a record of rmq_sys_METAQ_STAGE is, or which one a part ends with."""
+
+    transaction: str
+    part: str
+    number: int
+    rows: int
+    topic: str
+    queue_id: int
+    life: str
+    """See `life_text`."""
+
+
+def stage_record(
+    kind: str, name: ChunkName, seal: Seal | None, body: bytes, born_ms: int, born_host: bytes
+) -> PutRecord:
+    """A CHUNK or SEAL record."""
+    pairs = {
+        props.TAGS: kind, TX: name.transaction, PART: name.part, NUMBER: str(name.number), ROWS: str(name.rows),
+        props.REAL_TOPIC: name.topic, props.REAL_QUEUE_ID: str(name.queue_id), LIFE: name.life,
+    }  # fmt: skip
+    if seal is not None:
+        pairs[SEALED] = seal_text(seal)
+    return put_record(STAGE_TOPIC, 0, body, pairs, flag=0, sys_flag=0, born_ms=born_ms, born_host=born_host)
+
+
+def chunk_record(stage: Stage, chunk: Chunk, rows: int, life: str) -> PutRecord:
+    """What `stage_record` makes of a chunk that comes, its text written at once: there are thousands a second."""
+    text = (
+        f"{_CHUNK_HEAD}{stage.transaction}\x02{PART}\x01{chunk.part}\x02{NUMBER}\x01{chunk.number}\x02{ROWS}\x01{rows}\x02"
+        f"{props.REAL_TOPIC}\x01{chunk.topic}\x02{props.REAL_QUEUE_ID}\x01{chunk.queue_id}\x02{LIFE}\x01{life}"
+    )
+    if chunk.seal is not None:
+        text = f"{text}\x02{SEALED}\x01{seal_text(chunk.seal)}"
+    return PutRecord(
+        STAGE_TOPIC, 0, chunk.body, text.encode(), 0, _BORN_V6 if len(stage.born_host) == HOST_V6 else 0, stage.born_ms,
+        stage.born_host, tags_code=_CHUNK_CODE, is_judged=True,
+    )  # fmt: skip
+
+
+def renewed(chunk: StoredMessage, life: str, since_ms: int, seal: Seal | None) -> PutRecord:
+    """A CHUNK record written anew. `seal`: of the part, if it ends with this chunk."""
+    pairs = {**chunk.properties, LIFE: life, SINCE: str(since_ms)}
+    if seal is not None:
+        pairs[SEALED] = seal_text(seal)
+    return put_record(
+        STAGE_TOPIC, 0, chunk.body, pairs, flag=0, sys_flag=0, born_ms=chunk.born_ms, born_host=chunk.born_host_raw,
+        copy_of=chunk.log_offset,
+    )  # fmt: skip
+
+
+def decide_record(
+    decision: Decision,
+    now_ms: int,
+    host: bytes,
+    *,
+    learned: bool = False,
+    progress: str = "",
+    missing: Sequence[str] = (),
+    copy_of: int | None = None,
+) -> PutRecord:
+    """The record of a decision, found by its transaction's id as long as the log holds it."""
+    if copy_of is None and not learned and not progress:
+        text = f"{_DECIDE_HEAD}{decision.transaction}"
+        return PutRecord(
+            TXN_TOPIC, 0, msgspec.json.encode(decision), text.encode(), 0, _BORN_V6 if len(host) == HOST_V6 else 0, now_ms,
+            host, tags_code=_DECIDE_CODE, keys=(f"{TXN_TOPIC}#{decision.transaction}".encode(),),
+        )  # fmt: skip
+    pairs = {props.TAGS: DECIDE, props.KEYS: decision.transaction}
+    if learned:
+        pairs[LEARNED] = "1"
+    if progress:
+        pairs[PROGRESS] = progress
+    if missing:  # the broker's log names them all
+        pairs[MISSING] = " ".join(missing[:_MISSING_MAX])
+    return _txn(pairs, msgspec.json.encode(decision), now_ms, host, copy_of)
+
+
+def done_record(kind: str, transactions: Sequence[str], now_ms: int, host: bytes) -> PutRecord:
+    """Nothing of these transactions is left to do here (DONE), or anywhere (FINISHED)."""
+    return _txn({props.TAGS: kind}, msgspec.json.encode(list(transactions)), now_ms, host)
+
+
+def forget_record(names: Names, now_ms: int, host: bytes) -> PutRecord:
+    return _txn({props.TAGS: FORGET}, msgspec.json.encode(names), now_ms, host)
+
+
+def checkpoint_record(place: Checkpoint, now_ms: int, host: bytes) -> PutRecord:
+    return _txn({props.TAGS: CHECKPOINT}, msgspec.json.encode(place), now_ms, host)
+
+
+def _txn(pairs: Mapping[str, str], body: bytes, now_ms: int, host: bytes, copy_of: int | None = None) -> PutRecord:
+    return put_record(TXN_TOPIC, 0, body, pairs, flag=0, sys_flag=0, born_ms=now_ms, born_host=host, copy_of=copy_of)
+
+
+def copies_of(
+    entries: Sequence[tuple[int, bytes, bytes]],
+    topic: str,
+    queue_id: int,
+    chunk: int,
+    cluster: str,
+    born: tuple[int, bytes],
+) -> list[PutRecord]:
+    """The messages of a chunk as consumers get them. `chunk`: LogOffset of its record; `born`: time (ms) and host."""
+    born_ms, born_host = born
+    v6 = int(SysFlag.BORN_HOST_V6) if len(born_host) == HOST_V6 else 0
+    mark, records = copy_mark(chunk), []
+    for flag, body, text in entries:
+        pairs = props.parse(text.decode("utf-8", "replace"))
+        pairs[props.CLUSTER] = cluster
+        records.append(
+            PutRecord(
+                topic=topic,
+                queue_id=queue_id,
+                body=body,
+                properties=props.join(pairs).encode(),
+                flag=flag,
+                sys_flag=v6,
+                born_ms=born_ms,
+                born_host=born_host,
+                prepared_offset=mark,
+                tags_code=tags_code(pairs.get(props.TAGS)),
+                keys=index_keys(topic, pairs),
+            )
+        )
+    return records
+
+
+# ------------------------------------------------------------------ read
+
+
+def kind_of(record: Outline) -> str:
+    """The record's tag."""
+    return props.parse(record.properties.decode("utf-8", "replace")).get(props.TAGS, "")
+
+
+def read_staging(record: Outline) -> Staging | None:
+    """What a record of rmq_sys_METAQ_STAGE says; None: nothing that can be understood."""
+    pairs = props.parse(record.properties.decode("utf-8", "replace"))
+    kind, life = pairs.get(props.TAGS), pairs.get(LIFE, "")
+    try:
+        lifetime = Lifetime(life[:1])
+        seconds = int(life[1:]) if lifetime is Lifetime.AGE else 0
+        return Staging(
+            transaction=pairs[TX],
+            part=pairs[PART],
+            number=int(pairs[NUMBER]),
+            rows=int(pairs[ROWS]),
+            topic=pairs[props.REAL_TOPIC],
+            queue_id=int(pairs[props.REAL_QUEUE_ID]),
+            lifetime=lifetime,
+            seconds=seconds,
+            since_ms=int(pairs.get(SINCE, record.store_ms)),
+            is_seal=kind == SEAL,
+            seal=_seal_of(pairs[SEALED]) if SEALED in pairs else None,
+            log_offset=record.log_offset,
+            crc=record.crc,
+            body_bytes=record.body_bytes,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _seal_of(text: str) -> Seal:
+    chunks, rows, size, crc = map(int, text.split(" "))
+    return Seal(chunks, rows, size, crc)
+
+
+def read_decision(body: bytes) -> Decision | None:
+    """The decision in a DECIDE record; None: it cannot be understood."""
+    try:
+        return _decision.decode(body)
+    except msgspec.MsgspecError:
+        return None
+
+
+def read_names(body: bytes) -> list[str]:
+    """The transactions in a DONE or FINISHED record."""
+    try:
+        return _list.decode(body)
+    except msgspec.MsgspecError:
+        return []
+
+
+def read_forgotten(body: bytes) -> Names:
+    try:
+        return _names.decode(body)
+    except msgspec.MsgspecError:
+        return Names()
+
+
+def read_checkpoint(body: bytes) -> Checkpoint | None:
+    try:
+        return _checkpoint.decode(body)
+    except msgspec.MsgspecError:
+        return None
+
+
+_decision = msgspec.json.Decoder(Decision)
+_list = msgspec.json.Decoder(list[str])
+_names = msgspec.json.Decoder(Names)
+_checkpoint = msgspec.json.Decoder(Checkpoint)

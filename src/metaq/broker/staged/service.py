@@ -1,0 +1,703 @@
+"""Staged transactions: several messages in several queues, all or none (docs/formats/staging.md).
+
+Chunks wait in the log, unseen. One decision, at the broker that the transaction's id names, is the commit or the rollback: the
+first one stands, and whoever decides again is told it. What is committed is applied at once if it is little, else in
+bounded steps; the other brokers with parts learn of it from the client, from the coordinator, or by asking.
+
+All of it is derived from the log (`metaq.broker.staged.recovery`); nothing else is kept.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from msgspec import structs
+
+from metaq.broker.channel import Channel
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.log.admit import GateTable
+from metaq.broker.log.appender import Appender
+from metaq.broker.requests import Apply, Decide, SealPart, Stage
+from metaq.broker.staged.admission import Admission
+from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier
+from metaq.broker.staged.at_once import AtOnce
+from metaq.broker.staged.decisions import Decisions
+from metaq.broker.staged.ends import Ends
+from metaq.broker.staged.judgement import ENDS, PHASES, check_manifest, decision_for, state_of
+from metaq.broker.staged.parts import Staged as StagedTable
+from metaq.broker.staged.parts import Transaction, check_seal
+from metaq.broker.staged.peers import ALONE, Peers
+from metaq.broker.staged.reading import ChunkReader
+from metaq.broker.staged.records import (
+    DONE,
+    FINISHED,
+    SEAL,
+    ChunkName,
+    Names,
+    decide_record,
+    done_record,
+    forget_record,
+    life_text,
+    stage_record,
+)
+from metaq.broker.staged.recovery import Recovery
+from metaq.broker.staged.remote import Remote
+from metaq.broker.staged.retention import Retention
+from metaq.broker.transactions.checks import TURN_SECONDS, ReadCold
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.transactions.staging import (
+    Chunk,
+    Decided,
+    Decision,
+    Lifetime,
+    Outcome,
+    Phase,
+    RowState,
+    Staged,
+    TransactionState,
+    check_part,
+    check_row,
+    coordinator_of,
+)
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 0.1
+DONE_MAX: Final = 256
+"""So many transactions that are done are written down before their tick."""
+LISTED_MAX: Final = 1000
+LISTED_PARTS_MAX: Final = 10_000
+"""Parts, held here or named by a decision, of the transactions in one answer."""
+
+
+class StagingService:
+    """The staged transactions of one broker."""
+
+    what = "staged transactions"
+
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        appender: Appender,
+        gates: GateTable,
+        read_cold: ReadCold,
+        peers: Peers = ALONE,
+        authorise: Authorise = everybody,
+    ) -> None:
+        self._environment, self._store, self._clock = environment, environment.store, environment.clock
+        self._appender, self._authorise, self._name = appender, authorise, environment.name
+        self._table = StagedTable(environment.options)
+        self._decisions = Decisions(environment)
+        self.stopwatch = environment.clock.monotonic
+        """What turns are measured with, in seconds."""
+        self._done: dict[str, Transaction] = {}
+        """Commits of which nothing remains here, or anywhere: to be written down."""
+        self._ends = Ends(environment.clock, self._table, self._end)
+        self._told = RateLimitedLog(log, environment.clock)
+        chunks = ChunkReader(environment, read_cold)
+        self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._applied)
+        self._admission = Admission(environment, tables, appender, self._table, authorise)
+        self._remote = Remote(environment.clock, peers, self._table, self, appender.is_kept)
+        self._recover()
+        self._retention = Retention(
+            environment, appender, self._table, self._decisions, self._applier, chunks, self._write_done
+        )
+        self._at_once = AtOnce(environment, appender, gates, self._admission, self._table, self._retention.added)
+
+    def _recover(self) -> None:
+        recovery = Recovery(self._store, self._name, self._table, self._decisions)
+        recovery.run()
+        for transaction in recovery.commits:
+            self._applier.add_first(transaction)
+            if not transaction.remaining:
+                self._applied(transaction)
+        for transaction in self._table:
+            if transaction.final:
+                self._remote.remind(transaction, 0.0)
+                continue
+            if transaction.coordinator != self._name:
+                self._remote.follow(transaction, 0.0)
+            if transaction.decision is None and transaction.lifetime is Lifetime.CONNECTION:
+                self._ends.soon(transaction)
+            self._ends.watch(transaction)
+        if count := len(self._table.table):
+            log.info(
+                "%d staged transactions with %d bytes in %d parts go on", count, self._table.bytes, self._table.parts
+            )
+
+    # ------------------------------------------------------------------ staging
+
+    def stage(self, stage: Stage, who: Identity, channel: Channel | None = None) -> Staged:
+        """Take chunks, and decide if the request says so. What is there already is answered as done.
+
+        A transaction that is decided takes nothing more: the answer has the decision. `channel`: whose end rolls back a
+        transaction with Lifetime.CONNECTION.
+
+        Raises Refused: INVALID (ids, chunk numbers, other content, seals, queues), NO_TOPIC, NO_PERMISSION,
+        ILLEGAL_MESSAGE, BUSY (a limit), or as `Appender.put`: none of the chunks was stored, or only some, and the same
+        request goes on with the others. Saving while topics are being made or deleted.
+        """
+        name = stage.transaction
+        coordinator = coordinator_of(name)
+        if stage.decide is not None and stage.decide.transaction != name:
+            raise Refused(
+                Reason.INVALID, f"a request for transaction {name} decides {stage.decide.transaction[:230]!r}"
+            )
+        transaction = self._table.get(name)
+        decision = transaction.decision if transaction is not None else self._decisions.recent(name)
+        if decision is not None and decision.outcome is not Outcome.PREPARED:
+            return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
+        peer = who.name or (channel.remote if channel is not None else who.address)
+        if decision is None and transaction is None and stage.decide is not None and coordinator == self._name:
+            made = self._stage_at_once(stage, stage.decide, peer, channel)
+            if made is not None:
+                return made
+        fresh = self._admission.admit(stage, transaction, who, peer)
+        if fresh:
+            if decision is not None:
+                raise Refused(Reason.INVALID, f"the transaction {name} is prepared: it takes no more chunks")
+            if transaction is None:
+                transaction = self._new(stage, coordinator, peer, channel)
+            self._admission.store(stage, transaction, fresh, self._added)
+        self._seal_repeated(stage, who)
+        if stage.decide is None:
+            return Staged()
+        decided = self.decide(stage.decide, who)
+        return Staged(decided.decision, decided.first, decided.remaining)
+
+    def _stage_at_once(self, stage: Stage, decide: Decide, peer: str, channel: Channel | None) -> Staged | None:
+        """A transaction that comes as one request and can be applied now; None: take it step by step."""
+        if self._authorise is not everybody or self._applier.waits:
+            return None
+        facts = self._at_once.judge(stage, decide)
+        if facts is None or self._decisions.find(stage.transaction) is not None:
+            return None
+        transaction = self._new(stage, self._name, peer, channel)
+        try:
+            self._at_once.run(stage, transaction, facts)
+        finally:
+            if transaction.decision is None:
+                if transaction.parts:
+                    self._ends.watch(transaction)
+            elif transaction.remaining:
+                self._applier.add(transaction)
+                self._applier.run(transaction, AT_ONCE_BYTES)
+            else:
+                self._applied(transaction)
+        return Staged(transaction.decision, first=True, remaining=transaction.remaining)
+
+    def _new(self, stage: Stage, coordinator: str, peer: str, channel: Channel | None) -> Transaction:
+        """A transaction that gets its first chunk now. It counts once that is stored."""
+        seconds_max, seconds = self._environment.options.staged_seconds_max, stage.seconds
+        return Transaction(
+            stage.transaction,
+            coordinator,
+            lifetime=stage.lifetime,
+            seconds=min(seconds, seconds_max) if seconds > 0 else seconds_max,
+            since_ms=self._clock.now_ms(),
+            peer=peer,
+            channel=channel if stage.lifetime is Lifetime.CONNECTION else None,
+        )
+
+    def _added(self, transaction: Transaction, place: int) -> None:
+        """A chunk of it is stored at this LogOffset, and will be entered."""
+        if self._table.get(transaction.id) is None:
+            self._retention.added(place, transaction.id)
+            self._table.add(transaction)
+            self._ends.watch(transaction)
+            if transaction.coordinator != self._name:
+                self._remote.follow(transaction)
+        elif not transaction.parts:  # those that it had were damaged
+            self._retention.added(place, transaction.id)
+
+    def _seal_repeated(self, stage: Stage, who: Identity) -> None:
+        """A seal that came with a chunk that was there already, without it."""
+        transaction = self._table.get(stage.transaction)
+        for chunk in stage.chunks:
+            part = transaction.parts.get(chunk.part) if transaction else None
+            if chunk.seal is not None and part is not None and part.seal != chunk.seal:
+                self.seal(SealPart(transaction=stage.transaction, part=chunk.part, seal=chunk.seal), who)
+
+    def check(self, chunk: Chunk) -> None:
+        """Raises Refused ILLEGAL_MESSAGE: its messages could never be staged, whatever else there is."""
+        self._admission.check(chunk)
+
+    def seal(self, seal: SealPart, who: Identity) -> None:
+        """End a part. What is decided needs no seal any more, and what is sealed so already is.
+
+        Raises Refused: NOT_FOUND (no such part), INVALID (it holds something else), or as `Appender.put`.
+        """
+        coordinator_of(seal.transaction)
+        check_part(seal.part)
+        transaction = self._table.get(seal.transaction)
+        if (transaction is not None and transaction.final) or (
+            transaction is None and self._decisions.recent(seal.transaction) is not None
+        ):
+            return
+        part = transaction.parts.get(seal.part) if transaction is not None else None
+        if transaction is None or part is None:
+            raise Refused(
+                Reason.NOT_FOUND, f"there is no part {seal.part} of transaction {seal.transaction} at this broker"
+            )
+        self._authorise(who, Action.PUBLISH, part.topic)
+        check_seal(seal.part, seal.seal, part.holds)
+        if part.seal == seal.seal:
+            return
+        life = life_text(transaction.lifetime, transaction.seconds)
+        name = ChunkName(transaction.id, part.part, part.chunks - 1, part.counts[-1], part.topic, part.queue_id, life)
+        record = stage_record(SEAL, name, seal.seal, b"{}", self._clock.now_ms(), self._environment.store_host)
+        part.seal_place = self._appender.put([record]).log_offset
+        part.seal = seal.seal
+
+    # ------------------------------------------------------------------ deciding
+
+    def decide(self, decide: Decide, who: Identity | None) -> Decided:
+        """Commit, roll back or prepare a transaction of which this broker is the coordinator. The first end stands.
+
+        who: None for the broker itself, of what was allowed when it was staged.
+
+        Raises Refused: INVALID (not the coordinator, a manifest that names what is not so), NOT_FOUND (a part of the manifest that
+        is not here), STALE (the row has gone on), BUSY (the row's last transaction is not finished everywhere yet),
+        NO_PERMISSION, or as `Appender.put`: nothing has changed.
+        """
+        name = decide.transaction
+        coordinator = coordinator_of(name)
+        if coordinator != self._name:
+            raise Refused(
+                Reason.INVALID,
+                f"the transaction {name} is decided by the broker {coordinator}, this one is {self._name}",
+            )
+        transaction = self._table.get(name)
+        made = self._made(name, transaction)
+        over = made is not None and made.outcome is not Outcome.PREPARED
+        if made is not None and over and (made.outcome is Outcome.COMMIT or not decide.row):
+            return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
+        wanted = decision_for(decide, None if over else made, self._clock.now_ms())
+        if who is not None:
+            self._authorise_all(who, wanted, transaction)
+        if wanted.row and (stands := self._row_stands(wanted, transaction, made)) is not None:
+            return stands
+        if made is not None and over:
+            return Decided(made, first=False)
+        if wanted.outcome is not Outcome.ROLLBACK:
+            check_manifest(wanted, self._name, transaction)
+        if made is not None and wanted.outcome is Outcome.PREPARED:
+            return Decided(made, first=False)
+        if wanted.outcome is not Outcome.ROLLBACK:
+            self._table.check_named(wanted, transaction)
+            if transaction is None:
+                self._table.check_count()
+        return self._decide(wanted, transaction)
+
+    def _made(self, name: str, transaction: Transaction | None) -> Decision | None:
+        """The decision that there is already; of a transaction that is over, as long as the log holds it."""
+        if transaction is not None and transaction.decision is not None:
+            return transaction.decision
+        found = self._decisions.find(name)
+        if found is not None and transaction is not None:
+            self._drop_late(transaction)
+        return found[0] if found else None
+
+    def _drop_late(self, transaction: Transaction) -> None:
+        """What is here came after the transaction's end: a request that was sent again, and took long."""
+        self._table.drop(transaction)
+        self._ends.over(transaction)
+
+    def _authorise_all(self, who: Identity, wanted: Decision, transaction: Transaction | None) -> None:
+        if self._authorise is not everybody:
+            topics = {part.topic for part in wanted.parts}
+            topics.update(part.topic for part in (transaction.parts.values() if transaction else ()))
+            for topic in sorted(topics):
+                self._authorise(who, Action.PUBLISH, topic)
+
+    def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
+        """What stands instead, because another transaction has brought the row to this sequence number; None: none has.
+
+        Raises Refused: STALE, BUSY, INVALID.
+        """
+        row = self._decisions.rows.get(wanted.row)
+        if row is None:
+            self._decisions.check_row(wanted.row)
+            return None
+        last = self._table.get(row.transaction)
+        if wanted.sequence == row.sequence:
+            if last is not None:
+                self._applier.run(last, AT_ONCE_BYTES)
+            decision = last.decision if last is not None else self._decisions.at(row.place)
+            if decision is None:
+                decision = Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
+            if row.transaction == wanted.transaction:  # it is over, so long ago that nothing else is known
+                if transaction is not None:
+                    self._drop_late(transaction)
+            elif made is None or made.outcome is Outcome.PREPARED:  # its parts, here and elsewhere, are for nothing
+                self._decide(Decision(wanted.transaction, Outcome.ROLLBACK, decided_ms=wanted.decided_ms), transaction)
+            return Decided(decision, first=False, remaining=last.remaining if last is not None else 0)
+        if made is not None and made.outcome is Outcome.ROLLBACK:
+            return None
+        if wanted.sequence < row.sequence:
+            raise Refused(
+                Reason.STALE,
+                f"the row {wanted.row} is at {row.sequence}, and transaction {wanted.transaction} is for {wanted.sequence}: "
+                "another writer of the same name has gone on; roll it back",
+            )
+        if last is not None and (last.remaining or last.unconfirmed):
+            self._applier.run(last, AT_ONCE_BYTES)
+            if last.remaining or last.unconfirmed:
+                raise Refused(
+                    Reason.BUSY,
+                    f"the row {wanted.row} goes on once its transaction {last.id} is finished: {last.remaining} chunks "
+                    f"remain here, unconfirmed: {', '.join(last.unconfirmed) or 'none'}; apply it, and try again",
+                )
+        return None
+
+    def _decide(self, decision: Decision, transaction: Transaction | None, *, learned: bool = False) -> Decided:
+        """Store a decision, then act on it. Raises Refused: nothing has changed."""
+        missing = self._missing(decision, transaction) if decision.outcome is Outcome.COMMIT else ()
+        record = decide_record(
+            decision, self._clock.now_ms(), self._environment.store_host, learned=learned, missing=missing
+        )
+        place = self._appender.put([record]).log_offset
+        if decision.outcome is not Outcome.ROLLBACK:
+            self._retention.added(place, decision.transaction)
+        if transaction is None:
+            transaction = Transaction(decision.transaction, coordinator_of(decision.transaction))
+            if decision.outcome is not Outcome.ROLLBACK:
+                self._table.add(transaction)
+        self._table.decided(transaction, decision, place)
+        transaction.missing = missing
+        if decision.outcome is Outcome.COMMIT:
+            self._commit(transaction, decision, learned=learned)
+        elif decision.outcome is Outcome.ROLLBACK:
+            self._over(transaction)
+        return Decided(decision, first=True, remaining=transaction.remaining)
+
+    def _commit(self, transaction: Transaction, decision: Decision, *, learned: bool) -> None:
+        named = {part.part: part for part in decision.parts if part.broker == self._name}
+        for part_id, part in list(transaction.parts.items()):
+            if part_id not in named or not part.fits(named[part_id]):
+                self._table.drop_part(transaction, part_id)
+        if transaction.missing:
+            log.error(
+                "transaction %s is committed, and its parts %s are not here: they were never staged, or are lost",
+                transaction.id,
+                ", ".join(transaction.missing),
+            )
+        if not learned:
+            transaction.unconfirmed = tuple(sorted({part.broker for part in decision.parts} - {self._name}))
+            self._decisions.move_row(decision, transaction.place)
+            if decision.row:
+                self._retention.added(transaction.place, decision.row)
+            self._remote.remind(transaction)
+        if not transaction.parts:
+            self._applied(transaction)
+        self._applier.add(transaction)
+        if transaction.bytes <= AT_ONCE_BYTES:
+            self._applier.run(transaction, AT_ONCE_BYTES)
+
+    def _missing(self, decision: Decision, transaction: Transaction | None) -> tuple[str, ...]:
+        """Parts that the manifest says are here, and are not, or are others."""
+        parts = transaction.parts if transaction is not None else {}
+        here = (part for part in decision.parts if part.broker == self._name)
+        return tuple(named.part for named in here if (part := parts.get(named.part)) is None or not part.fits(named))
+
+    def _over(self, transaction: Transaction) -> None:
+        """Nothing is left to do for it."""
+        self._table.drop(transaction)
+        self._ends.over(transaction)
+        if transaction.place >= 0:
+            self._decisions.ended(transaction.id, transaction.place)
+
+    # ------------------------------------------------------------------ applying
+
+    def apply(self, apply: Apply, who: Identity) -> TransactionState:
+        """Apply for a bounded time what is committed, and tell what remains.
+
+        At a participant the request brings the coordinator's decision, which is stored first.
+
+        Raises Refused: INVALID (another decision is known here), NO_PERMISSION, or as `Appender.put`.
+        """
+        name, decision = apply.transaction, apply.decision
+        own = coordinator_of(name) == self._name
+        transaction = self._table.get(name)
+        if decision is not None:
+            self._check_brought(name, decision, transaction, who)
+            if not own and transaction is not None and not transaction.final:
+                self.learn(decision)
+            elif not own and transaction is None and self._decisions.find(name) is None:
+                return self._absent(decision)
+        made = self._made(name, transaction)
+        if decision is not None and made is not None and {made.outcome, decision.outcome} == ENDS:
+            raise Refused(
+                Reason.INVALID,
+                f"the request says that transaction {name} ended with {decision.outcome.value}, and here it ended with "
+                f"{made.outcome.value}: ask its coordinator",
+            )
+        if transaction is not None and transaction.committed:
+            if own and apply.confirmed and transaction.decision is not None:
+                self._authorise_all(who, transaction.decision, transaction)
+                for broker in apply.confirmed:
+                    self.confirmed(transaction, broker, ())
+            self._applier.run(transaction, AT_ONCE_BYTES)
+        return self.state(name)
+
+    def _check_brought(self, name: str, decision: Decision, transaction: Transaction | None, who: Identity) -> None:
+        if decision.transaction != name:
+            raise Refused(
+                Reason.INVALID,
+                f"a request for transaction {name} brings the decision of {decision.transaction[:230]!r}",
+            )
+        here = tuple(part for part in decision.parts if part.broker == self._name)
+        for part in here:
+            check_part(part.part)
+        self._authorise_all(who, structs.replace(decision, parts=here), transaction)
+
+    def _absent(self, decision: Decision) -> TransactionState:
+        """What a participant says of a transaction of which it has nothing."""
+        here = tuple(part.part for part in decision.parts if part.broker == self._name)
+        if decision.outcome is not Outcome.COMMIT:
+            here = ()
+        elif here:
+            self._told.error(
+                ("missing", decision.transaction), "transaction %s is committed, and its parts %s are not here: they were never "
+                "staged, or are lost", decision.transaction, ", ".join(here),
+            )  # fmt: skip
+        return TransactionState(decision.transaction, PHASES[decision.outcome], decision, missing=here)
+
+    def learn(self, decision: Decision) -> None:
+        """The coordinator of a transaction has decided. Raises Refused: it cannot be stored now."""
+        transaction = self._table.get(decision.transaction)
+        if transaction is None or transaction.final or transaction.coordinator == self._name:
+            return
+        if self._decisions.find(decision.transaction) is not None:
+            self._drop_late(transaction)
+            return
+        if decision.outcome is Outcome.PREPARED and transaction.decision is not None:
+            return
+        self._decide(decision, transaction, learned=True)
+
+    def confirmed(self, transaction: Transaction, broker: str, missing: tuple[str, ...]) -> None:
+        """A participant has applied a commit, as far as it has the parts."""
+        if broker not in transaction.unconfirmed:
+            return
+        if missing:
+            log.error(
+                "transaction %s is committed, and the broker %s does not have its parts %s: they were never staged, or are lost",
+                transaction.id,
+                broker,
+                ", ".join(missing),
+            )
+        transaction.unconfirmed = tuple(other for other in transaction.unconfirmed if other != broker)
+        if not transaction.unconfirmed and not transaction.remaining:
+            self._done[transaction.id] = transaction
+
+    def _applied(self, transaction: Transaction) -> None:
+        """Nothing of a commit remains here."""
+        self._done[transaction.id] = transaction
+        if len(self._done) >= DONE_MAX:
+            self._write_done()
+
+    def _write_done(self) -> None:
+        """Write down which commits are done. What cannot be written now is written later."""
+        if not self._done:
+            return
+        done = list(self._done.values())
+        finished = [tx for tx in done if not tx.unconfirmed and self._has_others(tx)]
+        only_here = [tx for tx in done if tx.unconfirmed or not self._has_others(tx)]
+        try:
+            for kind, some in ((DONE, only_here), (FINISHED, finished)):
+                for start in range(0, len(some), DONE_MAX):
+                    part = some[start : start + DONE_MAX]
+                    names = [tx.id for tx in part]
+                    self._appender.put(
+                        [done_record(kind, names, self._clock.now_ms(), self._environment.store_host)], carrying=True
+                    )
+                    for tx in part:
+                        self._is_done(tx)
+        except Refused as error:  # nothing else must wait for it
+            self._told.warning(
+                "done", "%d transactions are applied, and are to be marked so: %s", len(self._done), error
+            )
+
+    def _has_others(self, transaction: Transaction) -> bool:
+        decision = transaction.decision
+        return (
+            transaction.coordinator == self._name
+            and decision is not None
+            and any(part.broker != self._name for part in decision.parts)
+        )
+
+    def _is_done(self, transaction: Transaction) -> None:
+        self._done.pop(transaction.id, None)
+        transaction.applied = True
+        if not transaction.unconfirmed:
+            self._over(transaction)
+            return
+        for part in list(transaction.parts):
+            self._table.drop_part(transaction, part)
+
+    # ------------------------------------------------------------------ ends that nobody asks for
+
+    def settle(self, name: str) -> Decided:
+        """Roll a transaction back unless it is decided or prepared: for participants, and for what has expired.
+
+        Raises Refused: INVALID (not the coordinator), or as `Appender.put`.
+        """
+        if (coordinator := coordinator_of(name)) != self._name:
+            raise Refused(
+                Reason.INVALID,
+                f"the transaction {name} is decided by the broker {coordinator}, this one is {self._name}",
+            )
+        transaction = self._table.get(name)
+        made = self._made(name, transaction)
+        if made is not None:
+            return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
+        return self._decide(Decision(name, Outcome.ROLLBACK, decided_ms=self._clock.now_ms()), transaction)
+
+    def _end(self, transaction: Transaction) -> None:
+        """Roll it back, or have its coordinator do it."""
+        if transaction.coordinator == self._name:
+            self.settle(transaction.id)
+        else:
+            self._remote.settle(transaction)
+
+    def closed(self, channel: Channel) -> None:
+        """A connection has ended: what was to last as long is rolled back."""
+        self._ends.closed(channel)
+
+    # ------------------------------------------------------------------ questions
+
+    def state(self, name: str) -> TransactionState:
+        """What is known of a transaction. Raises Refused INVALID: this is no id of one."""
+        coordinator_of(name)
+        transaction = self._table.get(name)
+        if transaction is None or transaction.decision is None:
+            found = self._decisions.find(name)
+            if found is None:
+                return TransactionState(name, Phase.UNKNOWN) if transaction is None else state_of(transaction)
+            if transaction is not None:
+                self._drop_late(transaction)
+            decision, place = found
+            return TransactionState(name, PHASES[decision.outcome], decision, missing=self._decisions.missing_at(place))
+        return state_of(transaction)
+
+    def row(self, key: str) -> RowState | None:
+        """What is remembered of a writer; None: nothing."""
+        row = self._decisions.rows.get(key)
+        if row is None:
+            return None
+        transaction = self._table.get(row.transaction)
+        phase = state_of(transaction).phase if transaction is not None else Phase.COMMITTED
+        return RowState(row.key, row.sequence, row.transaction, phase)
+
+    def labelled(self) -> Iterator[Decision]:
+        """The preparations that whoever made them has given a label."""
+        for transaction in self._table:
+            decision = transaction.decision
+            if decision is not None and decision.outcome is Outcome.PREPARED and decision.label:
+                yield decision
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Parts, and bytes in them, of transactions that are not over."""
+        return self._table.parts, self._table.bytes
+
+    def listing(self, after: str, count: int) -> list[TransactionState]:
+        """Transactions that are not over, in the order of their ids, from the first one behind `after` on.
+
+        Fewer than `count` if they have many parts; none: there are no more.
+        """
+        names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in self._table.table if name > after))
+        states, parts = list[TransactionState](), 0
+        for name in names:
+            transaction = self._table.table[name]
+            parts += len(transaction.parts) + (len(transaction.decision.parts) if transaction.decision else 0)
+            if states and parts > LISTED_PARTS_MAX:
+                break
+            states.append(state_of(transaction))
+        return states
+
+    def rows(self, after: str, count: int) -> list[RowState]:
+        """Rows in the order of their keys, from the first one behind `after` on."""
+        keys = heapq.nsmallest(min(count, LISTED_MAX), (key for key in self._decisions.rows if key > after))
+        return [row for key in keys if (row := self.row(key)) is not None]
+
+    def forget(self, name: str) -> None:
+        """An administrator drops a row, by its key, or by its id what this broker has of a transaction.
+
+        Raises Refused: NOT_FOUND, INVALID (messages of it are committed and not there yet), or as `Appender.put`.
+        """
+        if "@" not in name:
+            if check_row(name) not in self._decisions.rows:
+                raise Refused(Reason.NOT_FOUND, f"there is no row {name}")
+            self._put_forgotten(Names(row=name))
+            del self._decisions.rows[name]
+            return
+        transaction = self._table.get(name)
+        if transaction is None:
+            raise Refused(Reason.NOT_FOUND, f"there is nothing of transaction {name[:230]} that could be forgotten")
+        if transaction.remaining:
+            raise Refused(
+                Reason.INVALID,
+                f"transaction {name} is committed, and {transaction.remaining} chunks of it remain to be applied",
+            )
+        self._put_forgotten(Names(transaction=name))
+        self._done.pop(name, None)
+        log.warning("an administrator has dropped what was staged of transaction %s: %d bytes", name, transaction.bytes)
+        transaction.unconfirmed = ()
+        if not transaction.final:
+            transaction.place = -1
+        self._over(transaction)
+
+    def _put_forgotten(self, names: Names) -> None:
+        self._appender.put([forget_record(names, self._clock.now_ms(), self._environment.store_host)])
+
+    # ------------------------------------------------------------------ what is owed
+
+    def oldest(self) -> int | None:
+        """LogOffset of the oldest record that is needed; None: none is. From any thread."""
+        return self._retention.oldest()
+
+    def carry(self, before: int) -> None:
+        """Write anew what is needed of records below this LogOffset, soon. From any thread."""
+        self._retention.carry(before)
+
+    # ------------------------------------------------------------------ time
+
+    def step(self) -> float:
+        """Go on for at most TURN_SECONDS. Returns the seconds until the next call, 0: soon."""
+        stop = self.stopwatch() + TURN_SECONDS
+
+        def more_time() -> bool:
+            return self.stopwatch() < stop
+
+        done = self._applier.step(more_time) if self._applier.waits else False
+        done = self._retention.step(more_time) or done
+        return 0.0 if done else PAUSE_SECONDS
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self._write_done()
+        self._ends.tick()
+        self._remote.tick()
+        self._retention.tick()
+        self._applier.tick()
+        self._told.tick()
+
+    def checkpoint_within(self, seconds: float) -> None:
+        """Let no more time than this pass between two checkpoints; no more than the usual time passes anyway."""
+        self._retention.checkpoint_within(seconds)
+
+    def close(self) -> None:
+        """Write down what is done, so that a start has little to read."""
+        self._write_done()
+        if self._retention.changed:
+            try:
+                self._retention.checkpoint()
+            except Refused as error:
+                log.warning("no checkpoint of staged transactions: %s; the next start reads more of the log", error)

@@ -1,0 +1,104 @@
+"""Consumer groups: their settings, kept in `config/subscriptionGroup.json`.
+
+A group that nobody made is made when it first joins or pulls, with RocketMQ's defaults, unless the broker forbids it. As
+with topics, a change is on the disk before anybody sees it, and what needs it raises `Saving` until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from metaq.broker.tables.quota import Quota
+from metaq.clock import Clock
+from metaq.errors import Reason, Refused
+from metaq.model import DataVersion, GroupConfig
+from metaq.model.topics.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+from metaq.model.topics.topic import check_group
+from metaq.options import BrokerOptions
+from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
+
+RETRY_MAX = 1_000_000
+"""Largest retryMaxTimes: an orderly consumer sends Integer.MAX of its own, a group's setting needs no more than this."""
+
+
+class Groups:
+    """All consumer groups. `changes` counts the changes, for whoever keeps a decision about a group."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        file: TableFile[str, GroupConfig, DataVersion],
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
+    ) -> None:
+        self._options = options
+        self._quota = Quota(clock, lambda: (options.auto_create_groups_max, options.auto_create_groups_per_minute))
+        self.changes = 0
+        self._watchers: list[Callable[[str], None]] = []
+        version, table = file.read(DataVersion(clock.now_ms(), 0))
+        for name in SYSTEM_GROUPS:
+            table.setdefault(name, GroupConfig(name))
+        self.saved = SavedTable(file, table, version, clock=clock, call_soon=call_soon, shown=self._changed)
+
+    @property
+    def table(self) -> Mapping[str, GroupConfig]:
+        return self.saved.table
+
+    @property
+    def version(self) -> DataVersion:
+        return self.saved.version
+
+    def get(self, name: str) -> GroupConfig | None:
+        return self.table.get(name)
+
+    def require(self, name: str) -> GroupConfig:
+        """The group, made if that is allowed.
+
+        Raises Saving: it is being made. Refused NO_GROUP, 1 for an illegal name, or
+        UNAVAILABLE: it could not be saved.
+        """
+        config = self.table.get(name)
+        if config is not None:
+            return config
+        check_group(name)
+        pending = self.saved.pending(name)
+        if pending is not None:
+            raise Saving(pending)
+        if self._options.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX):
+            refusal = self._quota.take(self.saved.count)
+        else:
+            refusal = "autoCreateSubscriptionGroup is false"
+        if refusal:
+            raise Refused(
+                Reason.NO_GROUP,
+                f"subscription group [{name}] does not exist and cannot be created automatically: {refusal}",
+            )
+        config = GroupConfig(name)
+        pending = self.saved.change(name, config)
+        pending.when_done(lambda error: self._quota.give_back() if error else None)
+        pending.settle()
+        return config
+
+    def update(self, config: GroupConfig) -> Pending:
+        """Create or change a group for an administrator. Raises Refused for an illegal name or number."""
+        check_group(config.name)
+        for what, value, high in (
+            ("retryQueueNums", config.retry_queues, 1024),
+            ("retryMaxTimes", config.retry_max, RETRY_MAX),
+        ):
+            if not -1 <= value <= high:
+                raise Refused(Reason.INVALID, f"group {config.name}: {what}={value} is outside -1..{high}")
+        return self.saved.change(config.name, config)
+
+    def delete(self, name: str) -> Pending:
+        """Forget a group."""
+        return self.saved.change(name, None)
+
+    def watch(self, watcher: Callable[[str], None]) -> None:
+        """Tell `watcher` the name of each group that changes from now on, once everybody may see it."""
+        self._watchers.append(watcher)
+
+    def _changed(self, name: str) -> None:
+        self.changes += 1
+        for watcher in self._watchers:
+            watcher(name)

@@ -1,0 +1,325 @@
+"""The topics of this broker: those that every broker has, those made by administrators, and those made by the first send.
+
+Kept in `config/topics.json` (docs/formats/config.md). A change is on the disk before anybody sees it: a topic whose sends
+are acknowledged must not be unknown after a restart. It also moves the data version by which name servers and slaves know
+the newer table. What needs a topic that is being saved raises `Saving`: its door does it again when the topic is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from msgspec import structs
+
+from metaq.broker.tables.quota import Quota
+from metaq.clock import Clock
+from metaq.errors import ConfigError, Reason, Refused
+from metaq.model import DataVersion, Perm, TopicConfig
+from metaq.model.topics.system import (
+    AUTO_CREATE_TOPIC,
+    OUR_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPIC_NAMES,
+    SYSTEM_TOPICS,
+    TRACE_TOPIC,
+    reply_topic,
+)
+from metaq.model.topics.topic import QUEUES_MAX, check_partition_topic, check_topic
+from metaq.options import BrokerOptions
+from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
+
+TopicWatcher = Callable[[str], None]
+"""Is told of a topic that was made, changed or deleted."""
+
+
+class Topics:
+    """All topics. `changes` counts the changes, for whoever keeps a decision about a topic."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        file: TableFile[str, TopicConfig, DataVersion],
+        broker_name: str,
+        delay_levels: int = 18,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
+        prepare: Callable[[str, int], None] | None = None,
+    ) -> None:
+        """`prepare` is called, beside the event loop, with a new topic and the queue that is sent to first, before it can
+        be used."""
+        self._options = options
+        self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))
+        self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
+        if options.trace_topic_enable:
+            self._own_names.add(_trace_topic(options.msg_trace_topic_name))
+        self.changes = 0
+        self._watchers: list[TopicWatcher] = []
+        self._closing: dict[str, Pending] = {}
+        self._prepare = prepare
+        self._first_queues: dict[str, int] = {}
+        version, table = file.read(DataVersion(clock.now_ms(), 0), self._check)
+        self.saved = SavedTable(
+            file, table, version, clock=clock, call_soon=call_soon, shown=self._changed, stored=self._prepare_queues
+        )
+        self._make_system_topics(broker_name, delay_levels)
+
+    @property
+    def table(self) -> Mapping[str, TopicConfig]:
+        return self.saved.table
+
+    @property
+    def version(self) -> DataVersion:
+        return self.saved.version
+
+    @property
+    def closing(self) -> Mapping[str, Pending]:
+        """Topics that are being deleted, and what ends with that: until then no record may be put to them, and none of that
+        name be made."""
+        return self._closing
+
+    def close(self, name: str) -> Pending:
+        """Let nobody use or make the topic until `reopen`. Returns what ends with that."""
+        pending = self._closing[name] = Pending()
+        return pending
+
+    def reopen(self, name: str, error: Refused | None = None) -> None:
+        """It is deleted, or was not after all: `error` says why."""
+        self._closing.pop(name).finish(error)
+
+    # -- start
+    def _check(self, name: str) -> None:
+        if name not in self._own_names:
+            check_partition_topic(name)
+
+    def _make_system_topics(self, broker_name: str, delay_levels: int) -> None:
+        options = self._options
+        inherit, usable = int(Perm.INHERIT), int(Perm.INHERIT | Perm.READ | Perm.WRITE)
+        wanted = [
+            *(_topic(topic.name, topic.queues) for topic in SYSTEM_TOPICS if topic.queues),
+            _topic(options.broker_cluster_name, 16, usable if options.cluster_topic_enable else inherit),
+            _topic(broker_name, 1, usable if options.broker_topic_enable else inherit),
+            _topic(SCHEDULE_TOPIC, delay_levels),
+            _topic(reply_topic(options.broker_cluster_name), 1),
+            *([_topic(options.msg_trace_topic_name, 1)] if options.trace_topic_enable else ()),
+        ]
+        missing = {config.name: config for config in wanted if config.name not in self.table}
+        if template := self._other_template():
+            missing[AUTO_CREATE_TOPIC] = template
+        if missing:
+            self.saved.start_with(missing)
+
+    def _other_template(self) -> TopicConfig | None:
+        """What the template topic must become for `autoCreateTopicEnable` to hold; None if it is right.
+
+        One from a time when automatic creation was on must not keep it on, nor one from the other time off.
+        """
+        template, inherit = self.saved.coming(AUTO_CREATE_TOPIC), int(Perm.INHERIT)
+        enabled = self._options.auto_create_topic_enable
+        if template is None:
+            usable = inherit | int(Perm.READ | Perm.WRITE)
+            return _topic(AUTO_CREATE_TOPIC, self._options.default_topic_queue_nums, usable) if enabled else None
+        perm = template.perm | inherit if enabled else template.perm & ~inherit
+        return None if perm == template.perm else structs.replace(template, perm=perm)
+
+    def options_changed(self, names: Collection[str]) -> None:
+        """These options have changed: what was made of them changes too."""
+        if "auto_create_topic_enable" in names and (template := self._other_template()):
+            self.saved.change(AUTO_CREATE_TOPIC, template)
+        if "broker_permission" in names:  # which name servers are told of every topic, and only with a newer version
+            self.changes += 1
+            self.saved.renew(SCHEDULE_TOPIC).when_done(lambda error: self._all_changed() if error is None else None)
+
+    def _all_changed(self) -> None:
+        for name in list(self.table):
+            self._changed(name)
+
+    # -- questions
+    def get(self, name: str) -> TopicConfig | None:
+        return self.table.get(name)
+
+    def taking(self, name: str) -> TopicConfig | None:
+        """The topic, for a record that is to be put there. Raises Saving while it is being deleted."""
+        if name in self._closing:
+            raise Saving(self._closing[name])
+        return self.table.get(name)
+
+    def closed(self, name: str) -> bool:
+        """Whether no record may be put there now, because the topic is being made or deleted."""
+        return name in self._closing or (name not in self.table and self.saved.pending(name) is not None)
+
+    def require(self, name: str) -> TopicConfig:
+        """The topic. Raises Refused NO_TOPIC."""
+        config = self.table.get(name)
+        if config is None:
+            raise Refused(
+                Reason.NO_TOPIC,
+                f"topic[{name}] not exist, apply first please! (metaq topic create {name})",
+            )
+        return config
+
+    def is_system(self, name: str) -> bool:
+        """Whether administrators may not change or delete it."""
+        return name in SYSTEM_TOPIC_NAMES or name.startswith(SYSTEM_PREFIX) or name in self._own_names
+
+    def system_names(self) -> list[str]:
+        return sorted(SYSTEM_TOPIC_NAMES | self._own_names)
+
+    # -- changes
+    def auto_create(
+        self, name: str, template_name: str, queues: int, *, unit: bool = False, queue_id: int = -1
+    ) -> TopicConfig:
+        """Make a topic because somebody sends to it, after the template that the sender names (usually TBW102).
+
+        Args: queue_id: which of its queues is sent to; -1 if that is not known yet.
+
+        Raises Saving: it is under way. Refused NO_TOPIC: no such template, one that hands nothing down, or a
+        limit is reached; UNAVAILABLE: it could not be saved.
+        """
+        pending = self._closing.get(name) or self.saved.pending(name)
+        if pending is not None:
+            raise Saving(pending)
+        template = self.table.get(template_name)
+        refusal = ""
+        if not self._options.auto_create_topic_enable:
+            refusal = "autoCreateTopicEnable is false"
+        elif template is None or not template.perm & Perm.INHERIT:
+            refusal = f"the template topic {template_name!r} is missing or has no inherit permission"
+        else:
+            refusal = self._quota.take(self.saved.count)
+        if refusal or template is None:
+            raise Refused(
+                Reason.NO_TOPIC,
+                f"topic[{name}] not exist, apply first please! It cannot be created automatically: {refusal}. "
+                f"Create it with `metaq topic create {name}`",
+            )
+        count = max(1, min(queues, template.write_queues))
+        config = TopicConfig(
+            name, count, count, template.perm & ~int(Perm.INHERIT), int(unit), filter_type=template.filter_type
+        )
+        if 0 <= queue_id < count:
+            self._first_queues[name] = queue_id
+        return self._counted(config)
+
+    def admit(self, name: str, queues: int) -> TopicConfig:
+        """Make a topic because somebody sends to it, and a configuration admits names like its: `*` in a server.ini.
+
+        Raises Saving: it is under way. Refused NO_TOPIC: a limit is reached; UNAVAILABLE: it could not be saved.
+        """
+        pending = self._closing.get(name) or self.saved.pending(name)
+        if pending is not None:
+            raise Saving(pending)
+        if refusal := self._quota.take(self.saved.count):
+            raise Refused(
+                Reason.NO_TOPIC,
+                f"the topic {name} is not there, and cannot be made because a wildcard admits it: {refusal} "
+                f"(autoCreateTopicsMax, autoCreateTopicsPerMinute). Give it a section, or create it with `metaq topic create {name}`",
+            )
+        return self._counted(_topic(name, queues))
+
+    def _counted(self, config: TopicConfig) -> TopicConfig:
+        """Save a topic that the quota has let in."""
+        pending = self.saved.change(config.name, config)
+        pending.when_done(lambda error: self._refused(config.name) if error else None)
+        pending.settle()
+        return config
+
+    def _refused(self, name: str) -> None:
+        self._quota.give_back()
+        self._first_queues.pop(name, None)
+
+    def ensure(self, name: str, queues: int = 1, sys_flag: int = 0) -> TopicConfig:
+        """A retry or dead-letter topic, made readable and writable if it is missing. Raises Saving, Refused."""
+        config = self.taking(name)
+        if config is None:
+            config = structs.replace(_topic(name, queues), sys_flag=sys_flag)
+            self.saved.change(name, config).settle()
+        return config
+
+    def update(self, config: TopicConfig) -> Pending:
+        """Create or change a topic for an administrator.
+
+        Raises Refused for a system topic or impossible numbers, Saving while one of this name is being deleted.
+        """
+        check_topic(config.name)
+        if self.is_system(config.name):
+            raise Refused(Reason.INVALID, f"The topic[{config.name}] is conflict with system topic.")
+        for what, count in (("readQueueNums", config.read_queues), ("writeQueueNums", config.write_queues)):
+            if not 0 <= count <= QUEUES_MAX:
+                raise Refused(Reason.INVALID, f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
+        if not 0 <= config.perm <= 7:
+            raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
+        if config.name in self._closing:
+            raise Saving(self._closing[config.name])
+        return self.saved.change(config.name, config)
+
+    def set_ordered(self, names: Collection[str]) -> None:
+        """These topics have a fixed layout, the others have none: name servers say so."""
+        for name in list(self.table):
+            config = self.saved.coming(name)  # a change that is being saved must not be undone
+            if config is not None and config.order is not (name in names) and name not in self._closing:
+                self.saved.change(name, structs.replace(config, order=not config.order))
+
+    def restore(self, queues: Mapping[str, int]) -> None:
+        """Take in topics whose settings are lost (name → number of queues), while starting."""
+        self.saved.start_with({name: _topic(name, count) for name, count in queues.items()})
+
+    def delete(self, name: str) -> Pending:
+        """Take a topic out of the table; what else that means is `metaq.broker.deletion`'s.
+
+        Raises Refused for a system topic.
+        """
+        if self.is_system(name):
+            raise Refused(Reason.INVALID, f"The topic[{name}] is conflict with system topic.")
+        return self.saved.change(name, None)
+
+    def watch(self, watcher: TopicWatcher) -> None:
+        """Tell `watcher` of each change from now on, once everybody may see it."""
+        self._watchers.append(watcher)
+
+    def _prepare_queues(self, names: list[str]) -> None:
+        for name in names:
+            queue_id = self._first_queues.pop(name, None)
+            if queue_id is not None and self._prepare is not None:
+                self._prepare(name, queue_id)
+
+    def _changed(self, name: str) -> None:
+        self.changes += 1
+        for watcher in self._watchers:
+            watcher(name)
+
+    def announced(self, names: Collection[str] | None = None) -> dict[str, TopicConfig]:
+        """The table, or some of it, as name servers are told it.
+
+        A broker that may not read or write says so of every topic.
+        """
+        perm = self._options.broker_permission
+        table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
+        if perm & Perm.READ and perm & Perm.WRITE:
+            return table
+        return {name: structs.replace(config, perm=perm) for name, config in table.items()}
+
+
+def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> TopicConfig:
+    return TopicConfig(name, queues, queues, perm)
+
+
+def _trace_topic(name: str) -> str:
+    """Return `name` if the topic of message traces may be called so. Raises ConfigError."""
+    if name in SYSTEM_TOPIC_NAMES - {TRACE_TOPIC} or name.startswith(OUR_PREFIX):
+        raise ConfigError(f"msgTraceTopicName={name}: that topic has a purpose of its own; give traces another")
+    try:
+        return check_topic(name)
+    except Refused as error:
+        raise ConfigError(f"msgTraceTopicName={name}: {error.text}") from None
+
+
+def check_client_topic(name: str) -> str:
+    """Return `name` if a client may name it. Raises Refused: an illegal name, or NO_PERMISSION for a topic of ours.
+
+    Topics with a dot, which clients of MetaQ 1.x make, may be read by all; `SendService` takes nothing for them.
+    """
+    check_partition_topic(name)
+    if name.startswith(OUR_PREFIX):
+        raise Refused(Reason.NO_PERMISSION, f"the topic {name} belongs to the broker itself")
+    return name

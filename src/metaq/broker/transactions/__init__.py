@@ -1,0 +1,1 @@
+"""RocketMQ's transactions: half messages, their ends and checks."""

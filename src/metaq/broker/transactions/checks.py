@@ -1,0 +1,341 @@
+"""Asking producers what became of transactions that they did not end: rounds over the half messages that are still open.
+
+A round begins every `transactionCheckInterval` and takes the half messages that were stored before it, oldest first. Each
+that is old enough is written anew, with the number of checks so far, and one of its group's producers is asked about that
+generation; the one before it is done. So the half queue's position moves on, and no log file is kept for long by a
+transaction that nobody ends. After `transactionCheckMax` checks, or `fileReservedTime` after it was born, a half message
+goes to TRANS_CHECK_MAX_TIME_TOPIC, where it stays as long as other messages do.
+
+A round goes on in turns of bounded time. What is no longer in memory is read in a thread. Where all producers of a group
+leave much unread, it waits for them, but no longer than until another round would be due: they must not hold up the others.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.broker.channel import Channel, Effect
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.log.appender import Appender
+from metaq.broker.transactions.progress import TransactionProgress
+from metaq.broker.transactions.records import destination, given_up, renewed, whole
+from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.log import RateLimitedLog
+from metaq.model import StoredMessage
+from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, everybody
+from metaq.model.notices import TransactionCheck
+from metaq.model.topics.system import CHECK_MAX_TOPIC, HALF_TOPIC
+from metaq.options import BrokerOptions
+from metaq.saved import Saving
+from metaq.store.log.writer import Put, PutRecord
+from metaq.store.reads.pull import ReadResult, ReadStatus
+from metaq.wire.record import decode_record
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS: Final = 0.001
+"""After so long, the event loop has its turn."""
+PAUSE_SECONDS: Final = 0.1
+"""Between two looks when there is nothing to do, or nothing can be done now."""
+READ_COUNT: Final = 64
+READ_BYTES: Final = 256 * 1024
+_HOUR_MS: Final = 3_600_000
+
+ReadCold = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], None]], None]
+"""Runs the first in a thread, then gives its result, None if it failed, to the second in the loop."""
+
+
+class Verdict(enum.Enum):
+    """What a round does with a half message."""
+
+    WAIT = "it is too young, and so are those behind it: the round ends"
+    RENEW = "it has asked for more time: it is written anew, and nobody is asked"
+    ASK = "it is written anew, and its producers are asked"
+    GIVE_UP = "it goes to the administrator's topic"
+
+
+def judge(half: StoredMessage, now_ms: int, options: BrokerOptions, reserved_hours: int) -> Verdict:
+    """What to do with a half message that was there before the round began. Pure.
+
+    Its age counts from its birth by the producer's clock. Where that is ahead of ours, it counts from its last copy, and
+    the time that it asked for is not given: each copy would begin it anew. Where that is ahead too, our clock was set
+    back: nobody knows how old it is, so it is asked about.
+    """
+    checks = whole(half.properties.get(props.CHECK_TIMES), 0)
+    age_ms = now_ms - half.born_ms
+    if checks >= options.transaction_check_max or age_ms > reserved_hours * _HOUR_MS:
+        return Verdict.GIVE_UP
+    asked_for = half.properties.get(props.CHECK_IMMUNITY)
+    immune = whole(asked_for, -1) if asked_for is not None else -1
+    if age_ms < 0:
+        age_ms, immune = now_ms - half.store_ms, -1
+    if age_ms < 0:
+        return Verdict.ASK
+    if immune >= 0:
+        return Verdict.RENEW if age_ms < immune * 1000 else Verdict.ASK
+    return Verdict.WAIT if age_ms < options.transaction_time_out else Verdict.ASK
+
+
+class _Round(Struct):
+    """One look at all half messages that were there when it began."""
+
+    patient_until: float
+    """So long it waits for producers that leave much unread (monotonic seconds)."""
+    slot: int
+    """Those below are looked at."""
+    end: int
+    found: list[StoredMessage]
+    """Read ahead, the next one last."""
+    carry_before: int = 0
+    """Above 0: only those are looked at whose records begin below this LogOffset, and all of them are written anew."""
+    reading: bool = False
+
+
+class TransactionChecks:
+    """The rounds of one broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        appender: Appender,
+        progress: TransactionProgress,
+        read_cold: ReadCold,
+        authorise: Authorise = everybody,
+    ) -> None:
+        self._environment, self._store, self._clock = environment, environment.store, environment.clock
+        self._authorise = authorise
+        self._topics, self._members = tables.topics, tables.members
+        self._appender, self._progress, self._read_cold = appender, progress, read_cold
+        self._told = RateLimitedLog(log, environment.clock)
+        self.stopwatch = environment.clock.monotonic
+        """What turns are measured with, in seconds."""
+        self._round: _Round | None = None
+        self._ended_at = self._clock.monotonic()
+        self._carry_before = 0
+        self._turn = 0
+        """Counts the questions: each goes to the next producer of its group."""
+
+    def tick(self) -> None:
+        """Write what was left out of the log."""
+        self._told.tick()
+
+    def carry(self, before: int) -> None:
+        """Write anew the open half messages whose records begin below this LogOffset. From any thread; the next steps do it."""
+        self._carry_before = max(self._carry_before, before)
+
+    def step(self) -> tuple[list[Effect], float]:
+        """Go on for at most TURN_SECONDS. Returns whom to ask what, and the seconds until the next call, 0: soon."""
+        asked: list[Effect] = []
+        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        end = queue.max_offset if queue else 0
+        if self._carry_before and not (self._round is not None and self._round.carry_before):
+            before, self._carry_before = self._carry_before, 0
+            self._round = _Round(0.0, self._progress.first_open, end, [], before)
+        if self._round is None:
+            interval, now = self._environment.options.transaction_check_interval / 1000, self._clock.monotonic()
+            wait = self._ended_at + interval - now
+            if wait > 0:
+                return asked, min(wait, PAUSE_SECONDS)
+            self._round = _Round(now + interval, self._progress.first_open, end, [])
+        stop = self.stopwatch() + TURN_SECONDS
+        while True:
+            if not self._next(self._round, asked):
+                return asked, PAUSE_SECONDS
+            if self._round is None:
+                return asked, PAUSE_SECONDS
+            if self.stopwatch() >= stop:
+                return asked, 0.0
+
+    def _end_round(self) -> None:
+        if self._round is not None and not self._round.carry_before:
+            self._ended_at = self._clock.monotonic()
+        self._round = None
+
+    def _next(self, now: _Round, asked: list[Effect]) -> bool:
+        """Look at the next half message that is open. False: that has to wait."""
+        now.slot = self._progress.slots.next_open(now.slot)
+        if now.slot >= now.end:
+            self._end_round()
+            return True
+        while now.found and now.found[-1].queue_offset < now.slot:
+            now.found.pop()
+        if not now.found:
+            return self._read(now)
+        half = now.found[-1]
+        if half.queue_offset > now.slot:
+            self._pass_over(now, half.queue_offset)
+            return True
+        try:
+            return self._treat(now, half, asked)
+        except Refused as error:
+            self._told.warning("held up", "checks of transactions are held up: %s", error)
+            return False
+        except Saving:
+            return False  # the topic for those that are given up is being made
+
+    # ------------------------------------------------------------------ one half message
+
+    def _treat(self, now: _Round, half: StoredMessage, asked: list[Effect]) -> bool:
+        if now.carry_before:
+            if half.log_offset >= now.carry_before:
+                self._end_round()
+            else:
+                self._renew(half, checked=False, carrying=True)
+                now.slot = half.queue_offset + 1
+            return True
+        options, reserved = self._environment.options, self._environment.store_options.file_reserved_time
+        verdict = judge(half, self._clock.now_ms(), options, reserved)
+        if verdict is Verdict.WAIT:
+            self._end_round()
+            return True
+        if verdict is Verdict.GIVE_UP:
+            self._give_up(half)
+        elif verdict is Verdict.RENEW:
+            self._renew(half, checked=False)
+        else:
+            group = half.properties.get(props.PRODUCER_GROUP, "")
+            producers = self._producers(group, half)
+            channel = self._willing(producers)
+            if producers and channel is None:
+                self._told.warning(
+                    ("congested", group),
+                    "checks of transactions wait: the producers of group %.100s leave much unread",
+                    group,
+                )
+                if self._clock.monotonic() < now.patient_until:
+                    return False
+                now.slot = half.queue_offset + 1  # the next round asks, and nothing is counted
+                return True
+            check = self._renew(half, checked=True)
+            if channel is None:
+                self._told.warning(
+                    ("nobody", group), "nobody can be asked what became of a transaction: no producer of group %.100s is "
+                    "connected; the check counts", group,
+                )  # fmt: skip
+            elif check is not None:
+                asked.append(Effect(channel, TransactionCheck(group, check)))
+        now.slot = half.queue_offset + 1
+        return True
+
+    def _producers(self, group: str, half: StoredMessage) -> list[Channel]:
+        """The group's producers that may send to the topic: anybody can say that he is one, and the check has the message."""
+        producers = self._members.producing(group)
+        if self._authorise is everybody:
+            return producers
+        topic, allowed = half.properties.get(props.REAL_TOPIC, ""), list[Channel]()
+        for channel in producers:
+            try:
+                self._authorise(channel.identity, Action.PUBLISH, topic)
+            except Refused as error:
+                self._told.warning(
+                    ("not allowed", channel.identity), "a producer of group %.100s at %s is not asked about transactions: "
+                    "%s", group, channel.remote, error,
+                )  # fmt: skip
+            else:
+                allowed.append(channel)
+        return allowed
+
+    def _willing(self, producers: Sequence[Channel]) -> Channel | None:
+        """One of a group's producers, the next in turn that does not leave much unread; None: there is none."""
+        self._turn += 1
+        for place in range(len(producers)):
+            channel = producers[(self._turn + place) % len(producers)]
+            if not channel.congested:
+                return channel
+        return None
+
+    def _renew(self, half: StoredMessage, *, checked: bool, carrying: bool = False) -> StoredMessage | None:
+        """Write the next generation. Returns it as its producer is to see it; None: it was given up instead."""
+        try:
+            topic, queue_id = destination(half)
+            record = renewed(half, checked=checked)
+            put = self._appender.put([record], carrying=carrying)
+        except Refused as error:
+            if error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
+                raise
+            self._told.error(
+                "illegal", "the half message at log offset %d cannot be checked: %s", half.log_offset, error
+            )
+            self._give_up(half, carrying=carrying)
+            return None
+        self._progress.finish(half.queue_offset)
+        return _as_sent(half, record, put, topic, queue_id, self._environment.store_host)
+
+    def _give_up(self, half: StoredMessage, *, carrying: bool = False) -> None:
+        self._topics.ensure(CHECK_MAX_TOPIC)
+        self._appender.put([given_up(half)], carrying=carrying)
+        self._progress.finish(half.queue_offset)
+        self._told.warning(
+            ("given up", half.properties.get(props.PRODUCER_GROUP)), "nobody has ended the transaction of message %.100s, "
+            "producer group %.100s, topic %.100s: after %s checks it is kept in topic %s",
+            half.message_id, half.properties.get(props.PRODUCER_GROUP, ""), half.properties.get(props.REAL_TOPIC, ""),
+            half.properties.get(props.CHECK_TIMES, "0"), CHECK_MAX_TOPIC,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, now: _Round) -> bool:
+        if now.reading:
+            return False
+        slot, count = now.slot, min(READ_COUNT, now.end - now.slot)
+        pulled = self._store.pull(HALF_TOPIC, 0, slot, count, READ_BYTES)
+        if pulled.status is not ReadStatus.COLD or pulled.job is None:
+            return self._take(now, slot, pulled)
+        now.reading = True
+
+        def done(pulled: ReadResult | None) -> None:
+            now.reading = False
+            if pulled is not None:
+                self._take(now, slot, pulled)
+
+        self._read_cold(pulled.job, done)
+        return not now.reading
+
+    def _take(self, now: _Round, slot: int, pulled: ReadResult) -> bool:
+        """What was read from `slot` on. False: nothing can be read there now."""
+        records, place = pulled.body, 0
+        while place < len(records):
+            try:
+                now.found.append(decode_record(records, place))
+            except RemoteProtocolError as error:
+                self._told.error("broken", "a half message behind queue offset %d is damaged: %s", slot, error)
+                break
+            place += int.from_bytes(records[place : place + 4], "big")
+        now.found.reverse()
+        if now.found:
+            return True
+        if pulled.next_offset > slot:
+            self._pass_over(now, pulled.next_offset)
+            return True
+        self._told.error(
+            "unreadable", "the half message at queue offset %d cannot be read: %s", slot, pulled.status.name
+        )
+        now.slot = slot + 1  # it stays open; those behind it are not to wait
+        return True
+
+    def _pass_over(self, now: _Round, until: int) -> None:
+        """Half messages that have left the log, or are damaged in it, are done."""
+        self._told.error(
+            "gone", "%d half messages from queue offset %d on have left the log or are damaged in it: their transactions "
+            "cannot be ended", until - now.slot, now.slot,
+        )  # fmt: skip
+        while now.slot < until:
+            self._progress.finish(now.slot)
+            now.slot = self._progress.slots.next_open(now.slot + 1)
+
+
+def _as_sent(half: StoredMessage, record: PutRecord, put: Put, topic: str, queue_id: int, host: bytes) -> StoredMessage:
+    """The new generation of a half message with the topic and queue that it is for."""
+    return StoredMessage(
+        topic=topic, queue_id=queue_id, body=half.body, queue_offset=put.queue_offset, log_offset=put.log_offset,
+        flag=half.flag, sys_flag=half.sys_flag, born_ms=half.born_ms, store_ms=put.store_ms,
+        reconsume_times=half.reconsume_times, born_host_raw=half.born_host_raw, store_host_raw=host,
+        properties_raw=record.properties,
+    )  # fmt: skip

@@ -1,0 +1,319 @@
+"""Which half messages still wait for the end of their transactions: a bit for each, positions, and what the log adds after a crash.
+
+RocketMQ remembers two numbers, its group's positions in the half queue and in the op queue, and reads the op records
+between them into a table when it checks. So do we, with a bit in place of a table's entry, and all the time, so that an
+end that comes twice is known. The positions are RocketMQ's own, in `consumerOffset.json`, and with them where the log ended
+when they were taken: a start reads the op records and the log from there.
+
+Three things end a half message's wait: an op record; its next generation; its copy for the administrator. The latter two
+name it in the log (`metaq.wire.record.copy_mark`). A committed message names it too: one without an op record behind it gets
+that at the start, and no second commit comes of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from metaq.broker.tables.offsets import Offsets
+from metaq.broker.transactions.records import op_slots
+from metaq.model import properties as props
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.topics.system import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, OUR_PREFIX, TRANSACTION_GROUP
+from metaq.store.message_store import MessageStore
+from metaq.store.reads.pull import ReadStatus
+from metaq.wire.hot import RecordHead
+from metaq.wire.record import HEAD, copied_from, decode_record
+
+log = logging.getLogger(__name__)
+
+LOG_POSITION: Final = OUR_PREFIX + "TRANSACTIONS"
+"""No topic: under this name the offsets' file holds where the log ended when the positions were taken."""
+PAGE_BITS: Final = 8192
+_PAGE_BYTES: Final = PAGE_BITS // 8
+_FULL: Final = b"\xff" * _PAGE_BYTES
+RUN_OPS: Final = 1024
+RUNS_MAX: Final = 8192
+GENERATIONS_MAX: Final = 100_000
+READ_OPS: Final = 4096
+READ_BYTES: Final = 1 << 20
+
+
+class Slots:
+    """Numbers that are done, a bit for each from the first that is not on. Pages where all, or none, are done cost nothing."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        """The lowest number that is not done."""
+        self._pages: dict[int, bytearray | bytes] = {}
+        self.done_above = 0
+        """How many numbers above `first` are done."""
+
+    def is_done(self, number: int) -> bool:
+        if number < self.first:
+            return True
+        page = self._pages.get(number // PAGE_BITS)
+        return page is not None and bool(page[number % PAGE_BITS >> 3] >> (number & 7) & 1)
+
+    def finish(self, number: int) -> bool:
+        """It is done. False: it was."""
+        if number == self.first:
+            self._pass()
+            return True
+        if self.is_done(number):
+            return False
+        key, place = divmod(number, PAGE_BITS)
+        page = self._pages.get(key)
+        if page is None:
+            page = self._pages[key] = bytearray(_PAGE_BYTES)
+        assert isinstance(page, bytearray), "in a full page all are done"
+        page[place >> 3] |= 1 << (place & 7)
+        self.done_above += 1
+        if page[place >> 3] == 0xFF and page == _FULL:
+            self._pages[key] = _FULL
+        return True
+
+    def _pass(self) -> None:
+        old = self.first
+        self.first = old + 1
+        if not self.done_above:  # most often: transactions end in their order
+            if self.first % PAGE_BITS == 0:
+                self._pages.pop(old // PAGE_BITS, None)
+            return
+        self.first = new = self.next_open(old + 1)
+        self.done_above -= new - old - 1
+        for key in range(old // PAGE_BITS, new // PAGE_BITS):
+            self._pages.pop(key, None)
+
+    def next_open(self, number: int) -> int:
+        """The lowest number from this one on that is not done."""
+        number = max(number, self.first)
+        while True:
+            key, place = divmod(number, PAGE_BITS)
+            page = self._pages.get(key)
+            if page is None:
+                return number
+            if page is _FULL:
+                number = (key + 1) * PAGE_BITS
+                continue
+            rest = page[place >> 3] | ((1 << (place & 7)) - 1)
+            if rest != 0xFF:
+                return key * PAGE_BITS + (place & ~7) + (~rest & rest + 1).bit_length() - 1
+            tail = page[(place >> 3) + 1 :]
+            whole = len(tail) - len(tail.lstrip(b"\xff"))
+            if whole == len(tail):
+                number = (key + 1) * PAGE_BITS
+                continue
+            rest = tail[whole]
+            return key * PAGE_BITS + ((place >> 3) + 1 + whole) * 8 + (~rest & rest + 1).bit_length() - 1
+
+
+class OpRuns:
+    """How far the op queue is needed no more: below `start` each record names a half message that the positions pass over.
+
+    Not each op record is remembered: for runs of them, the highest half message that one of them names.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start = self._end = start
+        self._highest, self._count, self._size = -1, 0, RUN_OPS
+        self._runs: deque[tuple[int, int]] = deque()
+        """(one past the last op, the highest half message they name)."""
+
+    def add(self, offset: int, slot: int) -> None:
+        """The op record at `offset`, which follows the last one, names `slot`."""
+        self._end = offset + 1
+        self._highest = max(self._highest, slot)
+        self._count += 1
+        if self._count >= self._size:
+            self._close()
+
+    def _close(self) -> None:
+        if self._count:
+            self._runs.append((self._end, self._highest))
+            self._highest, self._count = -1, 0
+            if len(self._runs) > RUNS_MAX:
+                self._size *= 2
+                pairs = [self._runs.popleft() for _ in range(len(self._runs))]
+                self._runs.extend(
+                    (after[0], max(before[1], after[1])) for before, after in zip(pairs[::2], pairs[1::2], strict=False)
+                )
+                if len(pairs) % 2:
+                    self._runs.append(pairs[-1])
+
+    def position(self, first_open: int) -> int:
+        """Below which op records are needed no more, now that all half messages below `first_open` are done."""
+        self._close()
+        while self._runs and self._runs[0][1] < first_open:
+            self.start = self._runs.popleft()[0]
+        if not self._runs:
+            self._size = RUN_OPS
+        return self.start
+
+
+class TransactionProgress:
+    """The half messages of one broker that are done, by QueueOffset (*slot*), and the positions that say so.
+
+    Positions are put into `Offsets` only when the log that they stand on is durable: otherwise a power cut could take the
+    next generation of a half message, and leave a position behind the generation before.
+    """
+
+    def __init__(self, store: MessageStore, offsets: Offsets) -> None:
+        self._store, self._offsets = store, offsets
+        self.owed: deque[int] = deque()
+        """Half messages that are done, and whose op records are still to be stored."""
+        half, op = store.existing_queue(HALF_TOPIC, 0), store.existing_queue(OP_TOPIC, 0)
+        half_min, half_max = (half.min_offset, half.max_offset) if half else (0, 0)
+        op_min, op_max = (op.min_offset, op.max_offset) if op else (0, 0)
+        first = self._saved(HALF_TOPIC)
+        self.slots = Slots(min(max(half_min if first is None else first, half_min), half_max))
+        first_op = self._saved(OP_TOPIC)
+        self._ops = OpRuns(min(max(op_min if first_op is None else first_op, op_min), op_max))
+        self._pending: tuple[int, tuple[int, int]] | None = None
+        """Positions that wait until the log is durable up to there."""
+        self._put = self.slots.first, self._ops.start
+        """The positions that `Offsets` has, or would have read."""
+        self._read_ops(op_max)
+        if self.slots.first < half_max:
+            self._read_log()
+
+    def _saved(self, topic: str) -> int | None:
+        return self._offsets.get(TRANSACTION_GROUP, topic, 0)
+
+    # ------------------------------------------------------------------ what is done
+
+    @property
+    def first_open(self) -> int:
+        """The lowest slot that is not done; the end of the half queue if all are."""
+        return self.slots.first
+
+    def is_open(self, slot: int) -> bool:
+        """Whether the half message in this slot waits for the end of its transaction."""
+        return not self.slots.is_done(slot)
+
+    def finish(self, slot: int) -> None:
+        """The half message has its op record, its next generation or its last copy in the log, or has left it."""
+        self.slots.finish(slot)
+
+    def may_end(self, slot: int) -> bool:
+        """Whether the half message in this slot is open, and its op record would be the next one."""
+        return not self.owed and not self.slots.is_done(slot)
+
+    def ended(self, slot: int, op_offset: int) -> None:
+        """The op record at `op_offset` was stored, which says that the half message in this slot is done."""
+        self.slots.finish(slot)
+        self._ops.add(op_offset, slot)
+
+    def op_stored(self, offset: int, slot: int) -> None:
+        """The op record at this QueueOffset was stored."""
+        self._ops.add(offset, slot)
+
+    # ------------------------------------------------------------------ saving
+
+    def settle(self) -> None:
+        """Hand the positions to `Offsets` once the log behind them is durable. Called often, and cheap."""
+        if self._pending is not None:
+            log_end, positions = self._pending
+            if log_end > self._store.flushed:
+                return
+            self._pending = None
+            self._hand_over(log_end, positions)
+        positions = self.slots.first, self._ops.position(self.slots.first)
+        if positions != self._put and not self.owed:
+            self._pending = self._store.log_end, positions
+
+    def _hand_over(self, log_end: int, positions: tuple[int, int]) -> None:
+        self._put = positions
+        for topic, place in ((HALF_TOPIC, positions[0]), (OP_TOPIC, positions[1]), (LOG_POSITION, log_end)):
+            self._offsets.put(TRANSACTION_GROUP, topic, 0, place)
+
+    def close(self) -> None:
+        """Make durable what is done, and hand over the positions."""
+        self.settle()
+        if self._pending is not None:
+            self._store.flush()
+            self.settle()
+
+    # ------------------------------------------------------------------ what is owed
+
+    def oldest(self) -> int | None:
+        """LogOffset of the oldest half message that is not done; None: all are. From any thread."""
+        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        first = self.slots.first
+        unit = queue.unit(max(first, queue.min_offset)) if queue and first < queue.max_offset else None
+        return unit.log_offset if unit is not None and unit.size > 0 and not unit.is_fill else None
+
+    # ------------------------------------------------------------------ after a start
+
+    def _read_ops(self, end: int) -> None:
+        """Take up the op records from the saved position on."""
+        offset = self._ops.start
+        while offset < end:
+            pulled = self._store.pull(OP_TOPIC, 0, offset, READ_OPS, READ_BYTES)
+            if pulled.status is ReadStatus.COLD and pulled.job is not None:
+                pulled = pulled.job()
+            for number, slot in enumerate(op_slots(pulled.body), offset):
+                self._ops.add(number, slot)
+                if slot >= 0:
+                    self.slots.finish(slot)
+            if pulled.next_offset <= offset:
+                log.error(
+                    "the op records from queue offset %d on cannot be read: transactions that they end are asked for",
+                    offset,
+                )
+                return
+            offset = pulled.next_offset
+
+    def _read_log(self) -> None:
+        """Take up what the log says about half messages that are still open: where their transactions went on.
+
+        What became of one lies behind it, so nothing before the oldest needs to be read.
+        """
+        oldest = self.oldest()
+        if oldest is None:
+            return
+        taken_at = self._saved(LOG_POSITION)
+        if taken_at is None or taken_at < oldest or self._store.record_at(taken_at) is None:
+            taken_at = oldest  # also when the log was cut meanwhile: no record need begin there now
+        newest: dict[bytes, int] = {}
+        for head in self._store.heads(taken_at):
+            if head.sys_flag & TRANSACTION_MASK == SysFlag.COMMITTED:
+                self._take_up(head.prepared_offset, owed=True)
+            elif head.topic in _COPIED:
+                origin = copied_from(head.prepared_offset)
+                if origin is not None:
+                    self._take_up(origin, owed=False)
+                if head.unique_id and head.topic == _HALF:
+                    self._replace(head, newest)
+
+    def _replace(self, head: RecordHead, newest: dict[bytes, int]) -> None:
+        """A generation that a RocketMQ wrote names the one before it by the message's unique id only.
+
+        A producer may send one message as two half messages: neither of them was checked then.
+        """
+        before = newest.pop(head.unique_id, None)
+        newest[head.unique_id] = head.queue_offset
+        if len(newest) > GENERATIONS_MAX:
+            del newest[next(iter(newest))]
+        if before is None or not self.is_open(before) or copied_from(head.prepared_offset) is not None:
+            return
+        data = self._store.record_at(head.log_offset)
+        if data is not None and props.CHECK_TIMES in decode_record(data).properties:
+            self.slots.finish(before)
+
+    def _take_up(self, log_offset: int, *, owed: bool) -> None:
+        data = self._store.record_at(log_offset)
+        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        if data is None or queue is None:
+            return
+        slot: int = HEAD.unpack_from(data)[5]
+        units = queue.units(slot, 1) if self.is_open(slot) else []
+        if units and units[0].log_offset == log_offset:
+            if owed:
+                self.owed.append(slot)
+            self.slots.finish(slot)
+
+
+_HALF: Final = HALF_TOPIC.encode()
+_COPIED: Final = (_HALF, CHECK_MAX_TOPIC.encode())

@@ -1,0 +1,163 @@
+"""The records of transactions: half messages, what becomes of them, and the marks that they are done (docs/formats/transactions.md).
+
+A half message lies in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC under the topic and queue that its properties REAL_TOPIC and
+REAL_QID name. Each check writes it anew, a *generation* later; all generations of one transaction share their *origin*,
+the QueueOffset of the first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Final
+
+from metaq.broker.log.records import SENDER_FLAGS, index_keys, property_bytes, put_record
+from metaq.errors import Reason, Refused
+from metaq.model import StoredMessage, SysFlag
+from metaq.model import properties as props
+from metaq.model.topics.system import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
+from metaq.store.log.writer import PutRecord
+from metaq.wire.record import HOST_V4, HOST_V6, tags_code
+
+OP_TAG: Final = "d"
+_OP_PROPERTIES: Final = {props.WAIT: "true", props.TAGS: OP_TAG}
+PROPERTIES_BYTES_KEPT: Final = 128
+"""Of the property text's limit: the checks add their counter and the origin, which must fit."""
+OP_PROPERTIES_TEXT: Final = property_bytes(_OP_PROPERTIES)
+OP_TAGS_CODE: Final = tags_code(OP_TAG)
+_WHOLE: Final = 1 << 63
+
+_BEFORE_HOST = struct.Struct(">I32xi")
+"""TOTALSIZE, SYSFLAG; BORNHOST follows."""
+
+
+def is_transactional(pairs: Mapping[str, str]) -> bool:
+    """Whether the sender wants a half message: Java's `parseBoolean` of TRAN_MSG."""
+    return pairs.get(props.TRANSACTION_PREPARED, "").lower() == "true"
+
+
+def half_properties(pairs: MutableMapping[str, str], topic: str, queue_id: int, group: str) -> None:
+    """Note in `pairs` whose half message this is, and where it belongs. Transactional messages ignore a delay.
+
+    Raises Refused ILLEGAL_MESSAGE: nobody is named who could end it, or the checks' own properties would not fit.
+    """
+    pairs.pop(props.DELAY, None)
+    for name in (props.CHECK_TIMES, props.PREPARED_QUEUE_OFFSET):
+        pairs.pop(name, None)  # the broker's word; a sender's could end another's transaction
+    pairs.setdefault(props.PRODUCER_GROUP, group)
+    if not pairs[props.PRODUCER_GROUP]:
+        raise Refused(
+            Reason.ILLEGAL_MESSAGE,
+            f"a half message for topic {topic} names no producer group (property {props.PRODUCER_GROUP}): nobody could end it",
+        )
+    pairs[props.REAL_TOPIC], pairs[props.REAL_QUEUE_ID] = topic, str(queue_id)
+    size = len(property_bytes(pairs))
+    if size > props.PROPERTIES_BYTES_MAX - PROPERTIES_BYTES_KEPT:
+        raise Refused(
+            Reason.ILLEGAL_MESSAGE,
+            f"properties of {size} bytes, a half message may have {props.PROPERTIES_BYTES_MAX - PROPERTIES_BYTES_KEPT}",
+        )
+
+
+def origin_of(half: StoredMessage) -> int:
+    """QueueOffset of the first generation."""
+    return whole(half.properties.get(props.PREPARED_QUEUE_OFFSET), half.queue_offset)
+
+
+def whole(text: str | None, otherwise: int) -> int:
+    """A number that is not below 0, as a property tells it."""
+    good = text is not None and text.isascii() and text.isdecimal() and len(text) < 20
+    number = int(text) if good and text is not None else -1
+    return number if 0 <= number < _WHOLE else otherwise
+
+
+def destination(half: StoredMessage) -> tuple[str, int]:
+    """Topic and queue id that the message is for. Raises Refused INVALID: the record does not say."""
+    topic, queue_id = half.properties.get(props.REAL_TOPIC, ""), whole(half.properties.get(props.REAL_QUEUE_ID), -1)
+    if not topic or not 0 <= queue_id < 1 << 31:
+        raise Refused(
+            Reason.INVALID,
+            f"the half message at log offset {half.log_offset} does not say for which topic and queue it is",
+        )
+    return topic, queue_id
+
+
+def committed(half: StoredMessage, topic: str, queue_id: int) -> PutRecord:
+    """The message as consumers get it: the half message's properties as they are, and its LogOffset."""
+    return PutRecord(
+        topic=topic,
+        queue_id=queue_id,
+        body=half.body,
+        properties=half.properties_raw,
+        flag=half.flag,
+        sys_flag=half.sys_flag & (SENDER_FLAGS | int(SysFlag.BORN_HOST_V6)) | int(SysFlag.COMMITTED),
+        born_ms=half.born_ms,
+        born_host=half.born_host_raw,
+        reconsume_times=half.reconsume_times,
+        prepared_offset=half.log_offset,
+        tags_code=tags_code(half.properties.get(props.TAGS)),
+        keys=index_keys(topic, half.properties),
+    )
+
+
+def op(slot: int, now_ms: int, host: bytes) -> PutRecord:
+    """The mark that the half message at this QueueOffset is done."""
+    return put_record(
+        OP_TOPIC, 0, str(slot).encode(), _OP_PROPERTIES, flag=0, sys_flag=0, born_ms=now_ms, born_host=host
+    )
+
+
+def renewed(half: StoredMessage, *, checked: bool) -> PutRecord:
+    """The next generation of a half message; `checked`: its producer is asked, which is counted."""
+    pairs = dict(half.properties)
+    pairs.setdefault(props.PREPARED_QUEUE_OFFSET, str(half.queue_offset))
+    if checked:
+        pairs[props.CHECK_TIMES] = str(whole(pairs.get(props.CHECK_TIMES), 0) + 1)
+    else:
+        pairs[props.WAIT] = "false"  # RocketMQ stores it in this one alone
+    return _copy(half, HALF_TOPIC, pairs)
+
+
+def given_up(half: StoredMessage) -> PutRecord:
+    """The half message as it is kept for an administrator."""
+    return _copy(half, CHECK_MAX_TOPIC, half.properties)
+
+
+def resumed(kept: StoredMessage, newest: StoredMessage | None) -> PutRecord:
+    """The next generation of a half message that was given up. `newest`: the one before it, if it is known."""
+    pairs = dict(kept.properties)
+    pairs.pop(props.CHECK_TIMES, None)
+    if newest is not None:
+        pairs[props.PREPARED_QUEUE_OFFSET] = str(origin_of(newest))
+    else:
+        pairs.pop(props.PREPARED_QUEUE_OFFSET, None)
+    return _copy(kept, HALF_TOPIC, pairs)
+
+
+def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str]) -> PutRecord:
+    return put_record(
+        topic,
+        0,
+        half.body,
+        pairs,
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        born_ms=half.born_ms,
+        born_host=half.born_host_raw,
+        reconsume_times=half.reconsume_times,
+        copy_of=half.log_offset,
+    )
+
+
+def op_slots(records: Any) -> Iterator[int]:
+    """Of op records back to back: the QueueOffset that each names, -1 of one that names none."""
+    place, end = 0, len(records)
+    while place < end:
+        size, sys_flag = _BEFORE_HOST.unpack_from(records, place)
+        start = place + 68
+        for bit in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6):
+            start += HOST_V6 if sys_flag & bit else HOST_V4
+        body_bytes = int.from_bytes(records[start : start + 4], "big")
+        body = bytes(records[start + 4 : start + 4 + min(body_bytes, 20)])
+        yield int(body) if body_bytes < 20 and body.isdigit() else -1
+        place += size

@@ -1,0 +1,1 @@
+"""Arrow batches in and out of messages."""

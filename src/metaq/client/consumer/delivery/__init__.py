@@ -1,0 +1,1 @@
+"""From a pulled message to its end."""

@@ -1,0 +1,192 @@
+"""What becomes of pulled messages: into the queue's window, to whoever consumes, and where they go when that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from metaq.client.consumer.delivery.handover import Handover
+from metaq.client.consumer.delivery.send_back import SendBack
+from metaq.client.consumer.delivery.window import Chunk, Window
+from metaq.client.consumer.options import GroupOptions
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.received.outcome import DEAD_LETTER_LEVEL
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.pulling import PulledMessages
+from metaq.model import MessageModel, MessageQueue
+from metaq.model import properties as props
+
+log = logging.getLogger("metaq.client")
+
+
+class Delivery(Protocol):
+    """How a member hands out messages. One for all its queues."""
+
+    def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
+        """In the loop: take in the answer to a pull that found something."""
+        ...
+
+    def start(self) -> None:
+        """In the loop: the member joins the group."""
+        ...
+
+    async def admit(self, wanted: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        """Those of the queues that may be taken now. Nothing is raised."""
+        ...
+
+    def start_of(self, queue: MessageQueue, stored: int) -> int:
+        """Where to begin in an admitted queue, if that is the progress that its broker keeps."""
+        ...
+
+    def window(self, queue: MessageQueue, offset: int) -> Window[ReceivedMessage]:
+        """Begin to consume an admitted queue."""
+        ...
+
+    async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
+        """Their queues go to other members: see that the progress is kept. They are dropped already."""
+        ...
+
+    def dropped(self, window: Window[ReceivedMessage]) -> None:
+        """Its queue is left at once: acks count no more."""
+        ...
+
+    def doubt(self, broker: str) -> None:
+        """The broker could not be reached."""
+        ...
+
+    def look(self, window: Window[ReceivedMessage]) -> None:
+        """Any thread: the queue is not held any more."""
+        ...
+
+    async def drain(self) -> None:
+        """The member leaves: wait a while for what is on its way. Its progress is kept next."""
+        ...
+
+    async def stopped(self) -> None:
+        """The progress is kept: others may have the queues."""
+        ...
+
+
+class Owner(Protocol):
+    """Whose queues they are."""
+
+    def lost(self, queue: MessageQueue) -> None:
+        """It is ours no more, and its progress is not to be kept."""
+        ...
+
+    def kept(self, queue: MessageQueue) -> int:
+        """The progress of a queue that was kept last, as far as we know; 0 if there was none."""
+        ...
+
+    async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """How far we came in queues that we give up."""
+        ...
+
+    def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
+        """Any thread: stop the message's queue for so long, and hand the message out again then."""
+        ...
+
+    def handed_out(self, window: Window[ReceivedMessage]) -> None:
+        """There may be room for the next pull."""
+        ...
+
+
+class ConcurrentDelivery:
+    """Whole pulls at once, finished in any order; failed messages go back to the broker."""
+
+    def __init__(
+        self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage],
+        owner: Owner,
+    ) -> None:  # fmt: skip
+        self._core, self._retry_topic, self._options, self._handover = core, retry_topic, options, handover
+        self._owner = owner
+        self._send_back = SendBack(core, group, options.max_reconsume_times or 0, handover, options.seconds)
+
+    def start(self) -> None:
+        """Nothing has to be done beside pulling."""
+
+    async def admit(self, wanted: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        return wanted
+
+    def start_of(self, queue: MessageQueue, stored: int) -> int:  # noqa: ARG002  of orderly consumption
+        return stored
+
+    def window(self, queue: MessageQueue, offset: int) -> Window[ReceivedMessage]:
+        return Window(queue, offset, self.failed, self._owner.halt)
+
+    async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
+        await self._owner.keep({window.queue: window.finished_offset() for window in windows})
+
+    def dropped(self, window: Window[ReceivedMessage]) -> None:
+        """Nobody asks its window any more."""
+
+    def doubt(self, broker: str) -> None:
+        """Its queues stay ours."""
+
+    def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
+        chunk = take_in(window, pulled, self._retry_topic)
+        if chunk is None:
+            return
+        if self._handover.with_records and not pulled.broken:
+            chunk.records = pulled.result.records
+        for message, _ in pulled.broken:
+            self.failed(chunk, message, DEAD_LETTER_LEVEL)
+        for message, error in pulled.undecodable:
+            self._undecodable(chunk, message, error)
+        self._handover.put(chunk)
+
+    def _undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
+        """It is tried again later, by a member that can read it perhaps, and says why."""
+        if self._options.model is MessageModel.BROADCASTING:
+            chunk.flags[message.queue_offset - chunk.base] = 1  # The log says so.
+        else:
+            self._send_back.begin_undecodable(chunk, message, error)
+
+    def look(self, window: Window[ReceivedMessage]) -> None:
+        """What was parked; any thread may append to it meanwhile."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._handover.give_back(window.parked.popleft())
+
+    def failed(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        """Any thread: a message failed; it is wanted again later, or is a dead letter (level -1)."""
+        if self._options.model is MessageModel.BROADCASTING:
+            log.warning("%s failed; a broadcast message is not sent again", message)
+            chunk.flags[message.queue_offset - chunk.base] = 1
+            return
+        self._core.thread.post(self._send_back.begin, chunk, message, delay_level)
+
+    async def drain(self) -> None:
+        await self._send_back.drain()
+
+    async def stopped(self) -> None:
+        """Nothing is left to do."""
+
+
+def take_in(
+    window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage], retry_topic: str
+) -> Chunk[ReceivedMessage] | None:
+    """The messages of a pull as a chunk of `window`, which also has the flags of those that are broken; None: no messages.
+
+    What comes from the group's retry topic is shown under the topic that it was first sent to.
+    """
+    everything = pulled.messages
+    if pulled.broken or pulled.undecodable:
+        unread = [message for message, _ in (*pulled.broken, *pulled.undecodable)]
+        everything = sorted([*everything, *unread], key=_by_offset)
+    chunk = window.add(everything, pulled.result.next_offset, len(pulled.result.records))
+    if chunk is None:
+        return None
+    chunk.messages = pulled.messages
+    if window.queue.topic == retry_topic:
+        for message in pulled.messages:
+            message.topic = message.properties.get(props.RETRY_TOPIC, message.topic)
+    for message in pulled.messages:
+        message._chunk = chunk  # noqa: SLF001  a slot for us
+    return chunk
+
+
+def _by_offset(message: ReceivedMessage) -> int:
+    return message.queue_offset

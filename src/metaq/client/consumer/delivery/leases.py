@@ -1,0 +1,80 @@
+"""The locks of a member on its queues, as it knows them (pure, no I/O): which are to be renewed, lost, or over.
+
+A broker keeps a lock for 60 s after its last renewal. A member asks every 20 s, and counts on nothing after 30 s without
+an answer, from the moment at which it asked: so it has stopped long before another member may begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from metaq.client.consumer.delivery.orderly import Lease
+from metaq.model import MessageQueue
+
+RENEW_SECONDS = 20.0
+LEASE_SECONDS = 30.0
+
+
+class Leases:
+    """One member's. `now` is seconds of an even clock."""
+
+    def __init__(self) -> None:
+        self._leases: dict[MessageQueue, Lease] = {}
+        self._asked: dict[MessageQueue, float] = {}
+        """When the renewal that was granted last was asked for."""
+
+    def grant(self, queue: MessageQueue, asked_at: float) -> Lease:
+        """We have the lock: it was asked for at that moment."""
+        lease = self._leases.setdefault(queue, Lease())
+        lease.until = asked_at + LEASE_SECONDS
+        self._asked[queue] = asked_at
+        return lease
+
+    def lease(self, queue: MessageQueue) -> Lease:
+        """Of a queue that was granted."""
+        return self._leases[queue]
+
+    def drop(self, queue: MessageQueue) -> None:
+        """It is not renewed any more."""
+        self._leases.pop(queue, None)
+        self._asked.pop(queue, None)
+
+    def due(self, now: float) -> dict[str, list[MessageQueue]]:
+        """What is to be renewed now, by broker."""
+        due: dict[str, list[MessageQueue]] = {}
+        for queue, asked_at in self._asked.items():
+            if now - asked_at >= RENEW_SECONDS:
+                due.setdefault(queue.broker, []).append(queue)
+        return due
+
+    def doubt(self, broker: str) -> None:
+        """It may have restarted and forgotten its locks: renew them as soon as it can be reached."""
+        for queue in self._asked:
+            if queue.broker == broker:
+                self._asked[queue] = -RENEW_SECONDS
+
+    def answered(
+        self, asked: Collection[MessageQueue], granted: Collection[MessageQueue], asked_at: float
+    ) -> list[MessageQueue]:
+        """A broker answered a renewal. Returns the queues that another member has now: they are dropped here."""
+        lost = []
+        for queue in asked:
+            if queue not in self._leases:  # Given up since.
+                continue
+            if queue in granted:
+                self.grant(queue, asked_at)
+            else:
+                lost.append(queue)
+                self.drop(queue)
+        return lost
+
+    def over(self, now: float) -> list[MessageQueue]:
+        """Locks that were not renewed in time: they are dropped here."""
+        over = [queue for queue, lease in self._leases.items() if now >= lease.until]
+        for queue in over:
+            self.drop(queue)
+        return over
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        return list(self._leases)

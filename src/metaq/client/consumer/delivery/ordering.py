@@ -1,0 +1,328 @@
+"""A group member that consumes in order: its queues, their locks, and its failed messages. Lives in the background loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Collection, Sequence
+
+from metaq.client.consumer.delivery.delivery import Owner, take_in
+from metaq.client.consumer.delivery.handover import Handover
+from metaq.client.consumer.delivery.leases import Leases
+from metaq.client.consumer.delivery.orderly import Again, DeadLetter, Lease, OrderedQueue, Run, judge
+from metaq.client.consumer.delivery.send_back import SendBack
+from metaq.client.consumer.delivery.window import Window
+from metaq.client.consumer.options import GroupOptions
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.received.outcome import Later
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.locks import LockQueues, UnlockQueues
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.pulling import PulledMessages
+from metaq.errors import MetaqError
+from metaq.model import MessageModel, MessageQueue, QueueLocks
+
+log = logging.getLogger("metaq.client")
+
+Queue = OrderedQueue[ReceivedMessage]
+
+
+class OrderedDelivery:
+    """One message of a queue in hand at a time, in the queues that are locked for us. See the module's text."""
+
+    def __init__(
+        self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage],
+        owner: Owner,
+    ) -> None:  # fmt: skip
+        self._core, self._group, self._retry_topic, self._owner = core, group, retry_topic, owner
+        self._handover, self._seconds = handover, options.seconds
+        self._broadcast = options.model is MessageModel.BROADCASTING
+        """There are no locks then, and a failed message does not come again."""
+        self._max = options.max_reconsume_times
+        self._send_back = SendBack(core, group, self._max or 0, handover, options.seconds)
+        self._leases = Leases()
+        self._queues: dict[MessageQueue, Queue] = {}
+        self._leaving: dict[MessageQueue, Queue] = {}
+        """Queues that are not ours any more, perhaps with a message in somebody's hands."""
+        self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._stopping = False
+        self._reached: dict[MessageQueue, range] = {}
+        """What we had finished in queues whose lock ran out while their broker could not be told: from the progress on that
+        it knew of, as far as we know."""
+        self._renewing: set[str] = set()
+        """Brokers that were asked to renew locks, and have not answered."""
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._looking = self._core.every(self._seconds.locks, self._keep_locks)
+
+    # -------------------------------------------------------------- locks
+
+    async def admit(self, wanted: Sequence[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues."""
+        free = [queue for queue in wanted if not self._still_in_hand(queue)]
+        for queue in set(wanted).difference(free):
+            log.info("group %s takes %s again when a message of it, handed out before, is finished", self._group, queue)
+        if self._broadcast:
+            return set(free)
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in free:
+            by_broker.setdefault(queue.broker, []).append(queue)
+        now = self._core.clock.monotonic()
+        answers = await asyncio.gather(*(self._ask(broker, queues) for broker, queues in by_broker.items()))
+        granted = set().union(*(answer for answer in answers if answer is not None))
+        for queue in granted:
+            self._leases.grant(queue, now)
+        for queue in set(free) - granted:
+            log.debug("group %s: %s is locked by another member", self._group, queue)
+        return granted
+
+    async def _keep_locks(self) -> None:
+        """To be called every second or so: renew the locks whose time has come, and leave the queues of those that ended."""
+        now = self._core.clock.monotonic()
+        for queue in self._leases.over(now):
+            reached = self._queues[queue].window.finished_offset() if queue in self._queues else None
+            self._lose(queue, "could not be renewed in time")
+            if reached is not None:
+                self._reached[queue] = range(self._owner.kept(queue), reached)
+        due = self._leases.due(now)
+        if unused := [queue for queues in due.values() for queue in queues if not self._in_use(queue)]:
+            self._core.spawn(self._unlock(unused))  # Locked, but then not taken: it went to another member at once.
+        for broker, queues in due.items():
+            used = [queue for queue in queues if self._in_use(queue)]
+            if used and broker not in self._renewing:
+                self._renewing.add(broker)
+                self._core.spawn(self._renew(broker, used, now))
+        for queue in [queue for queue in self._leaving if not self._still_in_hand(queue)]:
+            self._leaving.pop(queue, None)
+
+    def _in_use(self, queue: MessageQueue) -> bool:
+        return queue in self._queues or queue in self._giving_up
+
+    async def _renew(self, broker: str, queues: Sequence[MessageQueue], now: float) -> None:
+        try:
+            granted = None if self._stopping else await self._ask(broker, queues)
+        finally:
+            self._renewing.discard(broker)
+        if granted is None:
+            return
+        for queue in self._leases.answered(queues, granted, now):
+            self._reached.pop(queue, None)
+            self._lose(queue, "went to another member")
+        for queue in granted:
+            if (ordered := self._queues.get(queue)) is not None and ordered.idle:
+                ordered.offer()  # It may have waited for its lock.
+
+    def doubt(self, broker: str) -> None:
+        """When it can be reached again, it may know nothing of our locks."""
+        self._leases.doubt(broker)
+
+    def _lose(self, queue: MessageQueue, why: str) -> None:
+        log.warning("group %s leaves %s: its lock %s", self._group, queue, why)
+        for ordered in (self._queues.get(queue), self._leaving.get(queue)):
+            if ordered is not None:
+                ordered.lose()
+        self._owner.lost(queue)
+
+    async def _ask(self, broker: str, queues: Sequence[MessageQueue]) -> frozenset[MessageQueue] | None:
+        """The queues that we have; None: the broker cannot tell."""
+        try:
+            return await self._core.ask_broker(broker, LockQueues(self._locks(queues)))
+        except FAULTS as error:
+            log.info("group %s cannot lock %d queues of broker %s: %s", self._group, len(queues), broker, error)
+            return None
+
+    async def _unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Others wait for them. If the broker cannot be told, its lock ends by itself."""
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            self._leases.drop(queue)
+            by_broker.setdefault(queue.broker, []).append(queue)
+        if not self._broadcast:
+            await asyncio.gather(
+                *(self._core.ask_broker(broker, UnlockQueues(self._locks(its))) for broker, its in by_broker.items()),
+                return_exceptions=True,
+            )
+
+    def _locks(self, queues: Sequence[MessageQueue]) -> QueueLocks:
+        return QueueLocks(self._group, self._core.client_id, tuple(queues))
+
+    # -------------------------------------------------------------- queues
+
+    def window(self, queue: MessageQueue, offset: int) -> Window[ReceivedMessage]:
+        window: Window[ReceivedMessage] = Window(queue, offset)
+        lease = Lease() if self._broadcast else self._leases.lease(queue)
+        self._queues[queue] = OrderedQueue(window, lease, self._core.clock.monotonic, self)
+        return window
+
+    def start_of(self, queue: MessageQueue, stored: int) -> int:
+        """Behind what we had finished, unless somebody has moved the group's progress since, perhaps back."""
+        finished = self._reached.pop(queue, range(0))
+        return finished.stop if stored in finished else stored
+
+    def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
+        chunk = take_in(window, pulled, self._retry_topic)
+        ordered = self._queues.get(window.queue)
+        if chunk is None or ordered is None or ordered.window is not window:  # Left while it was pulled.
+            return
+        run = ordered.arrive(chunk)
+        for message in run.messages:
+            message._chunk = run  # noqa: SLF001  a slot for us
+        for message, why in pulled.broken:
+            self._core.spawn(self._file_broken(run, message, why))
+        for message, error in pulled.undecodable:
+            self._core.spawn(self._file_undecodable(run, message, error))
+        ordered.offer()
+
+    def look(self, window: Window[ReceivedMessage]) -> None:
+        if (ordered := self._queues.get(window.queue)) is not None and ordered.idle:
+            ordered.offer()
+
+    def dropped(self, window: Window[ReceivedMessage]) -> None:
+        """Its lock, if we still have it, is given back unless the queue is taken again before it is to be renewed."""
+        queue = window.queue
+        self._reached.pop(queue, None)
+        self._drop(queue)
+
+    def _drop(self, queue: MessageQueue) -> None:
+        """Leave a queue at once: what is said of its message in hand counts no more."""
+        if (ordered := self._queues.pop(queue, None)) is not None:
+            ordered.lose()
+            self._leaving[queue] = ordered
+
+    async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
+        """When the messages in hand are finished, but not much later: nobody waits for that."""
+        free: list[Queue] = []
+        for window in windows:
+            self._leaving[window.queue] = ordered = self._queues.pop(window.queue)
+            if ordered.busy:
+                self._give_up([ordered])
+            else:
+                free.append(ordered)
+        if free:
+            self._give_up(free)
+
+    def _give_up(self, queues: Sequence[Queue]) -> None:
+        task = self._core.spawn(self._leave(queues))
+        for ordered in queues:
+            self._giving_up[ordered.window.queue] = task
+        task.add_done_callback(functools.partial(self._gave_up, queues))
+
+    def _gave_up(self, queues: Sequence[Queue], task: asyncio.Task[None]) -> None:
+        for ordered in queues:
+            if self._giving_up.get(ordered.window.queue) is task:
+                del self._giving_up[ordered.window.queue]
+
+    async def _leave(self, queues: Sequence[Queue]) -> None:
+        """Queues of which all or none has a message in hand."""
+        until = self._core.clock.monotonic() + self._seconds.leave
+        while (  # noqa: ASYNC110  it ends in any thread
+            any(ordered.busy for ordered in queues) and not self._stopping and self._core.clock.monotonic() < until
+        ):
+            await asyncio.sleep(self._seconds.pause)
+        finished: dict[MessageQueue, int] = {}
+        for ordered in queues:
+            if ordered.lost:
+                continue
+            if ordered.busy and not self._stopping:
+                log.warning(
+                    "group %s gives up %s although a message of it is still in hand after %.0f s: it will be delivered again",
+                    self._group, ordered.window.queue, self._seconds.leave,
+                )  # fmt: skip
+            finished[ordered.window.queue] = ordered.window.finished_offset()
+            ordered.lose()
+        if finished:
+            await self._owner.keep(finished)
+            await self._unlock(finished)
+
+    async def drain(self) -> None:
+        self._stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
+        await asyncio.gather(*self._giving_up.values(), return_exceptions=True)
+        until = self._core.clock.monotonic() + self._seconds.drain
+        while any(ordered.filing for ordered in self._queues.values()) and self._core.clock.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(self._seconds.pause)
+
+    async def stopped(self) -> None:
+        for ordered in self._queues.values():
+            ordered.lose()
+        await self._unlock(self._leases.queues)
+
+    def _still_in_hand(self, queue: MessageQueue) -> bool:
+        """Whether we are not through with the queue from the last time that it was ours."""
+        ordered = self._leaving.get(queue)
+        return queue in self._giving_up or (ordered is not None and ordered.busy)
+
+    # -------------------------------------------------------------- what ordered queues tell, from any thread
+
+    def failed(self, run: Run[ReceivedMessage], message: ReceivedMessage, verdict: BaseException) -> None:
+        self._core.thread.post(self._judge, run, message, verdict)
+
+    def offer(self, queue: Queue) -> None:
+        self._handover.put(queue.turn)
+
+    def left(self, queue: Queue) -> None:
+        if queue.window.paused:
+            self._core.thread.post(self._owner.handed_out, queue.window)
+
+    # -------------------------------------------------------------- failed messages
+
+    def _judge(self, run: Run[ReceivedMessage], message: ReceivedMessage, verdict: BaseException) -> None:
+        decision = judge(message.reconsume_times, verdict, self._max)
+        if isinstance(decision, Again) and not (self._broadcast and decision.counts):
+            self._again(run, message, decision)
+        elif self._broadcast:
+            log.warning("%s failed; a broadcast message is not sent again", message)
+            self._done_with(run, message)
+        else:
+            assert isinstance(decision, DeadLetter)
+            run.queue.filing += 1
+            self._core.spawn(self._file(run, message, exhausted=decision.exhausted))
+
+    def _again(self, run: Run[ReceivedMessage], message: ReceivedMessage, decision: Again) -> None:
+        again = run.queue.again(run, message, counts=decision.counts)
+        again._chunk = run  # noqa: SLF001  a slot for us
+        log.info("%s waits for %s, which comes again in %.1f s", run.queue.window.queue, message, decision.seconds)
+        asyncio.get_running_loop().call_later(decision.seconds, run.queue.unblock)
+
+    def _done_with(self, run: Run[ReceivedMessage], message: ReceivedMessage) -> None:
+        run.marks[message.queue_offset - run.base] = 1
+        run.queue.unblock()
+
+    async def _file(self, run: Run[ReceivedMessage], message: ReceivedMessage, *, exhausted: bool) -> None:
+        """To the dead letters; if nobody takes it, it goes on blocking its queue."""
+        try:
+            await self._send_back.dead_letter(run.chunk, message, exhausted=exhausted)
+        except MetaqError as error:
+            log.warning("%s could not be filed with the dead letters and comes again: %s", message, error)
+            retry = judge(message.reconsume_times, Later(), None)
+            assert isinstance(retry, Again)
+            self._again(run, message, retry)
+        else:
+            self._done_with(run, message)
+        finally:
+            run.queue.filing -= 1
+
+    async def _file_undecodable(self, run: Run[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
+        """To the dead letters at once: trying it again here would hold up its queue for nothing."""
+        while not self._broadcast and not run.lost:
+            try:
+                await self._send_back.file_undecodable(run.chunk, message, error)
+                break
+            except MetaqError as failure:
+                log.warning("%s, of which no value can be made, is not with the dead letters yet: %s", message, failure)
+            await asyncio.sleep(self._seconds.again)
+        run.marks[message.queue_offset - run.base] = 1
+
+    async def _file_broken(self, run: Run[ReceivedMessage], message: ReceivedMessage, why: str) -> None:
+        """What cannot be read is nobody's to handle."""
+        while not self._broadcast and not run.lost:
+            try:
+                await self._send_back.dead_letter(run.chunk, message, exhausted=False)
+                break
+            except MetaqError as error:
+                log.warning("%s, which cannot be read (%s), is not with the dead letters yet: %s", message, why, error)
+            await asyncio.sleep(self._seconds.again)
+        run.marks[message.queue_offset - run.base] = 1

@@ -1,0 +1,221 @@
+"""Failed messages: back to the broker (36), which files a copy for later or with the dead letters.
+
+If the answer is lost, the broker is asked again, for it may have filed the copy already, and recognises what it has
+taken (a RocketMQ does not, and files another). If the broker does not take one back, a new message is sent to the
+group's retry topic, by any broker; if that fails too, the message is handed out here once more after a while. Only when
+one of the three has worked is the message finished: so a failing message goes to the retry topic, to the dead letters,
+or comes again, and never nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from metaq.client.consumer.delivery.handover import Handover
+from metaq.client.consumer.delivery.window import Chunk
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.received.outcome import DEAD_LETTER_LEVEL, delay_level_of
+from metaq.client.consumer.seconds import GroupSeconds
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.retry import Patience, Purpose, judge
+from metaq.client.conversation.sending.sending import GiveBack, Outgoing
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.sending import Sender, SendRules
+from metaq.errors import MetaqError
+from metaq.model import SysFlag
+from metaq.model import properties as props
+from metaq.model.message import BODY_BYTES_MAX, COMPRESSION_ZLIB
+from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.wire import compression
+
+log = logging.getLogger("metaq.client")
+
+_FIRST_RETRY_LEVEL = 3
+NOTHING: Mapping[str, str] = {}
+
+
+class SendBack:
+    """The failed messages of one group member. Lives in the background loop."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        max_reconsume_times: int,
+        handover: Handover[ReceivedMessage],
+        seconds: GroupSeconds,
+    ) -> None:
+        self._core, self._group, self._max, self._handover = core, group, max_reconsume_times, handover
+        self._seconds = seconds
+        self._sender = Sender(core, group, SendRules())
+        self._busy: set[asyncio.Task[None]] = set()
+
+    def begin(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        task = self._core.spawn(self._send(chunk, message, delay_level))
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    def begin_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
+        """No value can be made of its body: it comes again later, and is a dead letter in the end, with the reason."""
+        task = self._core.spawn(self._send_undecodable(chunk, message, error))
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    async def _send_undecodable(
+        self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception
+    ) -> None:
+        """A broker that takes a message back adds no property to it: so a copy is sent to the retry topic."""
+        while not chunk.window.dropped:
+            level = delay_level_of(error)
+            try:
+                try:
+                    await self._send_failed_copy(message, level, reason_for(message, error))
+                except MetaqError as failure:  # Perhaps it never takes one, such as of a body above its limit.
+                    log.warning(
+                        "%s, of which no value can be made, is given back without saying why: %s", message, failure
+                    )
+                    await self._give_back(chunk, message, level)
+                break
+            except MetaqError as failure:
+                log.warning("%s, of which no value can be made, is not in the retry topic yet: %s", message, failure)
+            await asyncio.sleep(self._seconds.again)
+        chunk.flags[message.queue_offset - chunk.base] = 1
+
+    async def file_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
+        """The same to the dead letters at once. Raises MetaqError."""
+        times = message.reconsume_times
+        try:
+            await self._send_copy(message, DEAD_LETTER_LEVEL, times, times, reason_for(message, error))
+        except MetaqError as failure:
+            log.warning("%s, of which no value can be made, is filed without saying why: %s", message, failure)
+            await self._give_back(chunk, message, DEAD_LETTER_LEVEL)
+
+    async def drain(self) -> None:
+        """Wait a while for those under way; the rest stay unfinished and come again."""
+        if self._busy:
+            await asyncio.wait(list(self._busy), timeout=self._seconds.drain)
+
+    async def _send(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        try:
+            await self._give_back(chunk, message, delay_level)
+        except MetaqError as error:  # Not FAULTS alone: a request that no format carries must not lose the message.
+            log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
+            try:
+                await self._send_failed_copy(message, delay_level)
+            except MetaqError as failure:
+                log.warning("%s comes again here in %s s: %s", message, self._seconds.again, failure)
+                self._core.spawn(self._again(chunk, message))
+                return
+        chunk.flags[message.queue_offset - chunk.base] = 1
+
+    async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        """Ask until there is an answer. An answer that never came is waited for, but not for ever."""
+        broker = chunk.window.queue.broker
+        call = GiveBack(
+            group=self._group,
+            broker=broker,
+            topic=message.topic,
+            message_id=message.message_id,
+            log_offset=message.log_offset,
+            delay_level=delay_level,
+            max_reconsume_times=self._max,
+        )
+        loop = asyncio.get_running_loop()
+        patience = Patience(Purpose.GIVE_BACK, self._seconds.give_back, loop.time())
+        while True:
+            try:
+                await self._core.ask_broker(broker, call)
+            except FAULTS as error:
+                if judge(error, Purpose.GIVE_BACK).maybe_done:
+                    call = structs.replace(call, repeated=True)
+                if not call.repeated:
+                    raise
+                pause = patience.pause(error, loop.time())
+                log.info("whether %s was taken back is unknown (%s): asking again", message, error)
+            else:
+                return
+            await asyncio.sleep(pause)
+
+    async def dead_letter(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, *, exhausted: bool) -> None:
+        """File a message with the dead letters, as RocketMQ's orderly consumer does. Raises MetaqError.
+
+        One that is `exhausted`, which has failed as often as it may, is sent to the retry topic like any message: its
+        broker sees that it may not be tried again. A rejected one is given back.
+        """
+        if exhausted:
+            times, level = message.reconsume_times, _FIRST_RETRY_LEVEL + message.reconsume_times
+            told = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}  # Java leaves them in.
+            await self._send_copy(message, level, times, self._max, told)
+            return
+        try:
+            await self._give_back(chunk, message, DEAD_LETTER_LEVEL)
+        except MetaqError as error:
+            log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
+            await self._send_copy(message, DEAD_LETTER_LEVEL, message.reconsume_times, message.reconsume_times)
+
+    async def _send_failed_copy(
+        self, message: ReceivedMessage, delay_level: int, more: Mapping[str, str] = NOTHING
+    ) -> None:
+        # A broker files a message with the dead letters that comes with as many tries as it may have. Of one that is
+        # given back it counts those before this one, so here, where this one is counted, the limit is one more.
+        limit = self._max + 1
+        if delay_level == DEAD_LETTER_LEVEL:
+            await self._send_copy(message, delay_level, limit, limit, more)
+        else:
+            level = delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
+            await self._send_copy(message, level, message.reconsume_times + 1, limit, more)
+
+    async def _send_copy(
+        self, message: ReceivedMessage, delay_level: int, times: int, times_max: int, more: Mapping[str, str] = NOTHING
+    ) -> None:
+        """A new message to the retry topic, which its broker files with the dead letters if `times` reach `times_max`."""
+        pairs = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+        pairs[props.RETRY_TOPIC] = self._core.namespace.wrapped(message.topic)
+        pairs[props.ORIGIN_MESSAGE_ID] = message.properties.get(props.ORIGIN_MESSAGE_ID, message.message_id)
+        if delay_level != DEAD_LETTER_LEVEL:
+            pairs[props.DELAY] = str(delay_level)
+        pairs.update(more)
+        body, sys_flag = message.body, 0
+        if len(body) > BODY_BYTES_MAX:  # It came compressed: no broker takes it otherwise.
+            body = await asyncio.to_thread(compression.compress, body, COMPRESSION_ZLIB)
+            sys_flag = int(SysFlag.COMPRESSED | COMPRESSION_ZLIB)
+        outgoing = Outgoing(
+            RETRY_PREFIX + self._group,
+            body,
+            sys_flag,
+            flag=message.flag,
+            properties=props.join(pairs),
+            reconsume_times=times,
+            max_reconsume_times=times_max,
+        )
+        await self._sender.send(outgoing, self._seconds.copy)
+
+    async def _again(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage) -> None:
+        await asyncio.sleep(self._seconds.again)
+        message.reconsume_times += 1
+        again = chunk.again(message)
+        message._chunk = again  # noqa: SLF001  a slot for us
+        self._handover.put(again)
+
+
+_NOT_COPIED = {
+    props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.MIN_OFFSET, props.MAX_OFFSET, props.TRANSACTION_PREPARED,
+    props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES,
+}  # fmt: skip
+
+
+_REASON_BYTES_MAX = 512
+_ROOM = 1024
+"""For what the way through the retry topic adds."""
+
+
+def reason_for(message: ReceivedMessage, error: Exception) -> dict[str, str]:
+    """The property that says why no value could be made of a body; none if the message's others leave no room for it."""
+    room = props.PROPERTIES_BYTES_MAX - len(message.properties_raw) - _ROOM
+    text = f"{type(error).__name__}: {error}".replace(props.NAME_END, " ").replace(props.PAIR_END, " ")
+    reason = text.encode("utf-8", "replace")[: max(0, min(room, _REASON_BYTES_MAX))].decode("utf-8", "ignore").strip()
+    return {props.UNDECODABLE: reason} if reason else {}

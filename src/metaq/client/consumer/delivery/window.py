@@ -1,0 +1,200 @@
+"""What of a queue has been handed out, and what of that is finished: the sliding window (pure, no I/O).
+
+    finished_offset      next_offset
+    v                    v
+    1 1 0 1 1 1 0 0 | 0 0 0 0            one byte per queue offset, 1 = finished; chunks as they were pulled
+    └─── chunk ────┘└─ chunk ─┘
+
+Messages of one queue are worked on side by side and finish in any order. What may be committed is the smallest
+unfinished offset: a consumer that dies with gaps gets everything from the first gap on again.
+
+A message is finished by one assignment into its chunk's `flags`, which the GIL makes atomic, from whichever thread.
+Everything else is called from the background loop alone. Offsets that hold no message for us (filtered, or not
+messages) are finished from the start.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from metaq.client.consumer.received.outcome import Pause, delay_level_of
+from metaq.model import MessageQueue, StoredMessage
+
+M = TypeVar("M", bound=StoredMessage)
+SendBack: TypeAlias = "Callable[[Chunk[M], M, int], None]"
+Halt: TypeAlias = "Callable[[Chunk[M], M, float], None]"
+
+
+class Shut(enum.IntFlag):
+    """Why nothing of a window is handed out."""
+
+    DROPPED = 1
+    """For ever: the queue is no longer ours, or we are stopping."""
+    HELD = 2
+    """The user wants nothing of the queue for now, or a handler asked for a pause: no more is pulled, either."""
+    SUSPENDED = 4
+    """The consumer's user did, for all queues."""
+
+
+_DROPPED, _HELD, _SUSPENDED = (int(reason) for reason in Shut)  # Plain numbers: `&` with the enum costs a microsecond.
+
+
+class Chunk(Generic[M]):
+    """Messages of one pull, and a byte for every offset that it covered."""
+
+    __slots__ = ("base", "flags", "messages", "records", "scanned", "size", "window")
+
+    in_order = lost = False
+    """Our messages finish in any order; what is said of them counts."""
+
+    def __init__(self, window: Window[M], base: int, flags: bytearray, messages: Sequence[M], size: int = 0) -> None:
+        self.window, self.base, self.flags, self.messages, self.size = window, base, flags, messages, size
+        self.records: Any = None
+        """What the messages were decoded from, if somebody wants that (`Handover.with_records`)."""
+        self.scanned = 0
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.flags)
+
+    def rest(self, start: int) -> Chunk[M]:
+        """Our messages from number `start` on, under the same flags."""
+        rest = Chunk(self.window, self.base, self.flags, self.messages[start:])
+        rest.records = self.records
+        return rest
+
+    def again(self, message: M) -> Chunk[M]:
+        """One of our messages, to be handed out once more under the same flag."""
+        return Chunk(self.window, self.base, self.flags, [message])
+
+    def reply(self, message: M, reply: Any) -> Any:
+        """Any thread: reply to a request of ours. Returns a future."""
+        assert self.window.replies is not None
+        return self.window.replies(message, reply)
+
+    def fail(self, message: M, verdict: BaseException) -> None:
+        """Any thread: our message was not handled. The verdict is what its handling raised."""
+        window = self.window
+        if isinstance(verdict, Pause):
+            assert window.halt is not None
+            window.halt(self, message, verdict.seconds)
+        else:
+            assert window.send_back is not None
+            window.send_back(self, message, delay_level_of(verdict))
+
+
+class Window(Generic[M]):
+    """The unfinished part of one queue."""
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        next_offset: int,
+        send_back: SendBack[M] | None = None,
+        halt: Halt[M] | None = None,
+    ) -> None:
+        self.queue = queue
+        self.send_back = send_back
+        """Where failed messages of the queue go, from any thread: (chunk, message, delay level)."""
+        self.halt = halt
+        """Where those go that want their queue to stop for a while, from any thread: (chunk, message, seconds)."""
+        self.replies: Callable[[M, Any], Any] | None = None
+        """How requests of the queue are replied to, from any thread: (message, reply)."""
+        self.shut = 0
+        """Unless it is 0 nothing of it is handed out, see `Shut`. Looked at for each message."""
+        self._shutting = threading.RLock()  # A signal handler may stop the consumer in the thread that holds it.
+        self.next_offset = next_offset
+        """Where the next pull begins."""
+        self.broker_id = 0
+        """Which of the broker's machines to pull from: what it suggested last; 0 is the master."""
+        self.paused = False
+        """Nothing is pulled because too much is unfinished."""
+        self.parked: deque[Chunk[M]] = deque()
+        """What takers found while it was held. Any thread appends, and looks at `held` again afterwards."""
+        self._chunks: deque[Chunk[M]] = deque()
+
+    def close(self, reason: Shut) -> None:
+        """Any thread: hand out nothing from now on."""
+        with self._shutting:
+            self.shut |= int(reason)
+
+    def open(self, reason: Shut) -> None:
+        """Any thread: this is no reason any more."""
+        with self._shutting:
+            self.shut &= ~int(reason)
+
+    @property
+    def dropped(self) -> bool:
+        """Hand out nothing of it any more."""
+        return bool(self.shut & _DROPPED)
+
+    @dropped.setter
+    def dropped(self, value: bool) -> None:
+        (self.close if value else self.open)(Shut.DROPPED)
+
+    @property
+    def held(self) -> bool:
+        """What was pulled is parked, and no more is pulled."""
+        return bool(self.shut & _HELD)
+
+    @held.setter
+    def held(self, value: bool) -> None:
+        (self.close if value else self.open)(Shut.HELD)
+
+    @property
+    def waits(self) -> bool:
+        """Nothing of it should be offered: for good, or until it is not held any more."""
+        return bool(self.shut & (_DROPPED | _HELD))
+
+    def add(self, messages: Sequence[M], next_offset: int, size: int = 0) -> Chunk[M] | None:
+        """Take in the messages, of `size` bytes, of a pull that covered [self.next_offset, next_offset).
+
+        Returns None if there are none.
+        """
+        base, self.next_offset = self.next_offset, next_offset
+        if not messages:
+            return None
+        if len(messages) == next_offset - base:
+            flags = bytearray(next_offset - base)
+        else:
+            flags = bytearray(b"\1") * max(next_offset - base, messages[-1].queue_offset + 1 - base)
+            for message in messages:
+                flags[message.queue_offset - base] = 0
+        chunk = Chunk(self, base, flags, messages, size)
+        self._chunks.append(chunk)
+        return chunk
+
+    def reset(self, offset: int) -> None:
+        """Forget everything and go on at `offset`."""
+        self._chunks.clear()
+        self.next_offset = offset
+
+    def finished_offset(self) -> int:
+        """The smallest unfinished offset; the next to be pulled if all is finished. This is what may be committed."""
+        while self._chunks:
+            head = self._chunks[0]
+            unfinished = head.flags.find(0, head.scanned)
+            if unfinished >= 0:
+                head.scanned = unfinished
+                return head.base + unfinished
+            self._chunks.popleft()
+        return self.next_offset
+
+    @property
+    def unfinished(self) -> int:
+        """Messages pulled and not finished."""
+        return sum(chunk.flags.count(0, chunk.scanned) for chunk in self._chunks)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of the pulls that are not finished."""
+        return sum(chunk.size for chunk in self._chunks)
+
+    @property
+    def span(self) -> int:
+        """Distance between the smallest unfinished offset and the next to be pulled."""
+        return self.next_offset - self.finished_offset()

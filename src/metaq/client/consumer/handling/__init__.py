@@ -1,0 +1,1 @@
+"""Handlers and the threads and processes that run them."""

@@ -1,0 +1,84 @@
+"""Handlers at work: which has been busy with one hand for too long (Java's consumeTimeout).
+
+A worker writes what it has in hand into its slot, which costs it nothing else: no clock is read per message. `look` goes
+through the slots now and then, and remembers since when each has held the same.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from metaq.client.consumer.handling.handlers import Hand
+from metaq.client.consumer.received.message import give_up
+from metaq.clock import Clock
+
+log = logging.getLogger("metaq.client")
+
+RETRY_LEVEL = 3
+"""10 seconds, as Java's clients do it."""
+LOOKS = 10
+"""So many during one time-out."""
+
+
+class Slot:
+    """What one worker of `run` has in hand: a message, a list of them, or nothing."""
+
+    __slots__ = ("hand", "handler")
+
+    def __init__(self, handler: str) -> None:
+        self.handler = handler
+        self.hand: Hand | None = None
+
+
+class _Seen:
+    def __init__(self, hand: Hand, since: float) -> None:
+        self.hand, self.since, self.told = hand, since, False
+
+
+class Watch:
+    """The workers of one consumer."""
+
+    def __init__(self, group: str, timeout: float, clock: Clock, *, orderly: bool) -> None:
+        """Args: timeout: seconds. orderly: a message that takes too long is not delivered again: its queue waits for it."""
+        self._group, self._timeout, self._clock, self._orderly = group, timeout, clock, orderly
+        self._slots: dict[Slot, _Seen | None] = {}
+        self.every = min(max(timeout / LOOKS, 0.05), 30.0)
+        """Seconds between two looks."""
+
+    def enter(self, handler: str) -> Slot:
+        """Any thread: a worker begins."""
+        slot = Slot(handler)
+        self._slots[slot] = None
+        return slot
+
+    def leave(self, slot: Slot) -> None:
+        """Any thread: it ends."""
+        self._slots.pop(slot, None)
+
+    async def look(self) -> None:
+        """Where the loop calls it, every now and then."""
+        now = self._clock.monotonic()
+        for slot, seen in list(self._slots.items()):
+            hand = slot.hand
+            if hand is None:
+                continue
+            if seen is None or seen.hand is not hand:
+                if slot in self._slots:
+                    self._slots[slot] = _Seen(hand, now)
+            elif now - seen.since >= self._timeout and not seen.told:
+                seen.told = True
+                self._overdue(slot, hand)
+
+    def _overdue(self, slot: Slot, hand: Hand) -> None:
+        messages = hand if isinstance(hand, list) else [hand]
+        left = [message for message in messages if not message.settled]
+        log.warning(
+            "the handler %s of group %s has not returned for more than %g s (consume_timeout) with %s in hand%s: %s",
+            slot.handler, self._group, self._timeout, messages[0],
+            f" and {len(messages) - 1} more" if len(messages) > 1 else "",
+            "its queue waits for it, because it is consumed in order" if self._orderly
+            else f"{len(left)} will be delivered again, and what it says of them is ignored",
+        )  # fmt: skip
+        if not self._orderly:
+            for message in left:
+                give_up(message, RETRY_LEVEL)

@@ -1,0 +1,369 @@
+"""One member of a consumer group: subscriptions, its share of the queues, a pull loop per queue, progress.
+
+Everything here runs in the background loop. User threads touch three things only: they take chunks from the handover,
+set flags in them, and say that a message failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from metaq.client.consumer.delivery.delivery import ConcurrentDelivery, Delivery
+from metaq.client.consumer.delivery.handover import Handover
+from metaq.client.consumer.delivery.ordering import OrderedDelivery
+from metaq.client.consumer.delivery.window import Chunk, Shut, Window
+from metaq.client.consumer.membership.complaints import Complaints
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets
+from metaq.client.consumer.membership.patterns import Discovery
+from metaq.client.consumer.membership.puller import Pulling, QueuePuller
+from metaq.client.consumer.membership.sharing import Sharing
+from metaq.client.consumer.membership.start import start_offset
+from metaq.client.consumer.membership.subscriptions import Subscriptions
+from metaq.client.consumer.options import GroupOptions
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.reading.time_search import first_at_or_after
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.together import together
+from metaq.errors import ConfigError
+from metaq.model import ConsumerView, MessageModel, MessageQueue
+from metaq.model.filters.subscription import Expression
+from metaq.model.topics.topic import RETRY_PREFIX
+
+log = logging.getLogger("metaq.client")
+
+QUEUES_AT_ONCE = 64
+"""Queues that are taken side by side: a request or two each."""
+
+
+class GroupMember:
+    """See the module's text. `start` joins the group, `stop` leaves it."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        topics: Mapping[str, Expression],
+        options: GroupOptions,
+        offsets: Offsets,
+        handover: Handover[ReceivedMessage],
+    ) -> None:
+        self.group, self.options = group, options
+        self._core, self._offsets, self._handover = core, offsets, handover
+        self._retry_topic = RETRY_PREFIX + group
+        everything: dict[str, Expression] = dict(topics)
+        if options.model is MessageModel.CLUSTERING:
+            everything[self._retry_topic] = "*"
+        self._subscriptions = Subscriptions(everything, core.clock)
+        complaints = Complaints()
+        delivery = OrderedDelivery if options.orderly else ConcurrentDelivery
+        self._delivery: Delivery = delivery(core, group, self._retry_topic, options, handover, self)
+        self._pulling = Pulling(
+            core,
+            group,
+            self._subscriptions,
+            options,
+            self._delivery,
+            complaints,
+            commits=isinstance(offsets, BrokerOffsets),
+        )
+        self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, complaints)
+        self._pullers: dict[MessageQueue, QueuePuller] = {}
+        self._beginning: dict[MessageQueue, int | None] = {}
+        """Queues whose start is being found out → where an administrator has moved them meanwhile."""
+        self._paused: frozenset[MessageQueue] = frozenset()
+        """Queues of which the user wants nothing for now. Exchanged whole: any thread reads it."""
+        self._pausing = threading.RLock()  # A signal handler may pause in the thread that holds it.
+        """For whoever exchanges it: users in any threads, and the loop."""
+        self._halts: Counter[MessageQueue] = Counter()
+        """How many pauses of each queue, which handlers asked for, are not over."""
+        self._unannounced: set[MessageQueue] = set()
+        """Ours, but the listener has not heard of it yet."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._discovery: Discovery | None = None
+
+    # -------------------------------------------------------------- what the core needs
+
+    def heartbeat(self) -> ConsumerView:
+        return ConsumerView(
+            self.group,
+            self._subscriptions.view(),
+            push=True,
+            model=self.options.model,
+            consume_from=self.options.consume_from,
+            unit_mode=self.options.unit_mode,
+            keep_seconds=self.options.keep_seconds,
+        )
+
+    def rebalance_soon(self) -> None:
+        self._sharing.soon()
+
+    def uses(self, topic: str) -> bool:
+        return topic in self._subscriptions
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if queue in self._pullers or queue in self._beginning:
+                log.info("an administrator moved %s of group %s to %d", queue, self.group, offset)
+        beginning = self._beginning.keys() & offsets.keys()
+        self._beginning.update((queue, offsets[queue]) for queue in beginning)
+        self._core.spawn(self._moved_by_order({queue: to for queue, to in offsets.items() if queue not in beginning}))
+
+    async def _moved_by_order(self, offsets: Mapping[MessageQueue, int]) -> None:
+        await self._sharing.settled.wait()  # A member that has just joined has not begun with what it is told to move.
+        await self.move(offsets)
+
+    # -------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Join: learn the routes, send a heartbeat, take our share."""
+        self._delivery.start()
+        self._tasks = [
+            self._core.spawn(self._share()),
+            self._core.every(self.options.seconds.persist, self.persist),
+        ]
+
+    def discover(self, patterns: Mapping[re.Pattern[str], Any], *, topics_max: int, seconds: float) -> None:
+        """Before `start`: consume the topics that match, too. The names of these and of the others are looked up every so
+        many seconds."""
+        fixed = [topic for topic in self._subscriptions if topic != self._retry_topic]
+        self._discovery = Discovery(
+            self._core, self.group, patterns, fixed, self, topics_max=max(0, topics_max - len(fixed)), seconds=seconds
+        )
+
+    async def _share(self) -> None:
+        if self._discovery is not None:
+            await self._discovery.look()
+            self._tasks.append(self._core.spawn(self._discovery.run()))
+        await self._sharing.run()
+
+    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
+        self._subscriptions.add(topics)
+        self._sharing.newly_subscribed()
+
+    def unsubscribe(self, topics: Collection[str]) -> None:
+        self._subscriptions.leave(topics)
+        self._sharing.newly_subscribed()
+
+    def hand_out_no_more(self) -> None:
+        """Any thread: the messages of a chunk that nobody has taken yet stay unfinished. Acks still count."""
+        for puller in list(self._pullers.values()):
+            puller.window.dropped = True
+
+    def suspend(self) -> None:
+        """Any thread: hand out nothing until `go_on`. What there is room for is pulled."""
+        self._handover.suspend()
+        for window in self.windows.values():
+            window.close(Shut.SUSPENDED)
+
+    def go_on(self) -> None:
+        """Any thread: undo `suspend`."""
+        for window in self.windows.values():
+            window.open(Shut.SUSPENDED)
+        self._handover.resume()
+
+    async def stop(self) -> None:
+        """Leave: stop pulling, keep the progress, tell the brokers."""
+        tasks = [*self._tasks, *(puller.task for puller in self._pullers.values())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._delivery.drain()
+        await self.persist()
+        await self._delivery.stopped()
+        self._core.remove_member(self)
+        await self._core.leave(consumer_group=self.group)
+
+    async def persist(self) -> None:
+        """Commit every queue's smallest unfinished offset."""
+        await self._offsets.persist({queue: window.finished_offset() for queue, window in self.windows.items()})
+
+    async def assigned(self) -> None:
+        """Return once the first rebalance is through."""
+        await self._sharing.settled.wait()
+
+    # -------------------------------------------------------------- queues
+
+    @property
+    def windows(self) -> dict[MessageQueue, Window[ReceivedMessage]]:
+        """Any thread: the queues that are this member's now, each with what is unfinished of it."""
+        return {queue: puller.window for queue, puller in self._pullers.copy().items()}
+
+    def handed_out(self, window: Window[ReceivedMessage]) -> None:
+        """A chunk of this queue was handed out: there may be room for the next."""
+        if (puller := self._pullers.get(window.queue)) is not None:
+            puller.look()
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._pullers.keys()
+
+    async def take(self, queues: Sequence[MessageQueue]) -> bool:
+        """Begin to consume queues. Returns False if the start of one could not be found out."""
+        if self.options.on_share is not None:
+            self._unannounced.update(queues)
+        admitted = await self._delivery.admit(queues)
+        taken = await together(self._take, admitted, QUEUES_AT_ONCE)
+        return len(admitted) == len(queues) and all(taken)
+
+    async def _take(self, queue: MessageQueue) -> bool:
+        self._beginning[queue] = None
+        try:
+            stored = await start_offset(self._core, self._offsets, queue, self.options)
+            offset = self._delivery.start_of(queue, stored)
+        except FAULTS as error:
+            log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
+            return False
+        finally:
+            moved = self._beginning.pop(queue)
+        if moved is not None:
+            offset = moved
+        self._begin(queue, offset)
+        if moved is not None:
+            await self._offsets.persist({queue: moved})
+        log.debug("group %s consumes %s from %d on", self.group, queue, offset)
+        return True
+
+    def _begin(self, queue: MessageQueue, offset: int) -> None:
+        self._pullers[queue] = puller = QueuePuller(self._pulling, queue, offset, held=self._held(queue))
+        if self._handover.suspended:
+            puller.window.close(Shut.SUSPENDED)
+
+    def _held(self, queue: MessageQueue) -> bool:
+        """Whether nothing of the queue is to be handed out for now."""
+        return queue in self._paused or queue in self._unannounced or queue in self._halts
+
+    def announced(self, queues: Sequence[MessageQueue]) -> None:
+        self._unannounced.difference_update(queues)
+        self._look_at(queues)
+
+    def _look_at(self, queues: Iterable[MessageQueue]) -> None:
+        """Any thread: queues may be held now that were not, or not any more."""
+        for queue in queues:
+            if (puller := self._pullers.get(queue)) is None:
+                continue
+            puller.window.held = self._held(queue)
+            if not puller.window.held:
+                self._delivery.look(puller.window)
+                self._core.thread.post(puller.look)
+
+    async def move(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in queues that are ours: with new windows, so that acks of the old ones count no more."""
+        moved = {queue: offset for queue, offset in offsets.items() if queue in self._pullers}
+        for queue, offset in moved.items():
+            if queue in self._pullers:  # It may have been given up while another was admitted.
+                self._leave(queue)
+            if await self._delivery.admit([queue]):
+                if queue in self._pullers:  # Shared out again meanwhile.
+                    self._leave(queue)
+                self._begin(queue, offset)
+        await self._offsets.persist(moved)
+        self._sharing.soon()  # For those that could not be taken again at once.
+
+    async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
+        """Go on at an offset, or at the first message stored at `time_ms` or later; None: in all our queues.
+
+        Raises ConfigError: the queue is not ours. And what asking its broker raises.
+        """
+        if queue is None and not self._pullers:
+            await self._sharing.settled.wait()  # Of a member that has just joined: silence would look like a yes.
+        chosen = [one for one in self._pullers if one.topic != self._retry_topic] if queue is None else [queue]
+        places = {
+            one: offset
+            if offset is not None
+            else await self._core.converse(one.broker, first_at_or_after(one, time_ms))
+            for one in chosen
+        }
+        self.check_ours(chosen)  # Now, not before the brokers were asked.
+        await self.move(places)
+
+    def check_ours(self, queues: Iterable[MessageQueue]) -> None:
+        """Any thread. Raises ConfigError."""
+        if others := [queue for queue in queues if queue not in self._pullers]:
+            raise ConfigError(
+                f"{', '.join(map(str, others))}: not this member's now; `queues` lists those that are, and on_share is told "
+                "when that changes"
+            )
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Any thread: hand out and pull nothing of these until `resume`. Forgotten when a queue goes to another member."""
+        with self._pausing:
+            self._paused |= frozenset(queues)
+        self._look_at(queues)
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        """Any thread: undo `pause`."""
+        with self._pausing:
+            self._paused -= frozenset(queues)
+        self._look_at(queues)
+
+    def park(self, chunk: Chunk[ReceivedMessage]) -> None:
+        """Any thread: these messages are of a queue that is held."""
+        chunk.window.parked.append(chunk)
+        if not chunk.window.held:  # It was resumed meanwhile, and may not have seen them.
+            self._delivery.look(chunk.window)
+
+    def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
+        """Any thread: a handler wants the message's queue to stand still for so long; then the message comes first."""
+        chunk.window.held = True
+        self._core.thread.post(self._halt, chunk, message, seconds)
+
+    def _halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
+        window = chunk.window
+        window.held = True
+        again = copy.copy(message)  # What its last holder still says is of the old one.
+        again._chunk = kept = chunk.again(again)  # noqa: SLF001  a slot for us
+        window.parked.appendleft(kept)
+        self._halts[window.queue] += 1
+        log.info("nothing of %s is handed out for %.1f s", window.queue, seconds)
+        asyncio.get_running_loop().call_later(seconds, self._end_halt, window.queue)
+
+    def _end_halt(self, queue: MessageQueue) -> None:
+        self._halts[queue] -= 1
+        if not self._halts[queue]:
+            del self._halts[queue]
+            self._look_at([queue])
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        return self._paused
+
+    @property
+    def skipped(self) -> int:
+        """Messages that were never handed out."""
+        return self._pulling.skipped
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        released = [self._pullers.pop(queue) for queue in queues if queue in self._pullers]
+        for puller in released:
+            puller.release()
+        with self._pausing:
+            self._paused -= frozenset(queues)
+        await self._delivery.given_up([puller.window for puller in released])
+        log.debug("group %s gave up %s", self.group, ", ".join(map(str, queues)))
+
+    def kept(self, queue: MessageQueue) -> int:
+        """The progress of a queue that was kept last, as far as we know; 0 if there was none."""
+        return self._offsets.kept(queue) or 0
+
+    async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """How far we came in queues that are others' now."""
+        await self._offsets.persist(offsets)
+
+    def lost(self, queue: MessageQueue) -> None:
+        """A queue is another member's already: whatever we say of its progress would be too late."""
+        if queue in self._pullers:
+            self._leave(queue)
+        self._sharing.soon()
+
+    def _leave(self, queue: MessageQueue) -> None:
+        """At once: acks count no more."""
+        puller = self._pullers.pop(queue)
+        puller.release()
+        self._delivery.dropped(puller.window)

@@ -1,0 +1,287 @@
+"""Where a group's progress is kept: at the brokers when its members share the work, in a file when each does all, or
+where the user wants it.
+
+Whatever the place: what could not be kept is said in the log and tried again, and a queue whose progress cannot be found
+out is not begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Protocol
+
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.reading.offsets import GetPosition, SetPosition, beginners
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.together import in_thread, together
+from metaq.errors import BadRequest, ClientError, ConfigError
+from metaq.model import MessageQueue
+from metaq.wire import bodies
+
+log = logging.getLogger("metaq.client")
+
+BROKER, LOCAL = "broker", "local"
+COMMITS_AT_ONCE = 64
+OWN_TRIES = 2
+"""Of a store of the user's, one right after the other; then with the next commit."""
+
+
+class OffsetStore(Protocol):
+    """A store of the user's, given as `offset_store=`. Its methods are called in a thread, never two at a time, and
+    may block. An offset is the number of the next message to be consumed.
+    """
+
+    def load(self, queue: MessageQueue) -> int | None:
+        """The offset that is kept for the queue; None if there is none. Called before the queue is begun.
+
+        If it raises, or returns anything else, the queue is not begun; it is asked again until it answers.
+        """
+        ...
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        """The progress of a queue, which `persist` is to keep."""
+        ...
+
+    def persist(self) -> None:
+        """Keep what `update` told since the last `persist`. Called every few seconds if something changed, when a queue
+        goes to another member, and at the end. If it or `update` raises, that is logged and both are called again.
+        """
+        ...
+
+
+class Offsets(Protocol):
+    """Loads and keeps the next offset to be consumed, per queue."""
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        """The stored offset, None if there is none. Raises one of FAULTS when that cannot be found out: then do not begin."""
+        ...
+
+    def kept(self, queue: MessageQueue) -> int | None:
+        """What is stored as far as we know, without asking: what we loaded or kept last."""
+        ...
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Keep these. Raises nothing: what failed is logged and will be tried again with newer numbers."""
+        ...
+
+
+class OffsetsUnknown(ClientError):
+    """The progress of a queue cannot be found out."""
+
+    retriable = True
+
+
+class BrokerOffsets:
+    """Progress at the broker of each queue. Only what has changed is sent."""
+
+    def __init__(self, core: ClientCore, group: str) -> None:
+        self._core, self._group = core, group
+        self._kept: dict[MessageQueue, int] = {}
+        self._begun: set[tuple[str, str]] = set()
+        """Brokers and topics that have kept progress of ours."""
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
+        if position is not None:
+            self._kept[queue] = position
+        return position
+
+    def kept(self, queue: MessageQueue) -> int | None:
+        return self._kept.get(queue)
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
+        first = [(queue, changed.pop(queue)) for queue in beginners(changed, self._begun)]
+        await together(self._keep, first, COMMITS_AT_ONCE)
+        await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)
+
+    async def _keep(self, progress: tuple[MessageQueue, int]) -> None:
+        queue, offset = progress
+        try:
+            await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
+        except FAULTS as error:
+            then = "trying again" if judge(error, Purpose.COMMIT).again else "its broker refuses it"
+            log.warning(
+                "the offset %d of %s for group %s was not kept, %s: %s", offset, queue, self._group, then, error
+            )
+        else:
+            self._kept[queue] = offset
+            self._begun.add((queue.broker, queue.topic))
+
+
+class LocalOffsets:
+    """Progress in one JSON file per group, in RocketMQ's form and under its path. The file is a thread's business."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._kept: dict[MessageQueue, int] | None = None
+        """What the file holds; None: it was not read yet."""
+        self._unwritten: dict[MessageQueue, int] = {}
+        self._busy = asyncio.Lock()
+
+    @staticmethod
+    def path(client: str, group: str) -> pathlib.Path:
+        """`~/.rocketmq_offsets/CLIENT/GROUP/offsets.json`; CLIENT must be the same in the next run of the program."""
+        return pathlib.Path.home() / ".rocketmq_offsets" / client / group / "offsets.json"
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        async with self._busy:
+            kept = await self._read_once()
+        return self._unwritten.get(queue, kept.get(queue))
+
+    def kept(self, queue: MessageQueue) -> int | None:
+        return None if self._kept is None else self._kept.get(queue)
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        async with self._busy:
+            try:
+                kept = await self._read_once()
+                self._unwritten.update(offsets)
+                if (fresh := {**kept, **self._unwritten}) == kept:
+                    self._unwritten.clear()
+                    return
+                await in_thread(self._write, fresh)
+            except (OSError, OffsetsUnknown) as error:
+                log.warning("the offsets were not written to %s, trying again: %s", self._path, error)
+            else:
+                self._kept = fresh
+                self._unwritten.clear()
+
+    async def _read_once(self) -> dict[MessageQueue, int]:
+        if self._kept is None:
+            self._kept = await in_thread(self._read)
+        return self._kept
+
+    @property
+    def _backup(self) -> pathlib.Path:
+        return self._path.with_suffix(".json.bak")
+
+    def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_suffix(".json.tmp")
+        with temporary.open("wb") as file:
+            file.write(bodies.queue_offsets(offsets))
+            file.flush()
+            os.fsync(file.fileno())
+        if self._path.exists():
+            self._path.replace(self._backup)
+        temporary.replace(self._path)
+
+    def _read(self) -> dict[MessageQueue, int]:
+        """Raises OffsetsUnknown: the file is there, and neither it nor the one before can be read."""
+        failure: Exception | None = None
+        for path in (self._path, self._backup):
+            try:
+                offsets = bodies.queue_offsets_of(path.read_bytes())
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, BadRequest) as error:
+                log.warning("the offsets in %s cannot be read: %s", path, error)
+                failure = failure or error
+            else:
+                if path is self._backup:
+                    log.warning("going on from the offsets in %s, which are some seconds older", path)
+                return offsets
+        if failure is not None:
+            raise OffsetsUnknown(f"the progress in {self._path} cannot be read (mend it or delete it): {failure}")
+        return {}
+
+
+class OwnOffsets:
+    """Progress in a store of the user's."""
+
+    def __init__(self, store: OffsetStore, group: str) -> None:
+        self._store, self._group = store, group
+        self._kept: dict[MessageQueue, int] = {}
+        self._busy = asyncio.Lock()
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        name = type(self._store).__name__
+        async with self._busy:
+            try:
+                offset = await in_thread(self._store.load, queue)
+            except Exception as error:
+                log.exception("the offset store %s of group %s failed to load %s", name, self._group, queue)
+                raise OffsetsUnknown(f"{name}.load({queue}) failed: {type(error).__name__}: {error}") from error
+        if offset is None:
+            return None
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise OffsetsUnknown(f"{name}.load({queue}) returned {offset!r}: need None, or an offset from 0 on")
+        self._kept[queue] = offset
+        return offset
+
+    def kept(self, queue: MessageQueue) -> int | None:
+        return self._kept.get(queue)
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+        async with self._busy:
+            changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
+            for tries_left in reversed(range(OWN_TRIES if changed else 0)):
+                try:
+                    await in_thread(self._keep, changed)
+                except Exception:
+                    log.exception(
+                        "the offset store %s of group %s did not keep %s; %s", type(self._store).__name__, self._group,
+                        ", ".join(f"{offset} of {queue}" for queue, offset in changed.items()),
+                        "trying again" if tries_left else "trying again with the next commit, if the queues are still "
+                        "this member's; until then these messages come again",
+                    )  # fmt: skip
+                else:
+                    self._kept.update(changed)
+                    return
+
+    def _keep(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            self._store.update(queue, offset)
+        self._store.persist()
+
+
+def checked_store(given: str | os.PathLike[str] | OffsetStore | None, *, broadcast: bool) -> None:
+    """Raises ConfigError, TypeError: it is no offset store, or none for this kind of group."""
+    if given is None or given == LOCAL or isinstance(given, os.PathLike):
+        return
+    if given == BROKER:
+        if broadcast:
+            raise ConfigError(
+                "offset_store='broker' with broadcast=True: each member has progress of its own, and a broker keeps one per "
+                "group; use 'local' or a store of your own"
+            )
+        return
+    if isinstance(given, str):
+        raise ConfigError(
+            f"offset_store={given!r}: need 'broker', 'local', a path, or an object with load, update, persist"
+        )
+    for name, arguments in (("load", 1), ("update", 2), ("persist", 0)):
+        method = getattr(given, name, None)
+        if not callable(method):
+            raise TypeError(f"the offset store {given!r} has no method {name}: it needs load, update and persist")
+        if inspect.iscoroutinefunction(method):
+            raise TypeError(f"the offset store's {name} is asynchronous: make it `def`; it is called in a thread")
+        with contextlib.suppress(ValueError):  # Native code, which may not tell.
+            try:
+                inspect.signature(method).bind(*range(arguments))
+            except TypeError as error:
+                raise TypeError(
+                    f"the offset store's {name} cannot be called with {arguments} arguments: {error}"
+                ) from None
+
+
+def offsets_of(
+    given: str | os.PathLike[str] | OffsetStore | None, core: ClientCore, group: str, *, client: str, broadcast: bool
+) -> Offsets:
+    """The store that was asked for; None is RocketMQ's choice. `client` names the file of a local one."""
+    if given == LOCAL or (given is None and broadcast):
+        return LocalOffsets(LocalOffsets.path(client, group))
+    if given is None or given == BROKER:
+        return BrokerOffsets(core, group)
+    if isinstance(given, os.PathLike):
+        return LocalOffsets(pathlib.Path(given))
+    assert not isinstance(given, str)
+    return OwnOffsets(given, group)

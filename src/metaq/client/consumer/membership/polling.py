@@ -1,0 +1,229 @@
+"""What `PullConsumer.poll` hands out: a held pull for each of the member's queues, and what came until it is asked for.
+
+Everything here runs in the background loop. Nothing is pulled before the first `poll`, nor of a queue whose messages are
+not yet asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from metaq.client.consumer.membership.complaints import Complaints
+from metaq.client.consumer.read_message import ReadMessage
+from metaq.client.shared.core import ClientCore
+from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange
+from metaq.model import MessageQueue
+
+log = logging.getLogger("metaq.client")
+
+BUFFER_BYTES_MAX = 64 * 1024 * 1024
+"""Bodies that wait to be asked for, of all queues together: above that nothing more is pulled."""
+PAUSE_SECONDS = 1.0
+"""After a pull that failed."""
+
+
+class Batch(Protocol):
+    """What a pull brings."""
+
+    @property
+    def messages(self) -> Sequence[ReadMessage]: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+
+Pull = Callable[[MessageQueue, int], Awaitable[Batch]]
+"""(queue, offset): up to so many messages, held by the broker while there are none. Raises OffsetOutOfRange, MetaqError."""
+
+
+class Member(Protocol):
+    """Whose queues they are."""
+
+    @property
+    def queues(self) -> list[MessageQueue]: ...
+
+    async def position(self, queue: MessageQueue) -> int: ...
+
+    def update(self, queue: MessageQueue, offset: int) -> None: ...
+
+
+class _Place(Struct):
+    """One queue: messages that wait, and where the next ones begin."""
+
+    waiting: deque[ReadMessage] = field(default_factory=deque)
+    next_offset: int = -1
+    """Of the next pull; below 0: not known yet."""
+    position: int = -1
+    """Of the next message that is handed out."""
+    task: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+class Polling:
+    """One pull consumer's polls."""
+
+    def __init__(self, core: ClientCore, member: Member, pull: Pull) -> None:
+        self._core, self._member, self._pull = core, member, pull
+        self._places: dict[MessageQueue, _Place] = {}
+        self._given: dict[MessageQueue, int] = {}
+        """What the last poll handed out: where the queues go on if it is consumed."""
+        self._paused: set[MessageQueue] = set()
+        self._came = asyncio.Event()
+        self._waiting_bytes = 0
+        self._turn = 0
+        self._busy = False
+        self._complaints = Complaints()
+        self.skipped = 0
+        """Messages that were deleted before they were polled."""
+
+    async def poll(self, timeout: float, count: int) -> list[ReadMessage]:
+        """Up to `count` messages of our queues; none after so many seconds. Raises ConfigError: another poll waits."""
+        if self._busy:
+            raise ConfigError("another poll of this consumer is under way: poll in one thread or task")
+        self._busy = True
+        try:
+            self.consumed()
+            deadline = asyncio.get_running_loop().time() + timeout
+            while True:
+                self._came.clear()
+                self._look()
+                if found := self._take(count):
+                    self._look()  # What was emptied is pulled again while these are worked on.
+                    return found
+                try:
+                    async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + PAUSE_SECONDS)):
+                        await self._came.wait()  # Not for ever: queues may be ours meanwhile.
+                except TimeoutError:
+                    if asyncio.get_running_loop().time() >= deadline:
+                        return []
+        finally:
+            self._busy = False
+
+    def consumed(self) -> None:
+        """What the last poll handed out is consumed: its progress may be kept."""
+        given, self._given = self._given, {}
+        for queue, offset in given.items():
+            with contextlib.suppress(ConfigError):  # It went to another member meanwhile.
+                self._member.update(queue, offset)
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """The offset of the next message of a queue that poll hands out; None: nothing was polled of it."""
+        place = self._places.get(queue)
+        return None if place is None or place.position < 0 else place.position
+
+    def seek(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on there. Raises ConfigError: a queue is not ours."""
+        self._check_ours(offsets)
+        for queue, offset in offsets.items():
+            self._member.update(queue, offset)
+            self.moved(queue)
+
+    def moved(self, queue: MessageQueue) -> None:
+        """Its progress is elsewhere now: go on there."""
+        self._given.pop(queue, None)
+        self._forget(queue)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand out nothing of them until `resume`. Raises ConfigError: one is not ours."""
+        chosen = set(queues)
+        self._check_ours(chosen)
+        self._paused |= chosen
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        self._paused.difference_update(queues)
+        self._came.set()
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        return sorted(self._paused)
+
+    def close(self) -> None:
+        for queue in list(self._places):
+            self._forget(queue)
+
+    def _check_ours(self, queues: Iterable[MessageQueue]) -> None:
+        if foreign := sorted(set(queues) - set(self._member.queues)):
+            raise ConfigError(f"{foreign[0]} is not this member's now: assign it, or register its topic")
+
+    def _forget(self, queue: MessageQueue) -> None:
+        if (place := self._places.pop(queue, None)) is not None:
+            place.end()
+            self._waiting_bytes -= sum(len(message.body) for message in place.waiting)
+
+    # -------------------------------------------------------------- pulls
+
+    def _look(self) -> None:
+        """A pull for each queue of ours that has nothing waiting."""
+        ours = set(self._member.queues)
+        for queue in self._places.keys() - ours:
+            self._forget(queue)
+        self._paused &= ours
+        for queue in sorted(ours - self._paused):
+            place = self._places.setdefault(queue, _Place())
+            if not place.waiting and place.task is None and self._waiting_bytes <= BUFFER_BYTES_MAX:
+                place.task = self._core.spawn(self._fill(queue, place))
+
+    async def _fill(self, queue: MessageQueue, place: _Place) -> None:
+        """One pull. Whoever looks next makes the next one."""
+        try:
+            if place.next_offset < 0:
+                place.next_offset = place.position = await self._member.position(queue)
+            batch = await self._pull(queue, place.next_offset)
+        except OffsetOutOfRange as error:
+            self._out_of_range(queue, place, error)
+        except MetaqError as error:
+            self._complaints.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            self._complaints.over(f"{queue}")
+            place.next_offset = batch.next_offset
+            place.waiting.extend(batch.messages)
+            self._waiting_bytes += sum(len(message.body) for message in batch.messages)
+            if not place.waiting and place.position != batch.next_offset:  # A filter passed over what is there.
+                place.position = self._given[queue] = batch.next_offset
+        place.task = None
+        self._came.set()
+
+    def _out_of_range(self, queue: MessageQueue, place: _Place, error: OffsetOutOfRange) -> None:
+        kept = error.kept
+        if place.next_offset < kept.start:
+            gone = range(place.next_offset, kept.start)
+            self.skipped += len(gone)
+            log.warning(
+                "%d messages of %s were deleted before they were polled: offsets %d to %d",
+                len(gone), queue, gone.start, gone.stop - 1,
+            )  # fmt: skip
+            place.next_offset = place.position = kept.start
+        else:
+            log.warning("%s ends at %d, wanted was %d: going on at %d", queue, kept.stop, place.next_offset, kept.stop)
+            place.next_offset = place.position = kept.stop
+
+    def _take(self, count: int) -> list[ReadMessage]:
+        """From one queue after the other; another one begins each time."""
+        ready = sorted(queue for queue, place in self._places.items() if place.waiting and queue not in self._paused)
+        self._turn += 1
+        start = self._turn % len(ready) if ready else 0
+        found: list[ReadMessage] = []
+        for queue in ready[start:] + ready[:start]:
+            place = self._places[queue]
+            while place.waiting and len(found) < count:
+                message = place.waiting.popleft()
+                self._waiting_bytes -= len(message.body)
+                found.append(message)
+                place.position = message.queue_offset + 1
+            if not place.waiting:
+                place.position = place.next_offset
+            self._given[queue] = place.position
+            if len(found) == count:
+                break
+        return found

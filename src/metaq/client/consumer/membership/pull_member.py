@@ -1,0 +1,238 @@
+"""A member of a group that pulls for itself: its share of the queues and its progress, but no pull loops.
+
+Everything here runs in the background loop, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import structs
+
+from metaq.client.consumer.membership.complaints import Complaints
+from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
+from metaq.client.consumer.membership.offset_store import Offsets
+from metaq.client.consumer.membership.patterns import Discovery
+from metaq.client.consumer.membership.sharing import Sharing
+from metaq.client.consumer.membership.start import start_offset
+from metaq.client.consumer.membership.subscriptions import Subscriptions
+from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.conversation.call import FAULTS
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.together import together
+from metaq.errors import ConfigError
+from metaq.model import ConsumerView, MessageQueue
+from metaq.model.filters.subscription import Expression
+from metaq.model.topics.topic import RETRY_PREFIX
+
+log = logging.getLogger("metaq.client")
+
+
+class _Found:
+    """Where the topics of patterns go, with who hears of our share of them."""
+
+    def __init__(self, member: PullMember, listener: OnShare | None) -> None:
+        self._member, self._listener = member, listener
+
+    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
+        self._member.subscribe_to(topics, self._listener)
+
+    def unsubscribe(self, topics: Collection[str]) -> None:
+        self._member.unsubscribe(topics)
+
+
+class PullMember:
+    """`start` joins the group, `stop` leaves it."""
+
+    def __init__(self, core: ClientCore, group: str, options: GroupOptions, offsets: Offsets) -> None:
+        self.group = group
+        self._core, self._offsets = core, offsets
+        self.options = structs.replace(options, on_share=self._share_changed)
+        self.subscriptions = Subscriptions({}, core.clock)
+        self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, Complaints())
+        self._positions: dict[MessageQueue, int] = {}
+        """Our queues, each with the offset that is next there."""
+        self._updated: set[MessageQueue] = set()
+        """Those where the user has said so."""
+        self._changing = threading.Lock()
+        self._listeners: dict[str, OnShare] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Called, in any thread, when our queues are others than before."""
+        self.on_moved: Callable[[MessageQueue], None] = lambda _: None
+        """Called, in the loop, when an administrator moved our progress in a queue, or it is no longer ours."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.follows = False
+        """Whether it takes part in sharing out topics by patterns."""
+
+    # -------------------------------------------------------------- what the core needs
+
+    def heartbeat(self) -> ConsumerView:
+        options = self.options
+        return ConsumerView(
+            self.group, self.subscriptions.view(), push=False, model=options.model, consume_from=options.consume_from,
+            unit_mode=options.unit_mode, keep_seconds=options.keep_seconds,
+        )  # fmt: skip
+
+    def rebalance_soon(self) -> None:
+        self._sharing.soon()
+
+    def uses(self, topic: str) -> bool:
+        return topic in self.subscriptions
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue in offsets.keys() & self._positions.keys():
+            log.info("an administrator moved %s of group %s to %d", queue, self.group, offsets[queue])
+            self.update(queue, offsets[queue])
+            self.on_moved(queue)
+
+    # -------------------------------------------------------------- life
+
+    def start(self) -> None:
+        self._tasks = [
+            self._core.spawn(self._sharing.run()),
+            self._core.every(self.options.seconds.persist, self.persist),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.persist()
+        self._core.remove_member(self)
+        await self._core.leave(consumer_group=self.group)
+
+    async def register(self, topics: Mapping[str, Expression], listener: OnShare | None) -> None:
+        """Take part in sharing out these topics as well. `listener` is called, in a thread, when our share of one changes."""
+        if listener is not None:
+            self.listen(topics, listener)
+        self.subscriptions.add(topics)
+        for topic in topics:
+            try:
+                await self._core.routes.route(topic)
+            except FAULTS as error:
+                log.debug("no route for %s yet: %s", topic, error)
+        await self._core.send_heartbeats()
+        self._sharing.settled.clear()
+        self._sharing.soon()
+
+    def follow(
+        self,
+        patterns: Mapping[re.Pattern[str], Expression],
+        listener: OnShare | None,
+        *,
+        topics_max: int,
+        seconds: float,
+    ) -> None:
+        """Take part in sharing out the topics that match as well, also those that come later; looked for every so many
+        seconds."""
+        self.follows, owner = True, _Found(self, listener)
+        discovery = Discovery(
+            self._core, self.group, patterns, list(self.subscriptions), owner,
+            topics_max=max(0, topics_max - len(list(self.subscriptions))), seconds=seconds,
+        )  # fmt: skip
+        self._tasks.append(self._core.spawn(self._follow(discovery)))
+
+    async def _follow(self, discovery: Discovery) -> None:
+        await discovery.look()
+        await discovery.run()
+
+    def subscribe_to(self, topics: Mapping[str, Expression], listener: OnShare | None) -> None:
+        """These were found."""
+        if listener is not None:
+            self.listen(topics, listener)
+        self.subscriptions.add(topics)
+        self._sharing.newly_subscribed()
+
+    def unsubscribe(self, topics: Collection[str]) -> None:
+        """These are gone."""
+        self.subscriptions.leave(topics)
+        for topic in topics:
+            self._listeners.pop(topic, None)
+        self._sharing.newly_subscribed()
+
+    def listen(self, topics: Iterable[str], listener: OnShare) -> None:
+        """Who hears of our share of these topics; one for each."""
+        self._listeners |= dict.fromkeys(topics, listener)
+
+    async def assigned(self) -> None:
+        """Return once the topics registered so far are shared out."""
+        await self._sharing.settled.wait()
+
+    async def persist(self) -> None:
+        """Keep the progress that the user has told."""
+        with self._changing:
+            told = {queue: self._positions[queue] for queue in self._updated & self._positions.keys()}
+        await self._offsets.persist(told)
+
+    def _share_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        """In a thread."""
+        self.on_change()
+        if (listener := self._listeners.get(topic)) is not None:
+            listener(topic, queues, mine)
+
+    # -------------------------------------------------------------- queues
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """Any thread: ours."""
+        return sorted(self._positions.copy())
+
+    def owned(self) -> Collection[MessageQueue]:
+        return self._positions.keys()
+
+    async def take(self, queues: Sequence[MessageQueue]) -> bool:
+        return all(await together(self._take, queues, QUEUES_AT_ONCE))
+
+    async def _take(self, queue: MessageQueue) -> bool:
+        try:
+            self._positions[queue] = await start_offset(self._core, self._offsets, queue, self.options)
+        except FAULTS as error:
+            log.info("%s is not ours yet, its offset is not known: %s", queue, error)
+            return False
+        return True
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        with self._changing:
+            left = {queue: self._positions.pop(queue) for queue in queues if queue in self._positions}
+            updated = self._updated & left.keys()
+            self._updated -= left.keys()
+        for queue in left:
+            self.on_moved(queue)
+        await self._offsets.persist({queue: left[queue] for queue in updated})
+
+    def announced(self, queues: Sequence[MessageQueue]) -> None:
+        """Nothing is handed out by itself here."""
+
+    async def assign(self, queues: Collection[MessageQueue]) -> None:
+        """These are ours, and no others. Raises one of FAULTS: where a new one begins cannot be found out; nothing changed."""
+        new = [queue for queue in queues if queue not in self._positions]
+        starts = await together(self._start_of, new, QUEUES_AT_ONCE)
+        await self.give_up([queue for queue in self._positions if queue not in queues])
+        self._positions.update(zip(new, starts, strict=True))
+        self.on_change()
+
+    def _start_of(self, queue: MessageQueue) -> Coroutine[Any, Any, int]:
+        return start_offset(self._core, self._offsets, queue, self.options)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The progress that is kept. Raises one of FAULTS; what the offset store raised."""
+        return await self._offsets.load(queue)
+
+    async def position(self, queue: MessageQueue) -> int:
+        """The offset that is next in a queue, ours or not. Raises one of FAULTS."""
+        if (offset := self._positions.get(queue)) is not None:
+            return offset
+        return await start_offset(self._core, self._offsets, queue, self.options)
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        """Any thread. Raises ConfigError: the queue is not ours."""
+        with self._changing:
+            if queue not in self._positions:
+                raise ConfigError(f"{queue} is not this member's now: its progress is another's to tell")
+            self._positions[queue] = offset
+            self._updated.add(queue)

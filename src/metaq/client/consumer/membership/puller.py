@@ -1,0 +1,248 @@
+"""The pull loop of one queue: when there is room, what an answer means, how long to wait after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from metaq.client.consumer.delivery.delivery import Delivery
+from metaq.client.consumer.membership.complaints import Complaints
+from metaq.client.consumer.membership.subscriptions import Subscriptions
+from metaq.client.consumer.options import GroupOptions
+from metaq.client.consumer.received.message import ReceivedMessage
+from metaq.client.consumer.received.replying import Reply, ReplyFuture, Replying
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullResult, PullStatus
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.pulling import PulledMessages, Wanted, pull
+from metaq.client.shared.serializers import Decode
+from metaq.client.shared.together import in_thread
+from metaq.errors import MetaqError, RemoteProtocolError
+from metaq.model import MessageQueue
+from metaq.model import properties as props
+from metaq.model.topics.topic import RETRY_PREFIX
+
+log = logging.getLogger("metaq.client")
+
+REPLY_MARK = props.REPLY_TO.encode()
+REPLY_SECONDS = 0.001
+"""So long the next pull leaves the reply to a request the precedence, if it came alone: somebody waits for that, and one
+thread of ours at a time runs, as does the broker."""
+
+
+class Pulling:
+    """What the pull loops of one member have in common."""
+
+    def __init__(
+        self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
+        complaints: Complaints, *, commits: bool,
+    ) -> None:  # fmt: skip
+        """Args: commits: pulls tell the broker the progress as well."""
+        self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
+        self.retry_topic = RETRY_PREFIX + group
+        self.delivery, self.complaints, self.commits = delivery, complaints, commits
+        self.queues_of: Counter[str] = Counter()
+        """How many queues of each topic are pulled here."""
+        self.skipped = 0
+        """Messages that were never handed out: deleted before they were consumed, or skipped as wished."""
+        self.replying = Replying(core, group)
+        self.wanted = Wanted(group, options.message_class, options.pull_bytes)
+        self._heartbeat_from = 0.0
+        """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
+
+    def after_failure(self, queue: MessageQueue, error: MetaqError) -> float:
+        """Seconds to wait before the next try. There is always one: a final answer today may be another tomorrow."""
+        judgement = judge(error, Purpose.PULL)
+        if judgement.no_heartbeat:
+            now = self.core.clock.monotonic()
+            if now >= self._heartbeat_from:  # One for the pulls of all queues.
+                self._heartbeat_from = now + judgement.pause
+                self.core.spawn(self.core.send_heartbeats())
+        else:
+            self.delivery.doubt(queue.broker)
+            self.complaints.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
+        return judgement.pause
+
+    async def skip(self, queue: MessageQueue, gone: range, why: str) -> None:
+        """Say which messages will never be handed out. The listener may block: it runs in a thread."""
+        self.skipped += len(gone)
+        log.warning(
+            "%d messages of %s %s group %s consumed them: offsets %d to %d",
+            len(gone), queue, why, self.group, gone.start, gone.stop - 1,
+        )  # fmt: skip
+        if self.options.on_skip is not None:
+            try:
+                await in_thread(self.options.on_skip, queue, gone)
+            except Exception:
+                log.exception("on_skip raised")
+
+    def limits(self, topic: str) -> tuple[int, int]:
+        """Messages and bytes of one queue of the topic that may be pulled and unfinished."""
+        options, queues = self.options, max(1, self.queues_of[topic])
+        messages, size = options.queue_messages_max, options.queue_bytes_max
+        if options.topic_messages_max is not None:
+            messages = max(1, options.topic_messages_max // queues)
+        if options.topic_bytes_max is not None:
+            size = max(1, options.topic_bytes_max // queues)
+        return messages, size
+
+
+class QueuePuller:
+    """One queue of a member, from the moment it is taken until it is released."""
+
+    def __init__(self, pulling: Pulling, queue: MessageQueue, offset: int, *, held: bool = False) -> None:
+        self._pulling, self._options = pulling, pulling.options
+        self.window = pulling.delivery.window(queue, offset)
+        self.window.replies = self._reply
+        self.window.held = held
+        pulling.queues_of[queue.topic] += 1
+        self._wake = asyncio.Event()
+        self.task = pulling.core.spawn(self._pull_for_ever())
+
+    @property
+    def queue(self) -> MessageQueue:
+        return self.window.queue
+
+    def _reply(self, message: ReceivedMessage, reply: Reply) -> ReplyFuture:
+        return self._pulling.replying.begin(message, reply, self.look)
+
+    def look(self) -> None:
+        """There may be room for more."""
+        self._wake.set()
+
+    def release(self) -> None:
+        """Pull no more, and hand out nothing more."""
+        self.window.dropped = True
+        self._pulling.queues_of[self.queue.topic] -= 1
+        self.task.cancel()
+
+    async def _pull_for_ever(self) -> None:
+        while not self.window.dropped:
+            if pause := await self._pull_once():
+                await asyncio.sleep(pause)
+
+    async def _pull_once(self) -> float:
+        """One pull, when there is room for it. Returns how many seconds to wait before the next."""
+        pulling, window, queue, seconds = self._pulling, self.window, self.queue, self._options.seconds
+        count = await self._room()
+        asked = pulling.core.clock.monotonic()
+        try:
+            pulled = await pull(
+                pulling.core, pulling.wanted, queue, window.next_offset, count, pulling.subscriptions[queue.topic],
+                commit_offset=self._commit_offset(), broker_id=window.broker_id,
+            )  # fmt: skip
+        except RemoteProtocolError as error:
+            log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
+            return seconds.retry
+        except FAULTS as error:
+            window.broker_id = 0
+            return pulling.after_failure(queue, error)
+        if window.dropped:
+            return 0.0
+        pulling.complaints.over(f"pull {queue}")
+        result = pulled.result
+        window.broker_id = result.suggested_broker_id
+        if result.status is PullStatus.OUT_OF_RANGE:
+            await self._out_of_range(result)
+            return seconds.pause
+        limit = self._options.skip_when_behind
+        if queue.topic == pulling.retry_topic:
+            limit = None  # What waits there has failed before: it is not old news, and nobody else has it.
+        if limit is not None and result.max_offset - window.next_offset > limit:
+            pulled = await self._skip_to(result.max_offset - limit, pulled)
+        if self._options.decode is not None and pulled.messages:
+            pulled = await in_thread(decoded, pulled, self._options.decode)
+            if window.dropped:
+                return 0.0
+        pulling.delivery.deliver(window, pulled)
+        if len(pulled.messages) == 1 and REPLY_MARK in pulled.messages[0].properties_raw:
+            await self._wait(REPLY_SECONDS)
+        # A broker that does not hold pulls must not be asked all the time.
+        unheld = result.status is PullStatus.NOTHING_NEW and pulling.core.clock.monotonic() - asked < seconds.pause
+        return max(self._options.pull_interval, seconds.pause if unheld else 0.0)
+
+    def _commit_offset(self) -> int:
+        return self.window.finished_offset() if self._pulling.commits else 0
+
+    async def _skip_to(self, offset: int, pulled: PulledMessages[ReceivedMessage]) -> PulledMessages[ReceivedMessage]:
+        """The queue is too far behind: go on at `offset`. Returns what of `pulled` lies behind it."""
+        gone = range(self.window.next_offset, offset)
+        self.window.add([], offset)
+        limit = self._options.skip_when_behind
+        await self._pulling.skip(self.queue, gone, f"are skipped, because more than {limit} wait there, before")
+        return PulledMessages(
+            pulled.result._replace(next_offset=max(pulled.result.next_offset, offset)),
+            [message for message in pulled.messages if message.queue_offset >= offset],
+            tuple((message, why) for message, why in pulled.broken if message.queue_offset >= offset),
+        )
+
+    async def _out_of_range(self, result: PullResult) -> None:
+        wanted = self.window.next_offset
+        if wanted < result.min_offset:
+            await self._pulling.skip(self.queue, range(wanted, result.min_offset), "were deleted before")
+            self.window.add([], result.next_offset)
+        else:
+            log.warning(
+                "%s ends at %d, group %s wanted %d: going on at %d",
+                self.queue, result.max_offset, self._pulling.group, wanted, result.next_offset,
+            )  # fmt: skip
+            self.window.reset(result.next_offset)
+
+    async def _room(self) -> int:
+        """Wait until so little is unfinished that a pull is due; how many messages to ask for."""
+        core, options, window = self._pulling.core, self._options, self.window
+        most = options.pull_count if core.is_ours(self.queue.broker) else min(options.pull_count, PLAIN_COUNT)
+        stalled_at = core.clock.monotonic() + options.seconds.stall
+        while True:
+            if window.held:
+                await self._wait(options.seconds.retry)
+                stalled_at = core.clock.monotonic() + options.seconds.stall
+                continue
+            finished = window.finished_offset()
+            messages_max, bytes_max = self._pulling.limits(self.queue.topic)
+            free = messages_max - window.unfinished
+            if (
+                free >= min(most, messages_max)
+                and window.next_offset - finished <= options.span_max
+                and window.unfinished_bytes <= bytes_max
+            ):
+                window.paused = False
+                return max(1, min(most, free))
+            window.paused = True
+            if core.clock.monotonic() > stalled_at:
+                self._warn_of_stall()
+            await self._wait(options.seconds.pause)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until somebody says `look`, or so long."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _warn_of_stall(self) -> None:
+        self._pulling.complaints.once(
+            f"stall {self.queue}",
+            f"{self.window.unfinished} messages of {self.queue} have been unfinished for "
+            f"{self._options.seconds.stall:.0f} s, and group {self._pulling.group} pulls no more of it until some are: are "
+            "handlers slow or stuck, or messages taken without `with message:` or ack()?",
+        )
+
+
+def decoded(pulled: PulledMessages[ReceivedMessage], decode: Decode) -> PulledMessages[ReceivedMessage]:
+    """In a thread: give each message its value; those of which none can be made are taken out."""
+    messages, undecodable = list[ReceivedMessage](), list[tuple[ReceivedMessage, Exception]]()
+    for message in pulled.messages:
+        try:
+            message._value = decode(message.body)  # noqa: SLF001  a slot for us
+        except BaseException as error:  # noqa: BLE001  whatever the user's own code raises
+            log.warning("no value can be made of %s: %s: %s", message, type(error).__name__, error)
+            said = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__} was raised")
+            undecodable.append((message, said))
+        else:
+            messages.append(message)
+    return pulled._replace(messages=messages, undecodable=tuple(undecodable))

@@ -1,0 +1,261 @@
+"""Sharing out: which of its topics' queues are this member's, looked at again whenever somebody says that it changed.
+
+What taking and giving up a queue means is its owner's business. Topics, and the queues of one, are dealt with side by
+side: a group with a thousand queues must not be without owners while one after the other is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from metaq.client.consumer.membership.complaints import Complaints
+from metaq.client.consumer.membership.rebalance import checked_share, in_order, queues_in_order
+from metaq.client.consumer.membership.subscriptions import Subscriptions
+from metaq.client.consumer.options import GroupOptions
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.groups import members_of
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.together import in_thread, together
+from metaq.errors import ClientError, NoRoute
+from metaq.model import MessageModel, MessageQueue
+from metaq.wire.extensions import KEEPING_LEVEL
+
+log = logging.getLogger("metaq.client")
+
+TOPICS_AT_ONCE = 16
+RETRY_TOPIC_LOOKS = 30
+"""So often a missing retry topic is looked for without a pause for rebalances; no message waits there as yet."""
+
+
+class Owner(Protocol):
+    """Who takes and gives up queues."""
+
+    def owned(self) -> Collection[MessageQueue]:
+        """The queues that are its own now."""
+        ...
+
+    async def take(self, queues: Sequence[MessageQueue]) -> bool:
+        """Begin to consume queues of one topic. Returns False if some of it must be tried again soon."""
+        ...
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        """Queues of one topic belong to others now."""
+        ...
+
+    def announced(self, queues: Sequence[MessageQueue]) -> None:
+        """The listener, if there is one, has heard that these are ours: not before, it may want to move them first."""
+        ...
+
+
+class _Outcome(Struct, frozen=True):
+    """Of one topic: whether all is as it should be, and whether our share is another than before."""
+
+    settled: bool
+    changed: bool = False
+
+
+_UNSETTLED, _AS_IT_WAS = _Outcome(settled=False), _Outcome(settled=True)
+
+
+class Sharing:
+    """One member's part in sharing out the queues of its group. Lives in the background loop."""
+
+    def __init__(
+        self, core: ClientCore, group: str, subscriptions: Subscriptions, retry_topic: str, options: GroupOptions,
+        owner: Owner, complaints: Complaints,
+    ) -> None:  # fmt: skip
+        self._core, self._group, self._subscriptions, self._retry_topic = core, group, subscriptions, retry_topic
+        self._options, self._seconds, self._owner, self._complaints = options, options.seconds, owner, complaints
+        self._due = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set once the first rebalance is through."""
+        self._asked: dict[tuple[str, ...], asyncio.Future[list[str]]] = {}
+        """Of this rebalance: brokers in the order in which they are asked → the members that they list."""
+        self._untold = False
+        """Brokers must hear of the subscriptions before anything of them is pulled."""
+        self._retry_topic_missing = 0
+        """In so many rebalances one after the other. A new group's is made by its first heartbeat, and routed after that."""
+
+    def newly_subscribed(self) -> None:
+        """Other topics are subscribed to than the brokers were told."""
+        self._untold = True
+        self.soon()
+
+    def soon(self) -> None:
+        """The group's members or the queues may have changed."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
+        await self._core.send_heartbeats()
+        while True:
+            self._due.clear()
+            try:
+                settled = await self._rebalance()
+            except FAULTS as error:
+                log.debug("rebalance of group %s: %s", self._group, error)
+                settled = False
+            except Exception:  # A member that shares no more would be silent for good.
+                log.exception("sharing out the queues of group %s failed, trying again", self._group)
+                settled = False
+            if settled and not self._due.is_set():
+                self.settled.set()
+            soon = not settled or 0 < self._retry_topic_missing <= RETRY_TOPIC_LOOKS
+            try:
+                async with asyncio.timeout(self._seconds.retry if soon else self._seconds.rebalance):
+                    await self._due.wait()
+            except TimeoutError:
+                continue
+
+    async def _learn_route(self, topic: str) -> None:
+        """So that the first heartbeat finds the brokers."""
+        try:
+            await self._core.routes.route(topic)
+        except FAULTS as error:
+            log.debug("no route for %s yet: %s", topic, error)
+
+    async def _rebalance(self) -> bool:
+        """Take and give up queues. Returns False if something must be tried again soon."""
+        self._asked.clear()
+        for topic in self._subscriptions.leaving:
+            if topic not in self._subscriptions:
+                await self._change(topic, [], [])
+                self._core.routes.forget(topic)
+            self._subscriptions.left(topic)
+        if self._untold:
+            self._untold = False
+            await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
+            self._subscriptions.renew()
+            await self._core.send_heartbeats()
+        outcomes = await together(self._rebalance_topic, self._subscriptions, TOPICS_AT_ONCE)
+        if any(outcome.changed for outcome in outcomes):
+            self._subscriptions.renew()
+            await self._core.send_heartbeats()
+        return all(outcome.settled for outcome in outcomes)
+
+    async def _rebalance_topic(self, topic: str) -> _Outcome:
+        try:
+            queues = queues_in_order(await self._core.routes.subscribe_queues(topic))
+            share = await self._share(topic, queues)
+        except NoRoute as error:
+            if topic == self._retry_topic:
+                self._retry_topic_missing += 1
+                return _AS_IT_WAS
+            self._complaints.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
+            return _UNSETTLED
+        except _NotListed as error:
+            log.debug("the share of %s in %s stays as it is: %s", self._group, topic, error)
+            return _UNSETTLED
+        except FAULTS as error:
+            if topic != self._retry_topic:
+                self._complaints.once(
+                    f"share {topic}",
+                    f"consumer group {self._group} cannot find its share of topic {topic}, trying again: {error}",
+                )
+            return _UNSETTLED
+        if topic == self._retry_topic:
+            self._retry_topic_missing = 0
+        self._complaints.over(f"share {topic}")
+        self._complaints.over(topic)
+        if self._options.keep_seconds:
+            self._check_keeping(queues)
+        return _AS_IT_WAS if share is None else await self._change(topic, queues, share)
+
+    def _check_keeping(self, queues: list[MessageQueue]) -> None:
+        """Say which brokers will not keep our queues."""
+        for broker in {queue.broker for queue in queues}:
+            level = self._core.level_of(broker)
+            if level is not None and level < KEEPING_LEVEL:
+                self._complaints.once(
+                    f"keep {broker}",
+                    f"broker {broker} does not keep the queues of a member of group {self._group} that restarts (keep_queues): "
+                    "only a MetaQ broker does, from this version on; its queues go to other members meanwhile",
+                )
+
+    async def _change(self, topic: str, queues: list[MessageQueue], share: list[MessageQueue]) -> _Outcome:
+        """Make `share` ours, and no other queue of the topic."""
+        mine = frozenset(share)
+        before = self._owned(topic)
+        settled = True
+        if lost := sorted(before - mine):
+            await self._owner.give_up(lost)
+        if gained := [queue for queue in share if queue not in self._owner.owned()]:
+            settled = await self._owner.take(gained)
+        after = self._owned(topic)
+        if after != before and self._options.on_share is not None:
+            await self._tell(topic, queues, [queue for queue in queues if queue in after])
+        self._owner.announced(gained)
+        return _Outcome(settled, changed=after != before)
+
+    def _owned(self, topic: str) -> frozenset[MessageQueue]:
+        return frozenset(queue for queue in self._owner.owned() if queue.topic == topic)
+
+    async def _tell(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        """In a thread: a listener may block, or use the consumer."""
+        assert self._options.on_share is not None
+        if topic == self._retry_topic:
+            return
+        try:
+            await in_thread(self._options.on_share, topic, queues, mine)
+        except Exception:
+            log.exception("the listener for the share of topic %s raised", topic)
+
+    async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue] | None:
+        """The queues of the topic that are rightly ours; None: what we have, because the strategy failed."""
+        if self._options.model is MessageModel.BROADCASTING:
+            return queues
+        members = in_order(await self._members(queues))
+        me = self._core.client_id
+        if me not in members:
+            # The broker has restarted, or our heartbeat is under way: no reason to give up what we have.
+            self._core.spawn(self._core.send_heartbeats())
+            raise _NotListed(f"the broker does not list this client as a member of {self._group} yet")
+        key = f"strategy {topic}"
+        try:
+            share = checked_share(self._options.strategy, queues, members, me)
+        except BaseException as error:  # noqa: BLE001  whatever a strategy of the user's raises, in our thread
+            self._complaints.once(
+                key,
+                f"the allocation strategy of group {self._group} failed for topic {topic}, so this member keeps the queues "
+                f"that it has: {type(error).__name__}: {error}",
+                logging.ERROR,
+            )
+            return None
+        if share.wrong:
+            self._complaints.once(
+                key,
+                f"the allocation strategy of group {self._group} returned for topic {topic} {share.wrong}. This member takes "
+                "the others of its share. A strategy gives each queue to one member, and depends on its arguments alone "
+                "(metaq.client.consumer.membership.rebalance.fixed is for a list that only this member knows)",
+                logging.ERROR,
+            )
+        else:
+            self._complaints.over(key)
+        return share.queues
+
+    async def _members(self, queues: list[MessageQueue]) -> list[str]:
+        """Client ids of the group, from any broker of the topic. Asked once in a rebalance, however many topics there are."""
+        names = sorted({queue.broker for queue in queues})
+        start = self._core.clock.random_below(len(names)) if names else 0
+        addresses = [self._core.address_of(name) for name in names[start:] + names[:start]]
+        found = tuple(one for one in addresses if one is not None)
+        if found not in self._asked:
+            self._asked[found] = asking = asyncio.ensure_future(self._core.consult(members_of(self._group, found)))
+            asking.add_done_callback(_looked_at)
+        return await asyncio.shield(self._asked[found])
+
+
+class _NotListed(ClientError):
+    """Our heartbeat is still under way."""
+
+
+def _looked_at(asking: asyncio.Future[list[str]]) -> None:
+    """Whoever waited for it may be gone: nobody else looks at its error then."""
+    if not asking.cancelled():
+        asking.exception()

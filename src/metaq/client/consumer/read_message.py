@@ -1,0 +1,80 @@
+"""What readers and pull consumers hand out: messages that have a value, told to those who watch (`metaq.client.observing.observing`).
+
+Nobody finishes such a message, so its delivery ends where it begins: as with RocketMQ's pull consumers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from metaq.client.observing.message_log import MessageLog
+from metaq.client.observing.observing import DeliveryObserver, Observing
+from metaq.client.observing.tracing import Tracer
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.serializers import Decode
+from metaq.model import StoredMessage
+from metaq.model.trace import Result
+
+log = logging.getLogger("metaq.client")
+
+
+class ReadMessage(StoredMessage):
+    """A message as it was read."""
+
+    __slots__ = ("_decode", "_value")
+
+    _decode: Decode
+    _value: Any
+
+    @property
+    def value(self) -> Any:
+        """What `deserialize` makes of the body, when it is asked for; the body itself if there is none.
+
+        Raises what that raises for a body of which it can make nothing.
+        """
+        try:
+            return self._value
+        except AttributeError:
+            decode = getattr(self, "_decode", None)
+        self._value = self.body if decode is None else decode(self.body)
+        return self._value
+
+    def __getstate__(self) -> dict[str, object]:
+        state = super().__getstate__()
+        if hasattr(self, "_decode"):
+            with contextlib.suppress(Exception):  # A copy has no value then but its body, as one read without has.
+                state["_value"] = self.value
+        return state
+
+
+class Readings:
+    """Those of one client. `begin` and `close` in the loop, the rest in any thread."""
+
+    def __init__(self, core: ClientCore, group: str, observing: Observing, decode: Decode | None) -> None:
+        self._decode = decode
+        watchers = Tracer.of(core, group, observing, role="CONSUME"), MessageLog.of(core, group, observing)
+        self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
+        self.idle = decode is None and not self._observers
+        """Whether nothing is to be done for a message that is handed out."""
+
+    def begin(self) -> None:
+        for observer in self._observers:
+            observer.start()
+
+    async def close(self) -> None:
+        for observer in self._observers:
+            await observer.close()
+
+    def hand_out(self, messages: Iterable[ReadMessage]) -> None:
+        """Somebody gets these now."""
+        for message in messages:
+            if self._decode is not None:
+                message._decode = self._decode  # noqa: SLF001  a slot for us
+            for observer in self._observers:
+                try:
+                    observer.ended(message, observer.begun(message), Result.SUCCESS, 0)
+                except Exception:
+                    log.exception("watching %s failed", message)

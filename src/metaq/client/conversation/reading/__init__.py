@@ -1,0 +1,1 @@
+"""Pulls, offsets, look-ups."""

@@ -1,0 +1,112 @@
+"""How large the messages of a part of a queue are, judged by a few small pulls.
+
+No request tells how many bytes lie between two queue offsets. So some messages are read at places that are spread evenly,
+and more of them where neighbouring places differ, until what is not known hardly counts.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from metaq.client.conversation.call import Conversation, asked
+from metaq.client.conversation.reading.pulling import Pull, PullStatus
+from metaq.model import MessageQueue
+
+SAMPLE_MESSAGES = 32
+SAMPLE_BYTES = 64 * 1024
+"""What one pull is to bring: a RocketMQ gives 32 messages at most, and no two that are larger than this."""
+PLACES = 5
+"""Where is looked first."""
+_BURSTS = 1 / 4
+"""Between two places that are alike there may be what was found elsewhere: that share of the difference is in doubt, for as
+long as half of the pulls are left. The other half looks where sizes change."""
+_NEGLIGIBLE = 1 / 16
+"""Share of all bytes that may remain in doubt between two places."""
+
+
+class Sample(NamedTuple):
+    """The messages [start, stop) of a queue are so many bytes in the log, properties and headers included."""
+
+    start: int
+    stop: int
+    size: int
+
+    @property
+    def mean(self) -> float:
+        """Bytes of a message."""
+        return self.size / (self.stop - self.start)
+
+
+def sample_sizes(
+    queue: MessageQueue, start: int, end: int, *, group: str, pulls_max: int, known: Iterable[Sample] = ()
+) -> Conversation[list[Sample]]:
+    """Samples of [start, end), in order, with those of `known` that lie in it; none where nothing can be read.
+
+    At most `pulls_max` pulls for `group`. What is larger or smaller for less than the distance of two places may be missed.
+    """
+    search = SizeSearch(start, end, pulls_max, known)
+    while (probe := search.probe) is not None:
+        pull = Pull(group=group, queue=queue, offset=probe, count=SAMPLE_MESSAGES, bytes_max=SAMPLE_BYTES)
+        result = yield from asked(pull)
+        if result.status is PullStatus.FOUND and result.next_offset > probe and len(result.records):
+            search.found(Sample(probe, result.next_offset, len(result.records)))
+        else:
+            search.nothing()
+    return search.samples
+
+
+class SizeSearch:
+    """Chooses where to look. While `probe` is not None, read there and call `found` or `nothing`."""
+
+    def __init__(self, start: int, end: int, pulls_max: int, known: Iterable[Sample] = ()) -> None:
+        self.samples = sorted(sample for sample in known if start <= sample.start < end)
+        self._pulls_left, self._half = pulls_max, pulls_max // 2
+        last = max(start, end - SAMPLE_MESSAGES)
+        places = min(pulls_max, PLACES, -(-(end - start) // SAMPLE_MESSAGES))
+        if places <= 1:
+            self._first = [start] if places == 1 and not self.samples else []
+        else:
+            step = (last - start) / (places - 1)
+            evenly = [start + int(step * number) for number in reversed(range(places))]
+            self._first = [at for at in evenly if all(abs(one.start - at) > step / 2 for one in self.samples)]
+        self._probe: int | None = None
+        self._choose()
+
+    @property
+    def probe(self) -> int | None:
+        """Where to look next; None when enough is known."""
+        return self._probe
+
+    def found(self, sample: Sample) -> None:
+        """`sample` begins where was looked."""
+        bisect.insort(self.samples, sample)
+        self._choose()
+
+    def nothing(self) -> None:
+        """Nothing can be read there: the messages have left the log, or are not there yet."""
+        self._choose()
+
+    def _choose(self) -> None:
+        self._probe = None
+        if self._pulls_left <= 0:
+            return
+        self._pulls_left -= 1
+        if self._first:
+            self._probe = self._first.pop()
+            return
+        self._probe = self._most_doubtful()
+
+    def _most_doubtful(self) -> int | None:
+        """The middle between the neighbours that leave most in doubt."""
+        worst, between, total = 0.0, None, 0.0
+        means = [sample.mean for sample in self.samples]
+        bursts = _BURSTS * (max(means) - min(means)) if means and self._pulls_left >= self._half else 0.0
+        for one, other in zip(self.samples, self.samples[1:], strict=False):
+            gap = other.start - one.stop
+            doubt = max(abs(one.mean - other.mean) / 2, bursts) * gap
+            total += one.size + (one.mean + other.mean) / 2 * max(0, gap)
+            if gap > SAMPLE_MESSAGES and doubt > worst:
+                worst, between = doubt, (one.stop + other.start - SAMPLE_MESSAGES) // 2
+        return between if worst > _NEGLIGIBLE * total else None

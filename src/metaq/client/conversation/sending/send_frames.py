@@ -1,0 +1,100 @@
+"""Single sends as bytes, for those who send one after the other: all that is the same in each request is encoded once.
+
+What is made here is what `Send(...).request()` encoded would be, byte by byte, and what is read is what `Send.outcome` says; an answer
+in any other form than brokers' usual one is not read at all, and left to that.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated
+
+import msgspec
+from msgspec import Struct
+
+from metaq.client.conversation.sending.sending import Outgoing, Send, Template
+from metaq.model import MessageQueue
+from metaq.wire.command import encode
+from metaq.wire.frame import FRAME_BYTES_MAX
+
+OPAQUE_FIRST, OPAQUE_LAST = 1_000_000_000, 2_147_483_647
+_ID = "\ue000"
+_HEAD_BYTES = 8
+_NUMBER = 1_111_111_111
+_BORN_MS = 1_111_111_111_111
+_VARYING = b'"f":"%d","g":"%d","h":"%d","i":' % (_NUMBER, _BORN_MS, _NUMBER)
+_OPAQUE = b'"opaque":%d' % OPAQUE_FIRST
+_text = msgspec.json.encode
+_SIZES = struct.Struct(">II")
+sizes, _unpack = _SIZES.pack, _SIZES.unpack_from
+"""What a frame begins with: the bytes behind the first four, and those of a JSON header."""
+
+
+class SendFrames:
+    """Requests to store one message in one queue, by one group."""
+
+    __slots__ = ("_form",)
+
+    def __init__(self, group: str, queue: MessageQueue, template: Template) -> None:
+        outgoing = Outgoing(queue.topic, b"", _NUMBER, _NUMBER, _ID)
+        command = Send(group, outgoing, queue, _BORN_MS, template).request()
+        command.opaque = OPAQUE_FIRST
+        header = encode(command)[_HEAD_BYTES:].replace(b"%", b"%%")
+        before, after = header.split(_VARYING + _text(_ID))
+        self._form = before + b'"f":"%d","g":"%d","h":"%d","i":%b' + after.replace(_OPAQUE, b'"opaque":%d')
+
+    def frame(self, outgoing: Outgoing, born_ms: int, opaque: int) -> bytes | None:
+        """The whole request; None: it is larger than a frame may be. `opaque`: pairs it with its answer."""
+        body = outgoing.body
+        header = self._form % (outgoing.sys_flag, born_ms, outgoing.flag, _text(outgoing.properties), opaque)
+        return framed(header, body) if len(header) + len(body) < FRAME_BYTES_MAX - _HEAD_BYTES else None
+
+    def plain(self, properties: str) -> bytes:
+        """The header of messages without flags, to be formatted with (born_ms, all of the unique id but its last four hex
+        digits, these as a number, opaque).
+
+        `properties`: their property text, in which U+E000 stands for the unique id.
+        """
+        text = _text(properties).replace(b"%", b"%%").replace(_text(_ID)[1:-1], b"%b%04X")
+        return self._form.replace(b'"f":"%d","g":"%d","h":"%d","i":%b', b'"f":"0","g":"%d","h":"0","i":' + text)
+
+
+PLACE_OF_ID = _ID
+
+
+def framed(header: bytes, body: bytes) -> bytes:
+    """A frame with a JSON header."""
+    size = len(header)
+    return b"%b%b%b" % (sizes(size + 4 + len(body), size), header, body)
+
+
+class _StoredFields(Struct):
+    msgId: str  # noqa: N815  the key on the wire
+    queueId: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]  # noqa: N815
+    queueOffset: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # noqa: N815
+    MSG_REGION: str = ""
+    TRACE_ON: str = ""
+
+
+class StoredAnswer(Struct):
+    """An answer of success, as brokers write it."""
+
+    code: int
+    opaque: int
+    flag: int
+    extFields: _StoredFields  # noqa: N815  the key on the wire
+
+
+_read = msgspec.json.Decoder(StoredAnswer, strict=False).decode
+
+
+def stored_answer(data: bytes, opaque: int) -> StoredAnswer | None:
+    """The answer to `opaque` that `data` is; None: it is not that, not whole, or in another form."""
+    size = len(data)
+    if size < _HEAD_BYTES or _unpack(data) != (size - 4, size - _HEAD_BYTES):
+        return None
+    try:
+        answer = _read(data[_HEAD_BYTES:])
+    except msgspec.MsgspecError:
+        return None
+    return answer if answer.opaque == opaque and not answer.code and answer.flag & 1 else None

@@ -1,0 +1,133 @@
+"""One request full of messages, and one that gives a failed message back."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from metaq.client.conversation.call import Call, Order
+from metaq.model import MessageQueue, SendStatus
+from metaq.model import properties as props
+from metaq.model.topics.system import AUTO_CREATE_TOPIC
+from metaq.wire import headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, request
+
+_STORED = {status.value: status for status in SendStatus}
+"""Response codes of sends that are stored, with or without the promise asked for."""
+
+
+class Outgoing(Struct, frozen=True):
+    """What is sent: one message, or a batch body. `properties` is "" for a batch, whose entries hold their own."""
+
+    topic: str
+    body: bytes
+    sys_flag: int = 0
+    flag: int = 0
+    properties: str = ""
+    batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    reply: bool = False
+    """It answers a request: its broker hands it on to whoever asked."""
+
+
+class Stored(Struct, frozen=True):
+    """Where a request's messages ended up: the offset of the first, the offset ids of all, comma-joined."""
+
+    queue: MessageQueue
+    offset: int
+    status: SendStatus
+    offset_ids: str
+    region: str = ""
+    """Of the broker, as it says."""
+    trace: bool = True
+    """Whether the broker wants it to be traced by clients that do."""
+
+
+class Template(Struct, frozen=True):
+    """What a topic is made like if it is made for a send: `topic`'s settings, with at most so many queues."""
+
+    topic: str = AUTO_CREATE_TOPIC
+    queues: int = 4
+    unit: bool = False
+    """It is one of a unit."""
+
+
+class Send(Call[Stored], frozen=True):
+    """Store what is outgoing in `queue`. `born_ms`: when the client made it, ms since the epoch."""
+
+    answers = _STORED
+
+    group: str
+    outgoing: Outgoing
+    queue: MessageQueue
+    born_ms: int
+    template: Template = Template()
+
+    @property
+    def action(self) -> str:
+        return f"send to topic {self.outgoing.topic}"
+
+    def request(self) -> Command:
+        outgoing = self.outgoing
+        header = headers.SendHeader(
+            producer_group=self.group,
+            topic=outgoing.topic,
+            default_topic=self.template.topic,
+            default_topic_queues=self.template.queues,
+            unit_mode=self.template.unit,
+            queue_id=self.queue.queue_id,
+            sys_flag=outgoing.sys_flag,
+            born_ms=self.born_ms,
+            flag=outgoing.flag,
+            properties=outgoing.properties,
+            reconsume_times=outgoing.reconsume_times,
+            max_reconsume_times=outgoing.max_reconsume_times,
+            batch=outgoing.batch,
+            broker_name=self.queue.broker,
+        )
+        if outgoing.reply:
+            code = RequestCode.SEND_REPLY_MESSAGE_V2
+        else:
+            code = RequestCode.SEND_BATCH_MESSAGE if outgoing.batch else RequestCode.SEND_MESSAGE_V2
+        return request(code, header, outgoing.body)
+
+    def read(self, answer: Command) -> Stored:
+        header = headers.SendReplyHeader.from_ext(answer.ext)
+        queue = self.queue._replace(queue_id=header.queue_id)
+        region, trace = answer.ext.get(props.REGION, ""), answer.ext.get(props.TRACE) != "false"
+        return Stored(queue, header.queue_offset, _STORED[answer.code], header.message_id, region, trace)
+
+
+class GiveBack(Order, frozen=True, kw_only=True):
+    """A message failed: deliver it again later, or file it with the dead letters.
+
+    `log_offset` names the record at its broker. `delay_level`: below zero straight to the dead letters, 0 as the broker
+    chooses. `repeated`: an earlier request like this one may have been answered, and the answer lost.
+    """
+
+    group: str
+    broker: str
+    topic: str
+    message_id: str
+    log_offset: int
+    delay_level: int
+    max_reconsume_times: int
+    repeated: bool = False
+
+    @property
+    def action(self) -> str:
+        return f"take back {self.message_id}"
+
+    def request(self) -> Command:
+        header = headers.SendBackHeader(
+            offset=self.log_offset,
+            group=self.group,
+            delay_level=self.delay_level,
+            origin_message_id=self.message_id,
+            origin_topic=self.topic,
+            max_reconsume_times=self.max_reconsume_times,
+            broker_name=self.broker,
+            repeated=self.repeated or None,
+        )
+        return request(RequestCode.CONSUMER_SEND_MSG_BACK, header)

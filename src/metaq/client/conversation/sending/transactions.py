@@ -1,0 +1,113 @@
+"""Half messages: how one is sent, how its transaction ends, and what a broker asks about one that did not (37, 39).
+
+    half = half_message(outgoing, group)             # sent by `Send`, stored unseen
+    half = half_at(message_id, queue_offset, offset_id)
+    EndTransaction(group=group, broker=broker, half=half, ending=TransactionOutcome.COMMIT)
+
+A broker that has waited long enough asks a client of the producer's group (`check_of`); the answer is an EndTransaction, too,
+with `from_check`. Each check stores the half message again, under new offsets: it is those that an answer names, and also
+the end of a transaction that was still going on.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from metaq.client.conversation.call import Order
+from metaq.client.conversation.sending.sending import Outgoing
+from metaq.errors import BadRequest, MetaqError
+from metaq.model import StoredMessage
+from metaq.model import properties as props
+from metaq.model.message import BODY_BYTES_MAX, SysFlag
+from metaq.model.notices import TransactionCheck
+from metaq.model.transactions.outcome import HalfMessage, TransactionOutcome
+from metaq.wire import compression, headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, request
+from metaq.wire.record import decode_record, parse_offset_id
+
+BODY_EXPANDED_MAX = 4 * BODY_BYTES_MAX
+"""What a compressed body may become."""
+REMARK_CHARS_MAX = 500
+
+_WIRE = {
+    TransactionOutcome.COMMIT: int(SysFlag.COMMITTED),
+    TransactionOutcome.ROLLBACK: int(SysFlag.ROLLED_BACK),
+    TransactionOutcome.UNKNOWN: 0,
+}
+
+
+def half_message(outgoing: Outgoing, group: str, check_after: int | None = None) -> Outgoing:
+    """The request that stores a message unseen. `check_after`: whole seconds before the broker may ask about it."""
+    marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: group}
+    if check_after is not None:
+        marks[props.CHECK_IMMUNITY] = str(check_after)
+    text = props.join(marks)
+    return structs.replace(
+        outgoing,
+        sys_flag=outgoing.sys_flag | SysFlag.PREPARED,
+        properties=f"{outgoing.properties}{props.PAIR_END}{text}" if outgoing.properties else text,
+    )
+
+
+def half_at(message_id: str, queue_offset: int, offset_id: str) -> HalfMessage:
+    """Where a half message was stored, as the answer to its send says. Raises BadRequest: that is no offset id."""
+    return HalfMessage(message_id, queue_offset, parse_offset_id(offset_id)[2])
+
+
+def half_of(checked: StoredMessage) -> HalfMessage:
+    """What names the half message of a check."""
+    return HalfMessage(checked.message_id, checked.queue_offset, checked.log_offset)
+
+
+class EndTransaction(Order, frozen=True, kw_only=True):
+    """How the transaction of a half message ended. Told oneway, as Java does it, or asked for an answer.
+
+    A broker answers UNKNOWN never. `remark`: why, for the broker's log.
+    """
+
+    group: str
+    broker: str | None
+    half: HalfMessage
+    ending: TransactionOutcome
+    from_check: bool = False
+    remark: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"{self.ending.value} transaction {self.half.message_id}"
+
+    def request(self) -> Command:
+        header = headers.EndTransactionHeader(
+            producer_group=self.group,
+            half_queue_offset=self.half.queue_offset,
+            log_offset=self.half.log_offset,
+            outcome=_WIRE[self.ending],
+            from_check=self.from_check,
+            message_id=self.half.message_id,
+            transaction_id=self.half.message_id,
+            broker_name=self.broker,
+        )
+        command = request(RequestCode.END_TRANSACTION, header)
+        if self.remark:
+            command.remark = self.remark[:REMARK_CHARS_MAX]
+        return command
+
+
+def check_of(command: Command, broker: str = "") -> TransactionCheck:
+    """What a broker's check asks, the message's body expanded. `broker`: its name.
+
+    Raises BadRequest: it cannot be read, or names no group.
+    """
+    header = headers.CheckTransactionHeader.from_ext(command.ext)
+    try:
+        message = decode_record(command.body)
+        message.body = compression.decompress(message.body, message.sys_flag, BODY_EXPANDED_MAX)
+    except MetaqError as error:
+        raise BadRequest(f"the half message of a check cannot be read: {error}") from None
+    message.broker = broker
+    group = message.properties.get(props.PRODUCER_GROUP)
+    if not group:
+        raise BadRequest(f"the half message {message.message_id} names no producer group")
+    message.queue_offset, message.log_offset = header.half_queue_offset, header.log_offset  # The record's may be older.
+    return TransactionCheck(group, message)

@@ -1,0 +1,371 @@
+"""The way of a staged transaction through its brokers: what is asked of whom, and what after a lost answer. No I/O.
+
+    STAGE, SEAL        at every broker that has messages of it, side by side, each broker's in order
+    DECIDE             at the coordinator: commit (or that it is prepared) with the manifest of all parts
+    APPLY              at every broker where something remains, side by side
+
+Whose messages all lie at the coordinator needs one request: the last STAGE brings the decision with it.
+
+All of it may be asked again, so what was lost is asked again until the time is over. Only a decision that a broker has
+told is one: after a lost answer of DECIDE the outcome is asked for before DECIDE is repeated, and a transaction that cannot be
+completed is rolled back by a decision too, whose answer may be that an earlier request has committed it. What cannot
+be found out is "unknown", and `Ending` says so.
+
+The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Tell` or a `Pause` (send in
+anything when it is done) or `SideBySide` (send in the result or the MetaqError of each).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from msgspec import Struct, structs
+
+from metaq.client.conversation.call import FAULTS, Call
+from metaq.client.conversation.retry import Patience, Purpose, judge
+from metaq.client.conversation.staged.parts import Parts
+from metaq.client.conversation.staged.staging import Apply, Decide, GetTransaction, SealPart, Stage
+from metaq.errors import BadRequest, BrokerError, MetaqError, RequestTimeout
+from metaq.model.transactions.staging import Chunk, Decision, Outcome, Phase, coordinator_of
+from metaq.wire.staging import DecideBody
+
+ROLLBACK_SECONDS: Final = 3.0
+"""How long a transaction that cannot be completed is tried to be rolled back. Its parts expire in any case."""
+DELIVERY_SECONDS: Final = 3.0
+"""How long brokers are given to deliver what is committed. They go on by themselves, and it is committed in any case."""
+NOTICE_SECONDS: Final = 1.0
+"""How long a participant is given to hear of a rollback. It asks the coordinator in any case."""
+REMAINING_PAUSE: Final = 0.02
+"""Between two requests to a broker that has come no further in between."""
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Ask(Struct, Generic[T_co], frozen=True):
+    """To be done: ask the master of that name, and wait so long for the answer."""
+
+    broker: str
+    call: Call[T_co]
+    seconds: float
+
+
+class Tell(Struct, frozen=True):
+    """To be done: hand it to the connection of the master of that name; nobody waits for an answer, or minds if it is lost."""
+
+    broker: str
+    call: Call[Any]
+
+
+class Pause(Struct, frozen=True):
+    """To be done: nothing, for so long."""
+
+    seconds: float
+
+
+class SideBySide(Struct, frozen=True):
+    """To be done: all these, at the same time. Send in, by the same names, what they returned or raised."""
+
+    lanes: Mapping[str, Steps[Any]]
+
+
+Step = Ask[Any] | Tell | Pause | SideBySide
+Steps = Generator[Step, Any, T]
+
+
+class Standing(enum.Enum):
+    """What is known of a transaction at the end of a conversation."""
+
+    COMMITTED = "committed"
+    PREPARED = "prepared"
+    ROLLED_BACK = "rolled back"
+    OPEN = "open"
+    """No commit was sent, and the rollback is not confirmed: nothing will be delivered."""
+    UNKNOWN = "unknown"
+    """A commit, or that it is prepared, was sent, and nobody has told what became of that."""
+
+
+class Ending(Struct, frozen=True):
+    """How a conversation about a transaction ended."""
+
+    standing: Standing
+    decision: Decision | None = None
+    why: MetaqError | None = None
+    """What stood in the way of what was wanted."""
+    delivered: bool = False
+    """All brokers have said that all messages are in their queues."""
+    missing: tuple[str, ...] = ()
+    """Parts that a broker has lost after it had them."""
+
+
+class Verdict(Struct, frozen=True):
+    """What came of asking for a decision. `error` and what follows it: only if there is none."""
+
+    decision: Decision | None = None
+    remaining: int = 0
+    error: MetaqError | None = None
+    refused: bool = False
+    maybe_sent: bool = False
+
+
+class AtomicSteps:
+    """The conversations of one transaction. Those that it gives run one after the other, but `overflow` at several brokers."""
+
+    def __init__(
+        self, transaction: str, parts: Parts, *, born_ms: Callable[[], int], expire_after: int, now: Callable[[], float]
+    ) -> None:
+        """Args: expire_after: whole seconds until brokers roll back what is undecided. now: a clock that runs evenly."""
+        self.transaction, self.parts = transaction, parts
+        self.coordinator = coordinator_of(transaction)
+        self._born_ms, self._expire_after, self._now = born_ms, expire_after, now
+        self._touched: set[str] = set()
+        """Brokers that may have something of it."""
+        self._maybe_sent: set[Outcome] = set()
+        """Decisions that may have reached the coordinator."""
+        self._prepared = False
+
+    # -------------------------------------------------------------- while the block runs
+
+    def overflow(self, broker: str, seconds: float) -> Steps[None]:
+        """Stage one request's worth of what waits for `broker`. Raises what the broker answers for good, or the last fault."""
+        chunks = self.parts.take(broker)
+        return self._staging(broker, [self._stage(chunks)], self._now() + seconds)
+
+    def _stage(self, chunks: tuple[Chunk, ...], decide: DecideBody | None = None) -> Stage:
+        return Stage(
+            transaction=self.transaction,
+            chunks=chunks,
+            born_ms=self._born_ms(),
+            expire_after=self._expire_after,
+            decide=decide,
+        )
+
+    def _staging(self, broker: str, calls: Iterable[Call[Any]], until: float) -> Steps[None]:
+        """Each in its turn."""
+        for call in calls:
+            patience = Patience(Purpose.STAGED, until - self._now(), self._now())
+            while True:
+                try:
+                    yield in_time(broker, call, until - self._now())
+                except FAULTS as error:
+                    self._failed(broker, error)
+                    yield Pause(patience.pause(error, self._now()))
+                else:
+                    self._touched.add(broker)
+                    break
+
+    def _failed(self, broker: str, error: MetaqError) -> None:
+        """Of several chunks in a request that a busy broker, or one whose disk is full, has refused some may be stored."""
+        if judge(error, Purpose.STAGED).maybe_done or (isinstance(error, BrokerError) and error.retriable):
+            self._touched.add(broker)
+
+    # -------------------------------------------------------------- the end
+
+    def finish(self, outcome: Outcome, seconds: float) -> Steps[Ending]:
+        """Commit, or prepare: stage and seal what is left, decide, deliver.
+
+        The ending says what became of it; nothing that brokers answer is raised.
+        """
+        until = self._now() + seconds
+        brokers = self.parts.brokers
+        calls: dict[str, list[Call[Any]]] = {}
+        for broker in brokers:
+            stages = [self._stage(chunks) for chunks in self.parts.rest(broker)]
+            seals = [SealPart(self.transaction, one.part, one.seal) for one in self.parts.unsealed(broker)]
+            calls[broker] = [*seals, *stages]
+        decide = DecideBody(outcome, self.parts.manifest())
+        deciding: Stage | Decide = Decide(self.transaction, decide)
+        own = calls.get(self.coordinator)
+        if len(brokers) == 1 and own and isinstance(last := own[-1], Stage):
+            own.pop()
+            deciding = structs.replace(last, decide=decide)
+        lanes = {broker: self._staging(broker, some, until) for broker, some in calls.items() if some}
+        answers = (yield SideBySide(lanes)) if lanes else {}
+        for error in answers.values():
+            if isinstance(error, MetaqError):
+                return (yield from self.give_up(error))
+        verdict = yield from self._deciding(deciding, until)
+        if verdict.decision is not None:
+            return (yield from self._decided(verdict.decision, verdict.remaining, until))
+        assert verdict.error is not None
+        if outcome is Outcome.COMMIT and verdict.maybe_sent and not verdict.refused:
+            return Ending(Standing.UNKNOWN, why=verdict.error)
+        return (yield from self.give_up(verdict.error))
+
+    def commit_prepared(self, seconds: float) -> Steps[Ending]:
+        """Commit what `finish` has prepared."""
+        until = self._now() + seconds
+        verdict = yield from self._deciding(
+            Decide(self.transaction, DecideBody(Outcome.COMMIT, self.parts.manifest())), until
+        )
+        if verdict.decision is not None:
+            return (yield from self._decided(verdict.decision, verdict.remaining, until))
+        return Ending(Standing.UNKNOWN if verdict.maybe_sent else Standing.PREPARED, why=verdict.error)
+
+    def roll_back(self, seconds: float) -> Steps[Ending]:
+        """Nothing of it is to be delivered. It asks nobody if nobody can have anything of it."""
+        if not self._touched:
+            return Ending(Standing.ROLLED_BACK)
+        until = self._now() + seconds
+        verdict = yield from self._deciding(Decide(self.transaction, DecideBody(Outcome.ROLLBACK)), until)
+        if verdict.decision is not None:
+            return (yield from self._decided(verdict.decision, verdict.remaining, until))
+        standing = Standing.PREPARED if self._prepared else Standing.OPEN
+        if Outcome.COMMIT in self._maybe_sent or (Outcome.PREPARED in self._maybe_sent and not self._prepared):
+            standing = Standing.UNKNOWN
+        return Ending(standing, why=verdict.error)
+
+    def give_up(self, error: MetaqError) -> Steps[Ending]:
+        """It cannot be completed. The rollback's answer may be that it was committed before."""
+        ending = yield from self.roll_back(ROLLBACK_SECONDS)
+        return ending if ending.standing is Standing.COMMITTED else structs.replace(ending, why=error)
+
+    # -------------------------------------------------------------- the decision
+
+    def _deciding(self, call: Stage | Decide, until: float) -> Steps[Verdict]:
+        verdict = yield from decided_by(self.coordinator, self.transaction, call, until, self._now)
+        if verdict.maybe_sent or verdict.decision is not None:
+            assert call.decide is not None
+            self._maybe_sent.add(call.decide.outcome)
+            self._touched.add(self.coordinator)
+        if verdict.error is not None and isinstance(call, Stage):
+            self._failed(self.coordinator, verdict.error)
+        return verdict
+
+    def _decided(self, decision: Decision, remaining: int, until: float) -> Steps[Ending]:
+        if decision.outcome is Outcome.PREPARED:
+            self._prepared = True
+            return Ending(Standing.PREPARED, decision)
+        if decision.outcome is Outcome.ROLLBACK:
+            yield from self._tell_rollback(decision)
+            return Ending(Standing.ROLLED_BACK, decision)
+        return (yield from delivering(decision, remaining, until, self._now))
+
+    def _tell_rollback(self, decision: Decision) -> Steps[None]:
+        """So that participants drop their parts at once; they would ask, later."""
+
+        def tell(broker: str) -> Steps[None]:
+            yield in_time(broker, Apply(self.transaction, decision), NOTICE_SECONDS)
+
+        lanes = {broker: tell(broker) for broker in sorted(self._touched - {self.coordinator})}
+        if lanes:
+            yield SideBySide(lanes)
+
+
+def delivering(decision: Decision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
+    """A commit was decided: have all brokers put its messages into their queues, and tell the coordinator who has.
+
+    For at most DELIVERY_SECONDS. `remaining`: what the coordinator said with the decision.
+    """
+    transaction, coordinator = decision.transaction, coordinator_of(decision.transaction)
+    until = min(until, now() + DELIVERY_SECONDS)
+    lanes = {
+        broker: _applying(broker, decision, until, now)
+        for broker in dict.fromkeys(part.broker for part in decision.parts)
+        if broker != coordinator or remaining
+    }
+    answers = (yield SideBySide(lanes)) if lanes else {}
+    confirmed = tuple(broker for broker, answer in answers.items() if answer == () and broker != coordinator)
+    if confirmed:  # Else the coordinator asks them, later.
+        yield Tell(coordinator, Apply(transaction, None, coordinator, confirmed))
+    missing = tuple(part for answer in answers.values() if isinstance(answer, tuple) for part in answer)
+    delivered = not missing and all(isinstance(answer, tuple) for answer in answers.values())
+    return Ending(Standing.COMMITTED, decision, delivered=delivered, missing=missing)
+
+
+def _applying(broker: str, decision: Decision, until: float, now: Callable[[], float]) -> Steps[tuple[str, ...]]:
+    """Until nothing remains at `broker`; the parts that it misses. Raises the last fault when the time is over."""
+    own = broker == coordinator_of(decision.transaction)
+    call = Apply(decision.transaction, None if own else decision)
+    patience = Patience(Purpose.STAGED, until - now(), now())
+    remaining = -1
+    while True:
+        try:
+            state = yield in_time(broker, call, until - now())
+        except FAULTS as error:
+            yield Pause(patience.pause(error, now()))
+            continue
+        if state.missing or not state.remaining:
+            return tuple(state.missing)
+        if state.remaining == remaining:
+            yield Pause(REMAINING_PAUSE)
+        remaining = state.remaining
+
+
+def in_time(broker: str, call: Call[T], left: float) -> Ask[T]:
+    """Ask for as long as the call wants, and `left` seconds at most. Raises RequestTimeout, `sent` False: none are left."""
+    if left <= 0:
+        late = RequestTimeout(f"the time given was over before broker {broker} was asked to {call.action}")
+        late.sent = False
+        raise late
+    return Ask(broker, structs.replace(call, broker=broker), min(left, call.seconds))
+
+
+def decided_by(
+    coordinator: str,
+    transaction: str,
+    call: Stage | Decide,
+    until: float,
+    now: Callable[[], float],
+) -> Steps[Verdict]:
+    """Ask for a decision until one is told, the coordinator refuses, or the time is over.
+
+    When an answer was lost the outcome is asked for; only while there is none the request is made again.
+    """
+    wanted = call.decide
+    assert wanted is not None
+    failed, maybe_sent = 0, False
+    while True:
+        try:
+            if maybe_sent:
+                state = yield in_time(coordinator, GetTransaction(transaction), until - now())
+                if (found := state.decision) is not None and found.outcome in {
+                    Outcome.COMMIT, Outcome.ROLLBACK, wanted.outcome,
+                }:  # fmt: skip
+                    return Verdict(found, state.remaining)
+            answer = yield in_time(coordinator, call, until - now())
+            if answer.decision is None:
+                raise BadRequest(f"broker {coordinator} answered without a decision on transaction {transaction}")
+            return Verdict(answer.decision, answer.remaining)
+        except FAULTS as error:
+            failed += 1
+            judgement = judge(error, Purpose.STAGED, failed)
+            maybe_sent = maybe_sent or judgement.maybe_done
+            if not judgement.again:
+                return Verdict(error=error, refused=True, maybe_sent=maybe_sent)
+            if now() + judgement.pause > until:
+                return Verdict(error=error, maybe_sent=maybe_sent)
+        yield Pause(judgement.pause)
+
+
+def settled(transaction: str, *, commit: bool, seconds: float, now: Callable[[], float]) -> Steps[Ending]:
+    """Decide a transaction by its id: to commit it, it must be prepared. The first decision stands, and is the ending's.
+
+    Raises: the coordinator's refusal; the last fault, when the time is over.
+    """
+    outcome = Outcome.COMMIT if commit else Outcome.ROLLBACK
+    verdict = yield from decided_by(
+        coordinator_of(transaction), transaction, Decide(transaction, DecideBody(outcome)), now() + seconds, now
+    )
+    if verdict.decision is None:
+        assert verdict.error is not None
+        raise verdict.error
+    ended = Standing.COMMITTED if verdict.decision.outcome is Outcome.COMMIT else Standing.ROLLED_BACK
+    return Ending(ended, verdict.decision)
+
+
+def outcome_of(transaction: str, seconds: float, now: Callable[[], float]) -> Steps[Phase]:
+    """Where a transaction stands, as its coordinator says. Raises the last fault."""
+    until = now() + seconds
+    patience = Patience(Purpose.LOOK_UP, seconds, now())
+    while True:
+        call = GetTransaction(transaction)
+        try:
+            state = yield in_time(coordinator_of(transaction), call, until - now())
+        except FAULTS as error:
+            yield Pause(patience.pause(error, now()))
+        else:
+            phase: Phase = state.phase
+            return phase

@@ -1,0 +1,240 @@
+"""Staged transactions: messages that brokers keep unseen until one decision delivers all of them, or none (30000-30006).
+
+    Stage(transaction, sections)                      # chunks of parts, at every broker that has some
+    SealPart(transaction, part, seal)                 # a part that did not end with its last chunk
+    Decide(transaction, DecideBody(Outcome.COMMIT, manifest))   # at the coordinator, which the id names
+    Apply(transaction, decision)                      # at every participant, until nothing remains
+
+`broker`, in all of these: the name of the broker that is meant. Another one, which has taken over its address, refuses.
+
+Each may be asked again after a lost answer: ids, numbers and the first decision make it the same. In which order, and what
+after which error: `metaq.client.conversation.staged.atomic`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from metaq.client.conversation.call import Call, Order
+from metaq.model.transactions.staging import (
+    Chunk,
+    Decided,
+    Decision,
+    Lifetime,
+    Outcome,
+    RowState,
+    Seal,
+    Staged,
+    TransactionState,
+)
+from metaq.wire import headers, staging
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, request
+from metaq.wire.staging import ApplyBody, DecideBody
+
+
+class Stage(Call[Staged], frozen=True, kw_only=True):
+    """Keep these chunks, unseen; and decide, if these are all parts that there are. `born_ms`: when the client made it."""
+
+    seconds: ClassVar[float] = 10.0
+
+    transaction: str
+    chunks: tuple[Chunk, ...]
+    born_ms: int
+    lifetime: Lifetime = Lifetime.AGE
+    expire_after: int = 0
+    """With AGE: whole seconds; 0: as long as the broker keeps what is undecided at most."""
+    decide: DecideBody | None = None
+    broker: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"stage messages of transaction {self.transaction}"
+
+    def request(self) -> Command:
+        header = headers.StageHeader(
+            transaction=self.transaction,
+            lifetime=self.lifetime.value,
+            seconds=self.expire_after,
+            born_ms=self.born_ms,
+            broker=self.broker,
+        )
+        return request(RequestCode.STAGE, header, staging.sections(self.chunks, self.decide))
+
+    def read(self, answer: Command) -> Staged:
+        return staging.staged_of(answer.body)
+
+
+class SealPart(Order, frozen=True):
+    """A part ends with the chunks that are staged."""
+
+    transaction: str
+    part: str
+    seal: Seal
+    broker: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"seal part {self.part} of transaction {self.transaction}"
+
+    def request(self) -> Command:
+        seal = self.seal
+        header = headers.SealPartHeader(
+            transaction=self.transaction,
+            part=self.part,
+            chunks=seal.chunks,
+            rows=seal.rows,
+            bytes=seal.bytes,
+            crc=seal.crc,
+            broker=self.broker,
+        )
+        return request(RequestCode.SEAL, header)
+
+
+class Decide(Call[Decided], frozen=True):
+    """What is to become of a transaction. The outcome is the decision that stands, which may be an earlier one."""
+
+    transaction: str
+    decide: DecideBody
+    broker: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"decide transaction {self.transaction}"
+
+    def request(self) -> Command:
+        header = headers.StagedTransactionHeader(transaction=self.transaction, broker=self.broker)
+        return request(RequestCode.DECIDE, header, staging.decide_body(self.decide))
+
+    def read(self, answer: Command) -> Decided:
+        return staging.decided_of(answer.body)
+
+
+def end(transaction: str, outcome: Outcome, broker: str | None = None) -> Decide:
+    """Commit a transaction as it was prepared, or roll back whatever there is of it."""
+    return Decide(transaction, DecideBody(outcome), broker)
+
+
+class Settle(Call[Decided], frozen=True):
+    """A participant's word to the coordinator: roll it back, unless it is decided or prepared. The outcome is what stands."""
+
+    transaction: str
+    broker: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"settle transaction {self.transaction}"
+
+    def request(self) -> Command:
+        header = headers.StagedTransactionHeader(transaction=self.transaction, settle=True, broker=self.broker)
+        return request(RequestCode.DECIDE, header)
+
+    def read(self, answer: Command) -> Decided:
+        return staging.decided_of(answer.body)
+
+
+class Apply(Call[TransactionState], frozen=True):
+    """Deliver, for a bounded time, what is committed; or drop what is rolled back. The outcome tells what remains.
+
+    `decision`: the coordinator's, for a participant. `confirmed`: for the coordinator, the participants at which nothing
+    remains: it would ask each of them. The outcome has no decision and no parts.
+    """
+
+    transaction: str
+    decision: Decision | None = None
+    broker: str | None = None
+    confirmed: tuple[str, ...] = ()
+
+    @property
+    def action(self) -> str:
+        return f"apply transaction {self.transaction}"
+
+    def request(self) -> Command:
+        header = headers.StagedTransactionHeader(transaction=self.transaction, broker=self.broker)
+        return request(RequestCode.APPLY, header, staging.apply_body(ApplyBody(self.decision, self.confirmed)))
+
+    def read(self, answer: Command) -> TransactionState:
+        return staging.transaction_state_of(answer.body)
+
+
+class GetTransaction(Call[TransactionState], frozen=True):
+    """What a broker knows of a transaction."""
+
+    transaction: str
+    broker: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"tell the outcome of transaction {self.transaction}"
+
+    def request(self) -> Command:
+        return request(
+            RequestCode.STAGED_STATE, headers.StagedSubjectHeader(transaction=self.transaction, broker=self.broker)
+        )
+
+    def read(self, answer: Command) -> TransactionState:
+        return staging.transaction_state_of(answer.body)
+
+
+class GetRow(Call[RowState | None], frozen=True):
+    """What a coordinator remembers of a writer; None: nothing."""
+
+    row: str
+    broker: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"tell the last transaction of row {self.row}"
+
+    def request(self) -> Command:
+        return request(RequestCode.STAGED_STATE, headers.StagedSubjectHeader(row=self.row, broker=self.broker))
+
+    def read(self, answer: Command) -> RowState | None:
+        return staging.row_state_of(answer.body)
+
+
+class ForgetStaged(Order, frozen=True, kw_only=True):
+    """Drop what a broker keeps of a transaction, or a writer's row: by hand, when nobody will end it."""
+
+    transaction: str | None = None
+    row: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"forget row {self.row}" if self.row is not None else f"forget transaction {self.transaction}"
+
+    def request(self) -> Command:
+        return request(
+            RequestCode.FORGET_STAGED, headers.StagedSubjectHeader(transaction=self.transaction, row=self.row)
+        )
+
+
+class ListStaged(Call[list[TransactionState]], frozen=True):
+    """The transactions that a broker keeps, in the order of their ids, from behind `after` on."""
+
+    action = "list staged transactions"
+
+    after: str = ""
+    count: int = 100
+
+    def request(self) -> Command:
+        return request(RequestCode.LIST_STAGED, headers.ListStagedHeader(after=self.after, count=self.count))
+
+    def read(self, answer: Command) -> list[TransactionState]:
+        return staging.transaction_list_of(answer.body)
+
+
+class ListRows(Call[list[RowState]], frozen=True):
+    """The rows of writers that a broker keeps, in the order of their keys, from behind `after` on."""
+
+    action = "list the rows of writers"
+
+    after: str = ""
+    count: int = 100
+
+    def request(self) -> Command:
+        header = headers.ListStagedHeader(after=self.after, count=self.count, rows=True)
+        return request(RequestCode.LIST_STAGED, header)
+
+    def read(self, answer: Command) -> list[RowState]:
+        return staging.row_list_of(answer.body)

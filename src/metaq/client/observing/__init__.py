@@ -1,0 +1,1 @@
+"""Traces, the message log, and whoever watches."""

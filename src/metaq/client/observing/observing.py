@@ -1,0 +1,153 @@
+"""Watching sends and deliveries: what tracers (`metaq.client.observing.tracing`) and the message log (`message_log`) are told.
+
+Nobody is told anything unless a client was made with `trace=True` or `message_log=True`: then sends are told by the request, in the
+background loop, when their outcome is known; deliveries one by one, in whichever thread they begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, Self
+
+from msgspec import Struct
+
+from metaq.client.conversation.sending.sending import Outgoing
+from metaq.client.shared.futures import SendBatch
+from metaq.client.shared.names import checked
+from metaq.client.shared.options import ClientArguments, check_flag, check_whole
+from metaq.errors import ConfigError
+from metaq.model import StoredMessage
+from metaq.model import properties as props
+from metaq.model.topics.system import TRACE_TOPIC
+from metaq.model.topics.topic import check_topic
+from metaq.model.trace import Result
+from metaq.wire.record import decode_batch
+
+RATE_MAX = 1_000_000
+
+
+class ObservedArguments(ClientArguments, total=False):
+    """Keyword arguments of producers and consumers, beside those of every client.
+
+    trace (False): tell the trace topic of every send, or of every delivery, as RocketMQ's clients do (`enableMsgTrace`); for
+    `metaq message trace ID`. trace_topic (RMQ_SYS_TRACE_TOPIC): another one. trace_rate (2000): messages a second that are
+    traced at most; what is above is sent and delivered untraced, and the log says how much. message_log (False): a line in
+    the log (logger `metaq.messages`, INFO) for each send and each delivery; message_log_rate (100): so many lines a second
+    at most, and the number of those left out. See docs/trace.md.
+    """
+
+    trace: bool
+    trace_topic: str
+    trace_rate: int
+    message_log: bool
+    message_log_rate: int
+
+
+class Observing(Struct, frozen=True):
+    """The same, checked."""
+
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
+    trace_rate: int = 2000
+    message_log: bool = False
+    message_log_rate: int = 100
+
+    @classmethod
+    def taken_from(cls, arguments: dict[str, Any]) -> Self:
+        """Takes its own out of a client's keyword arguments. Raises ConfigError, TypeError."""
+        given = {name: arguments.pop(name) for name in cls.__struct_fields__ if name in arguments}
+        for name in ("trace", "message_log"):
+            check_flag(name, given.get(name, False))
+        for name in ("trace_rate", "message_log_rate"):
+            rate = given.get(name, 1)
+            check_whole(name, rate)
+            if not 1 <= rate <= RATE_MAX:
+                raise ConfigError(f"{name}={rate}: need 1 to {RATE_MAX} a second")
+        if "trace_topic" in given:
+            checked(check_topic, given["trace_topic"])
+        return cls(**given)
+
+
+class SentMessage(NamedTuple):
+    """One message of a send that has its outcome, an error or none. `place` is its index in the batch."""
+
+    place: int
+    message_id: str
+    properties: dict[str, str]
+    body_bytes: int
+    error: Exception | None
+
+
+def count_of(batch: SendBatch) -> int:
+    """How many messages a request of that batch has."""
+    return max(1, batch.count)
+
+
+class Sends(Struct, frozen=True):
+    """The messages of one request, and what became of them. Times in ms."""
+
+    outgoing: Outgoing
+    """Of a single message without its body."""
+    body_bytes: int
+    batch: SendBatch
+    began_ms: int
+    cost_ms: int
+
+    @classmethod
+    def of(cls, outgoing: Outgoing, batch: SendBatch, began_ms: int, cost_ms: int) -> Self:
+        kept = outgoing if outgoing.batch else Outgoing(outgoing.topic, b"", properties=outgoing.properties)
+        return cls(kept, len(outgoing.body), batch, began_ms, cost_ms)
+
+    @property
+    def count(self) -> int:
+        return count_of(self.batch)
+
+    def each(self, limit: int) -> Iterator[SentMessage]:
+        """The first so many of the messages."""
+        if not self.outgoing.batch:
+            yield self._one(self.batch.first, self.outgoing.properties, self.body_bytes)
+            return
+        for number, (_, body, text) in enumerate(decode_batch(self.outgoing.body)[:limit]):
+            yield self._one(number, text.decode("utf-8", "replace"), len(body))
+
+    def _one(self, index: int, text: str, body_bytes: int) -> SentMessage:
+        batch = self.batch
+        return SentMessage(index, batch.message_id(index), props.parse(text), body_bytes, batch.error(index))
+
+
+class Observer(Protocol):
+    """Watches one client."""
+
+    def start(self) -> None:
+        """In the loop."""
+        ...
+
+    async def close(self) -> None:
+        """In the loop: nothing more is to come."""
+        ...
+
+
+class SendObserver(Observer, Protocol):
+    """Is told of sends."""
+
+    def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
+        """In the loop, before `sent`: whether that is to be called. Most batches of a fast producer are above what is traced a
+        second, and are not worth a `Sends` each.
+        """
+        ...
+
+    def sent(self, sends: Sends) -> None:
+        """In the loop, once per request that is wanted. Must be quick, and raise nothing."""
+        ...
+
+
+class DeliveryObserver(Observer, Protocol):
+    """Is told of deliveries, in any thread. Must be quick, and raise nothing."""
+
+    def begun(self, message: StoredMessage) -> object:
+        """A message is in somebody's hands. Returns what `ended` is told again."""
+        ...
+
+    def ended(self, message: StoredMessage, begun: object, result: Result, cost_ms: int) -> None:
+        """It is finished, or failed."""
+        ...

@@ -1,0 +1,293 @@
+"""Sends that the calling thread carries to the broker and back by itself, where nothing has to wait for another.
+
+That is the first try of a `Producer.send`: on a lane (`metaq.client.shared.direct_connections`) that is there and free, to a topic whose route is known,
+and with nothing of the same ordered stream under way. Everything else goes to the loop; so does a try that failed, or was stored
+without its promise: the loop judges it as one of its own and goes on with the tries and the time that are left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import weakref
+from threading import get_ident
+
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.sending.send_frames import PLACE_OF_ID, SendFrames, StoredAnswer, sizes, stored_answer
+from metaq.client.conversation.sending.sending import Outgoing, Send, Stored
+from metaq.client.producing.accumulator import Accumulator, BatchStream, Stay, checked_id
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.direct_connections import LOOK_AT_SECONDS
+from metaq.client.shared.futures import SendFuture
+from metaq.client.shared.namespaces import plain_outcome, wrapped_call
+from metaq.client.shared.routes import KnownRoutes
+from metaq.client.shared.sending import FirstTry, Sender
+from metaq.errors import MetaqError, RequestTimeout
+from metaq.model import Message, MessageQueue, SendReceipt, SendStatus
+from metaq.wire.codes import RequestCode, request_name
+from metaq.wire.command import Command
+
+LARGE_BYTES = 64 * 1024
+"""Bodies above are the loop's: two hops more are nothing to them, and a lane would be busy long."""
+_FORMS_MAX = 64
+_TOPICS_MAX = 1024
+_OK = SendStatus.SEND_OK  # Looking it up there costs more than making a receipt.
+
+
+class _Target:
+    """A queue that can be sent to."""
+
+    __slots__ = ("address", "call", "forms", "frames", "queue")
+
+    def __init__(self, queue: MessageQueue, call: Send, address: str) -> None:
+        """`queue` as users know it, `call` as brokers do."""
+        self.queue, self.call, self.address = queue, call, address
+        self.frames = SendFrames(call.group, call.queue, call.template)
+        self.forms: dict[str | None, bytes] = {}
+        """Headers of messages that have no more than a tag, by that."""
+
+    def form(self, message: Message) -> bytes:
+        """The header of messages like this one, which has no more than a tag."""
+        if len(self.forms) >= _FORMS_MAX:
+            self.forms = {}
+        form = self.forms[message.tag] = self.frames.plain(message.property_text(PLACE_OF_ID))
+        return form
+
+    def other(self, queue_id: int) -> MessageQueue:
+        """Another queue there: the one that the broker chose."""
+        return self.queue._replace(queue_id=queue_id)
+
+    def stored(self, answer: StoredAnswer) -> Stored:
+        """What the answer says."""
+        said = answer.extFields
+        region, trace = said.MSG_REGION, said.TRACE_ON != "false"
+        return Stored(self.other(said.queueId), said.queueOffset, _OK, said.msgId, region, trace)
+
+
+class _Topic:
+    """What is known of a topic, for as long as its list of queues is this very one."""
+
+    __slots__ = ("by_queue", "count", "plain_queues", "queues", "targets")
+
+    def __init__(self, queues: list[MessageQueue], targets: list[_Target]) -> None:
+        self.queues, self.targets, self.count = queues, targets, len(targets)
+        self.plain_queues = [target.queue for target in targets]
+        self.by_queue = dict(zip(self.plain_queues, targets, strict=True))
+
+
+class DirectSends:
+    """Those of one producer, from any thread. None says: nothing was sent, let the loop do it."""
+
+    def __init__(self, core: ClientCore, accumulator: Accumulator, sender: Sender, group: str) -> None:
+        shared = core.shared()
+        self._core, self._accumulator, self._sender, self._group = core, accumulator, sender, group
+        assert isinstance(shared.routes, KnownRoutes), "what is shared has no namespace"
+        self._routes, self._namespace = shared.routes, core.namespace
+        self._lanes, self._ready = shared.lanes, shared.lanes.ready
+        self._monotonic, self._now_ms = core.clock.monotonic, core.clock.now_ms
+        self._timeout = accumulator.limits.timeout
+        self._loop_thread = core.thread.ident
+        self._topics: dict[str, _Topic] = {}
+        """By their names at brokers."""
+        self._turns = itertools.count(core.clock.random_below(1 << 16))
+        """Not the sender's own, which would skip a queue for each send that the loop does in the end."""
+        self._avoid_slow = sender.rules.avoid_slow
+        self._watched = self._avoid_slow or bool(accumulator.observers)
+        _live.add(self)
+
+    def plain(self, topic: str, body: bytes, tag: str | None) -> SendReceipt | None:
+        """Send a message of nothing but these. For producers without namespace and without observers.
+
+        `body`: not empty, not too large, and not to be compressed. Raises as `send`; TypeError, InvalidMessage: the tag.
+        """
+        known = self._topics.get(topic)
+        if known is None or known.queues is not self._routes.publish_queues_now(topic):
+            known = self._learn(topic)
+            if known is None:
+                return None
+        began = self._monotonic()
+        target = known.targets[next(self._turns) % known.count] if not self._avoid_slow else self._next(known, began)
+        form = target.forms.get(tag)
+        if form is None:
+            form = target.form(Message(topic, body, tag))
+        return self._carry(target, began, form, body, tag, None, None, None, None)
+
+    def send(
+        self, message: Message, stream: BatchStream, message_id: str | None, timeout: float | None
+    ) -> SendReceipt | None:
+        """Send any message, in order with its stream if that has one.
+
+        Raises what a send raises that the loop makes; InvalidMessage, TypeError: the message or its id.
+        """
+        if not (timeout is None or timeout > 0) or len(message.body) > LARGE_BYTES:
+            return None
+        if stream.queue is not None and not stream.quiet:
+            return None
+        topic = self._namespace.wrapped(message.topic)
+        known = self._topics.get(topic)
+        if known is None or known.queues is not self._routes.publish_queues_now(topic):
+            known = self._learn(topic)
+            if known is None:
+                return None
+        began = self._monotonic()
+        choose = stream.choose
+        target = self._next(known, began) if choose is None else known.by_queue.get(choose(known.plain_queues))
+        if target is None:
+            return None
+        return self._carry(target, began, None, message.body, None, message, stream, message_id, timeout)
+
+    def _learn(self, topic: str) -> _Topic | None:
+        """What there is to know of a topic, by its name at brokers. Raises ClientForked."""
+        self._core.check_process()
+        queues = self._routes.publish_queues_now(topic)
+        if not queues or self._routes.is_guessed(topic):
+            return None
+        targets = []
+        for queue in queues:
+            data = self._routes.broker(queue.broker)
+            if data is None or data.master is None:
+                return None
+            plain = self._namespace.plain_queue(queue)
+            outgoing = Outgoing(plain.topic, b"")
+            call = Send(self._group, outgoing, plain, 0, self._sender.rules.template)
+            targets.append(_Target(plain, wrapped_call(call, self._namespace), data.master))
+        if len(self._topics) >= _TOPICS_MAX:
+            self._topics = {}
+        known = self._topics[topic] = _Topic(queues, targets)
+        return known
+
+    def forget(self) -> None:
+        """In a forked child: what is sent from now on is asked for anew, and refused."""
+        self._topics = {}
+
+    def _next(self, known: _Topic, now: float) -> _Target:
+        if not self._avoid_slow:
+            return known.targets[next(self._turns) % known.count]
+        return known.by_queue[self._sender.next_queue(known.plain_queues, now)]
+
+    def _carry(
+        self,
+        target: _Target,
+        began: float,
+        form: bytes | None,
+        body: bytes,
+        tag: str | None,
+        message: Message | None,
+        stream: BatchStream | None,
+        message_id: str | None,
+        timeout: float | None,
+    ) -> SendReceipt | None:
+        """Send on the lane to the target, if there is one that is free: `body` with the header `form`, or `message`."""
+        lane = self._ready.get(target.address)
+        if lane is None:
+            self._lanes.wish(target.address)
+            return None
+        thread, accumulator = get_ident(), self._accumulator
+        if thread == self._loop_thread:
+            return None
+        if not lane.lock.acquire(False):
+            others = stream or accumulator.streams.get(target.queue.topic)
+            if (others is not None and not others.quiet) or not lane.wait(thread, began):
+                return None  # Where others send by the loop, one more in their batch costs least.
+        try:
+            accumulator.carried[thread] = opaque = lane.opaque
+            if not accumulator.takes:
+                return None
+            if lane.retired or (began - lane.used_at > LOOK_AT_SECONDS and not lane.fresh(began)):
+                self._lanes.drop(target.address, lane)
+                return None
+            seconds = timeout or self._timeout
+            frame: bytes | None
+            if form is not None:
+                header = form % (self._now_ms(), lane.prefix, lane.number, opaque)
+                frame = b"%b%b%b" % (sizes(len(header) + len(body) + 4, len(header)), header, body)
+                text = ""
+            else:
+                assert message is not None, "it has a form otherwise"
+                text = lane.message_id if message_id is None else checked_id(message_id)
+                outgoing = accumulator.outgoing(message, text)
+                if (frame := target.frames.frame(outgoing, self._now_ms(), opaque)) is None:
+                    return None
+            result: StoredAnswer | Stored | MetaqError | None
+            try:
+                sent = lane.stream.begin(frame, seconds)
+                lane.used_at = began  # From here on the broker works, and so do we: what is done now costs no time.
+                text = text or lane.message_id
+                lane.prepare(began)
+                data = lane.stream.end(frame, sent, seconds, began + seconds)
+                if (result := stored_answer(data, opaque)) is None:
+                    result = self._read(target, lane.answer(data, opaque, began + seconds))
+            except BaseException as error:
+                self._lanes.drop(target.address, lane)
+                if not isinstance(error, FAULTS):
+                    raise  # An interrupt: the answer that is still to come is nobody's.
+                result = _said(error, target.address, seconds)
+            if not self._watched and isinstance(result, StoredAnswer):
+                said = result.extFields
+                queue = target.queue if said.queueId == target.queue.queue_id else target.other(said.queueId)
+                return SendReceipt(text, queue, said.queueOffset, _OK, said.msgId)
+            if form is not None:
+                message = Message(target.queue.topic, body, tag)
+                stream, outgoing = accumulator.stream(message.topic), accumulator.outgoing(message, text)
+            assert stream is not None, "it has a form otherwise"
+            ended = self._ended(stream, target, text, outgoing, timeout, began, result)
+        finally:
+            lane.lock.release()
+            accumulator.carried.pop(thread, None)
+            if accumulator.waiting_for_carried:
+                accumulator.tell_carried()
+        return ended.result() if isinstance(ended, SendFuture) else ended
+
+    def _read(self, target: _Target, command: Command) -> Stored | MetaqError:
+        """What an answer says, as a value: also that it is a refusal, or cannot be read."""
+        try:
+            stored: Stored = plain_outcome(target.call.outcome(command, target.address), self._namespace)
+        except FAULTS as error:
+            return error
+        return stored
+
+    def _ended(
+        self,
+        stream: BatchStream,
+        target: _Target,
+        message_id: str,
+        outgoing: Outgoing,
+        timeout: float | None,
+        began: float,
+        result: StoredAnswer | Stored | MetaqError,
+    ) -> SendReceipt | SendFuture:
+        """The receipt, and whoever watches is told; or the future of the send that the loop goes on with."""
+        took = self._monotonic() - began
+        if isinstance(result, StoredAnswer):
+            result = target.stored(result)
+        if isinstance(result, MetaqError) or (
+            result.status is not _OK and self._sender.wants_better(stream.choose, stream.stay is Stay.STRICT)
+        ):
+            first = FirstTry(target.queue, result, took)
+            return self._accumulator.go_on(stream, message_id, outgoing, timeout, first)
+        if self._avoid_slow:
+            self._sender.latencies.answered(target.queue.broker, took, began + took)
+        if self._accumulator.observers:
+            self._accumulator.acknowledged(message_id, outgoing, result, began)
+        return SendReceipt(message_id, result.queue, result.offset, result.status, result.offset_ids)
+
+
+def _said(error: MetaqError, address: str, seconds: float) -> MetaqError:
+    """A lane's error as the loop's transport says it."""
+    if not isinstance(error, RequestTimeout):
+        return error
+    return RequestTimeout(
+        f"{address} did not answer {request_name(RequestCode.SEND_MESSAGE_V2)} within {seconds:.1f} s"
+    )
+
+
+_live: weakref.WeakSet[DirectSends] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for sends in list(_live):
+        sends.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

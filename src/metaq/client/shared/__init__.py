@@ -1,0 +1,1 @@
+"""What every client role stands on."""

@@ -1,0 +1,563 @@
+"""The client core: what all producers and consumers of a process share.
+
+One core per name servers and client id: one connection per broker, one heartbeat, one route poll, whichever threads and
+event loops its users live in. The first user makes it, the last one to leave closes it.
+
+The client id, under which brokers know us, is made of the instance name, and of the address and unit name if they are
+given. Two members of one consumer group in one process need two names, because a client is a member once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from metaq.client.conversation import asking
+from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conversation
+from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
+from metaq.client.conversation.name_servers import NameServers, parse_addresses
+from metaq.client.conversation.notices import not_supported, notice_of, unreadable
+from metaq.client.shared import loop as loops
+from metaq.client.shared.direct_connections import Lanes
+from metaq.client.shared.ids import IdPrefixes
+from metaq.client.shared.names import Namespace
+from metaq.client.shared.namespaces import (
+    NamespacedChecker,
+    NamespacedMember,
+    NamespacedRoutes,
+    plain_outcome,
+    wrapped_call,
+)
+from metaq.client.shared.options import DEFAULT_INSTANCE, ClientOptions
+from metaq.client.shared.requests import Requests
+from metaq.client.shared.roles import Checker, Member
+from metaq.client.shared.routes import KnownRoutes
+from metaq.client.shared.transport import CONNECT_SECONDS, Transport
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
+from metaq.log import RateLimitedLog
+from metaq.model import BrokerData, Heartbeat
+from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
+from metaq.net.local import local_address
+from metaq.wire.command import Command, reply
+
+log = logging.getLogger("metaq.client")
+
+T = TypeVar("T")
+
+MEET_SECONDS = 1.0
+"""Between two tries to find the brokers that may ask about transactions."""
+MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""After the connection to such a broker is lost; then the heartbeats go on."""
+NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
+
+
+class ClientCore:
+    """Everything shared. Its methods, unless they say otherwise, run in the background loop."""
+
+    namespace = Namespace()
+    """Of whoever holds this."""
+
+    def __init__(self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM) -> None:
+        self.thread = loops.background()
+        self.clock = clock
+        self.pid = os.getpid()
+        host = local_address()
+        instance = f"{self.pid}#{clock.now_ms()}" if options.instance_name == DEFAULT_INSTANCE else None
+        self.client_id = options.client_id(host, instance)
+        self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
+        self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
+        self.lanes = Lanes(self.id_prefixes, clock, self.transport.peer_of, self._open_lane)
+        self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
+        self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(
+            self.name_servers, self.consult, self._on_route_change
+        )
+        self.users: Counter[ClientOptions] = Counter()
+        self._paces: dict[Callable[[], Awaitable[None]], tuple[float, asyncio.Task[None]]] = {}
+        self._producer_groups: Counter[str] = Counter()
+        self._members: dict[str, Member] = {}
+        self._checkers: dict[str, list[Checker]] = {}
+        self._cluster: dict[str, BrokerData] = {}
+        """All brokers there are, while somebody here is to be known to all: each of them may hold a half message of a group
+        whose checks we answer, or get the reply to a request of ours."""
+        self._requesters: Counter[object] = Counter()
+        self._meeting: asyncio.Future[None] | None = None
+        self._levels: dict[str, int] = {}
+        """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told = RateLimitedLog(log, clock)
+        """What brokers may make us say as often as they like."""
+        self.requests = Requests(self._told)
+
+    def set_pace(self) -> None:
+        """Do the periodic work as often as the one of our users wants it who wants it most often."""
+        users = list(self.users)
+        if not users:
+            return
+        for work, seconds in (
+            (self._poll_routes, min(options.poll_name_server_interval for options in users)),
+            (self.send_heartbeats, min(options.heartbeat_broker_interval for options in users)),
+        ):
+            known, task = self._paces.get(work, (0.0, None))
+            if known != seconds:
+                if task is not None:
+                    task.cancel()
+                self._paces[work] = seconds, self.every(seconds, work)
+
+    async def close(self) -> None:
+        """End the periodic work and drop all connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.lanes.close()
+        await self.transport.close()
+
+    def every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Run `work` every so many seconds until the core closes or the task is cancelled. Errors are logged."""
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await work()
+                except FAULTS as error:
+                    log.debug("%s: %s", work.__name__, error)
+                except Exception:
+                    log.exception("%s failed and will be tried again in %s s", work.__name__, seconds)
+
+        return self.spawn(repeat())
+
+    def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        """Run `work` in the loop; it is cancelled when the core closes."""
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the client ended with an error", exc_info=error)
+
+    def _open_lane(self, address: str) -> None:
+        """Any thread."""
+        self.thread.post(lambda: self.spawn(self.lanes.open(address)))
+
+    # -------------------------------------------------------------- members
+
+    def shared(self) -> ClientCore:
+        """What all clients of this client id have in common."""
+        return self
+
+    @property
+    def in_own_process(self) -> bool:
+        return self.pid == os.getpid()
+
+    def check_process(self) -> None:
+        """Any thread. Raises ClientForked in a child of the process that made this core."""
+        if not self.in_own_process:
+            raise ClientForked(
+                f"this client was made in process {self.pid} and does not work in its child {os.getpid()}: "
+                "make a new one after the fork"
+            )
+
+    def add_producer(self, group: str) -> None:
+        self._producer_groups[group] += 1
+
+    def remove_producer(self, group: str) -> bool:
+        """Returns whether it was the group's last producer here."""
+        self._producer_groups[group] -= 1
+        if self._producer_groups[group] <= 0:
+            del self._producer_groups[group]
+            return True
+        return False
+
+    def add_checker(self, checker: Checker) -> None:
+        """`checker` answers for its group from now on, at every broker: also at those that it never sends to."""
+        first = not self._checkers
+        self._checkers.setdefault(checker.group, []).append(checker)
+        self.spawn(self._meet_brokers(known=not first))
+
+    def remove_checker(self, checker: Checker) -> None:
+        """Nothing is asked of it any more."""
+        left = self._checkers.get(checker.group, [])
+        if checker in left:
+            left.remove(checker)
+        if not left:
+            self._checkers.pop(checker.group, None)
+
+    async def add_requester(self, producer: object) -> None:
+        """Replies to its requests may come from every broker: return when those that can be reached know where we are."""
+        if producer not in self._requesters:
+            self._requesters[producer] += 1
+            self._meeting = self.spawn(self._meet_for_replies())
+        if self._meeting is not None and not self._meeting.done():
+            await asyncio.shield(self._meeting)
+
+    def is_requester(self, producer: object) -> bool:
+        """Any thread: whether it was added, and the brokers were told."""
+        return producer in self._requesters and self._meeting is not None and self._meeting.done()
+
+    async def _meet_for_replies(self) -> None:
+        try:
+            await self._find_brokers()
+        except FAULTS as error:
+            log.info("replies by way of brokers that we do not know yet cannot reach us: %s", error)
+        await self.send_heartbeats()
+
+    def remove_requester(self, producer: object) -> None:
+        """It is closed: its requests get no replies any more."""
+        del self._requesters[producer]
+        self.requests.give_up(producer)
+
+    @property
+    def _known_to_all(self) -> bool:
+        """Whether each broker is to know where we are, also those that we send nothing to."""
+        return bool(self._checkers or self._requesters)
+
+    async def _meet_brokers(self, *, known: bool) -> None:
+        """Tell every master who we are, as soon as a name server says where they are."""
+        while not known and self._checkers:
+            try:
+                await self._find_brokers()
+                known = True
+            except FAULTS as error:
+                log.info("no broker can ask about transactions yet: %s", error)
+                await asyncio.sleep(MEET_SECONDS)
+        await self.send_heartbeats()
+
+    async def _find_brokers(self) -> None:
+        self._cluster = (await self.consult(self.name_servers.cluster())).brokers if self._known_to_all else {}
+
+    def claim(self, member: Member, options: ClientOptions) -> None:
+        """Any thread. Raises ConfigError: this client is a member of the group already; the core is released.
+
+        `options`: what the core was acquired with.
+        """
+        if self._members.setdefault(member.group, member) is not member:
+            self.thread.start(release(self, options))
+            raise ConfigError(
+                f"this process already consumes as group {member.group} under the instance name of this client: "
+                "give the second consumer an instance_name of its own"
+            )
+
+    def member(self, group: str) -> Member | None:
+        """Any thread."""
+        return self._members.get(group)
+
+    def remove_member(self, member: Member) -> None:
+        self._members.pop(member.group, None)
+
+    # -------------------------------------------------------------- calls and conversations
+
+    def is_ours(self, broker: str) -> bool:
+        """Whether the broker of that name told us that it knows our extensions."""
+        return self._levels.get(broker, 0) > 0
+
+    def level_of(self, broker: str) -> int | None:
+        """Which of our extensions the broker of that name knows; None: it has not answered a heartbeat yet."""
+        return self._levels.get(broker)
+
+    def address_of(self, broker: str, broker_id: int = 0) -> str | None:
+        """Where a broker listens, in the wanted role if that one is up, else in any."""
+        data = self.routes.broker(broker)
+        if data is None:
+            return None
+        return data.addresses.get(broker_id) or data.any_address
+
+    def ask(self, address: str, call: Call[T], seconds: float | None = None) -> Coroutine[Any, Any, T]:
+        """The outcome of a call; `seconds` to wait for it, if not the call's own.
+
+        Raises what `Transport.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
+        """
+        return asking.ask(self.transport, address, call, seconds)
+
+    def ask_broker(
+        self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """The same, of the broker of that name: in the wanted role if that one is up.
+
+        Raises NoRoute, at once: none is.
+        """
+        address = self.address_of(broker, broker_id)
+        if address is None:
+            raise NoRoute(f"no broker named {broker} is up")
+        return self.ask(address, call, seconds)
+
+    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        """Hand the call to the connection; nobody answers it. Raises as `Transport.tell`."""
+        await self.transport.tell(address, call.request(), seconds)
+
+    async def converse(self, broker: str, conversation: Conversation[T]) -> T:
+        """A conversation with the broker of that name. Raises what `ask_broker` and the conversation raise."""
+
+        def answer(step: Call[Any]) -> Awaitable[object]:
+            return self.ask_broker(broker, step)
+
+        return await asking.converse(conversation, answer)
+
+    async def converse_at(self, address: str, conversation: Conversation[T], seconds: float | None = None) -> T:
+        """A conversation with whoever listens there; `seconds` as in `ask`. Raises what that and the conversation raise."""
+
+        def answer(step: Call[Any]) -> Awaitable[object]:
+            return self.ask(address, step, seconds)
+
+        return await asking.converse(conversation, answer)
+
+    def consult(self, consultation: Consultation[T]) -> Coroutine[Any, Any, T]:
+        """A conversation with peers that it chooses itself."""
+
+        def answer(step: At[Any]) -> Awaitable[object]:
+            return self.ask(step.address, step.call)
+
+        return asking.converse(consultation, answer)
+
+    # -------------------------------------------------------------- heartbeats
+
+    async def send_heartbeats(self) -> None:
+        """Tell the brokers of all routes in use who we are: masters only, all addresses if somebody consumes."""
+        if not self._members and not self._producer_groups:
+            return
+        brokers = self.routes.brokers()
+        targets = [
+            (data, address)
+            for data in self._brokers().values()
+            for address in (
+                data.addresses.values() if self._members and data.broker in brokers else filter(None, [data.master])
+            )
+        ]
+        call = self._heartbeat()
+        await asyncio.gather(*(self._send_heartbeat(data, address, call) for data, address in targets))
+
+    async def learn_levels(self, topic: str) -> None:
+        """Send a heartbeat to those of the topic's masters that have had none, to learn which are ours. Raises NoRoute."""
+        route = await self.routes.route(topic)
+        unknown = [data for data in route.brokers if data.broker not in self._levels and data.master]
+        call = self._heartbeat()
+        await asyncio.gather(*(self._send_heartbeat(data, data.master or "", call) for data in unknown))
+
+    async def learn_level(self, broker: str) -> int | None:
+        """Which of our extensions the broker of that name knows; it is asked if it has not said so yet. None: no answer."""
+        data = self.routes.broker(broker)
+        if broker not in self._levels and data is not None and data.master:
+            await self._send_heartbeat(data, data.master, self._heartbeat())
+        return self._levels.get(broker)
+
+    def _brokers(self) -> dict[str, BrokerData]:
+        """All that we have to do with."""
+        return {**self._cluster, **self.routes.brokers()}
+
+    def _heartbeat(self) -> SendHeartbeat:
+        consumers = tuple(member.heartbeat() for member in self._members.values())
+        return SendHeartbeat(Heartbeat(self.client_id, consumers, tuple(self._producer_groups)))
+
+    async def _send_heartbeat(self, broker: BrokerData, address: str, call: SendHeartbeat) -> None:
+        try:
+            self._levels[broker.broker] = await self.ask(address, call)
+        except FAULTS as error:
+            log.debug("no heartbeat to %s: %s", address, error)
+
+    async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """Tell every connected broker that this client has left the group. Brokers out of reach will notice."""
+        call = LeaveGroup(self.client_id, producer_group, consumer_group)
+        connected = set(self.transport.addresses) - set(self.name_servers.addresses)
+
+        async def one(address: str) -> None:
+            try:
+                await self.ask(address, call)
+            except FAULTS as error:
+                log.debug("not unregistered at %s: %s", address, error)
+
+        await asyncio.gather(*map(one, connected))
+
+    # -------------------------------------------------------------- events
+
+    async def _poll_routes(self) -> None:
+        await self.routes.refresh()
+        if self._known_to_all or self._cluster:
+            await self._find_brokers()
+        needed = {address for data in self._brokers().values() for address in data.addresses.values()}
+        self.transport.keep_only(needed | set(self.name_servers.addresses))
+        self.lanes.keep_only(needed)
+
+    def _on_route_change(self, topic: str) -> None:
+        for member in self._members.values():
+            if member.uses(topic):
+                member.rebalance_soon()
+
+    def _on_connected(self, address: str) -> None:
+        """A heartbeat goes first: brokers know clients by their connection."""
+        if not (self._members or self._producer_groups):
+            return
+        if (data := self._broker_at(address)) is not None:
+            self.spawn(self._send_heartbeat(data, address, self._heartbeat()))
+
+    def _broker_at(self, address: str) -> BrokerData | None:
+        return next((data for data in self._brokers().values() if address in data.addresses.values()), None)
+
+    def _on_lost(self, address: str) -> None:
+        log.info("lost the connection to %s", address)
+        if self._known_to_all and (data := self._broker_at(address)) is not None:
+            self.spawn(self._meet_again(data, address))
+
+    async def _meet_again(self, broker: BrokerData, address: str) -> None:
+        """A broker that is back must soon know whom to ask about transactions, also if we have nothing to send to it."""
+        for pause in MEET_AGAIN_SECONDS:
+            await asyncio.sleep(pause)
+            if not self._known_to_all or address in self.transport.addresses:
+                return
+            await self._send_heartbeat(broker, address, self._heartbeat())
+
+    def _on_request(self, address: str, command: Command) -> Command | None:
+        try:
+            data = self._broker_at(address)
+            notice = notice_of(command, data.broker if data is not None else "", self.clock.now_ms())
+        except BadRequest as error:
+            self._told.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
+            return unreadable(command, str(error))
+        if notice is None:
+            answer = not_supported(command)
+            log.debug("refused from %s:%s", address, answer.remark)
+            return answer
+        if isinstance(notice, TransactionCheck):
+            self._check(notice, address)
+        elif isinstance(notice, RequestReplied):
+            self.requests.replied(notice)
+            return unreadable(command, notice.broken) if notice.broken else reply(command)
+        elif (member := self._members.get(notice.group)) is not None:
+            if isinstance(notice, MembersChanged):
+                member.rebalance_soon()
+            elif isinstance(notice, OffsetsReset):
+                member.reset_offsets(notice.offsets)
+        return None
+
+    def _check(self, question: TransactionCheck, address: str) -> None:
+        if checkers := self._checkers.get(question.group):
+            checkers[-1].check(question, address)
+        else:
+            self._told.warning(
+                ("unanswered", question.group),
+                "%s asks about transaction %s of producer group %s, for which nobody here answers; it will ask again",
+                address, question.half.message_id, question.group,
+            )  # fmt: skip
+
+
+class NamespacedCore(ClientCore):
+    """The same core for a client with a namespace: names are wrapped where they leave, and plain for the client."""
+
+    def __init__(self, shared: ClientCore, namespace: Namespace) -> None:
+        object.__setattr__(self, "_shared", shared)
+        object.__setattr__(self, "namespace", namespace)
+        assert isinstance(shared.routes, KnownRoutes)
+        object.__setattr__(self, "routes", NamespacedRoutes(shared.routes, namespace))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_shared"), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._shared, name, value)  # all state is the shared core's
+
+    def shared(self) -> ClientCore:
+        shared: ClientCore = self._shared
+        return shared
+
+    async def ask(self, address: str, call: Call[T], seconds: float | None = None) -> T:
+        outcome = await super().ask(address, wrapped_call(call, self.namespace), seconds)
+        plain: T = plain_outcome(outcome, self.namespace)
+        return plain
+
+    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        await super().tell(address, wrapped_call(call, self.namespace), seconds)
+
+    def add_producer(self, group: str) -> None:
+        super().add_producer(self.namespace.wrapped(group))
+
+    def remove_producer(self, group: str) -> bool:
+        return super().remove_producer(self.namespace.wrapped(group))
+
+    def add_checker(self, checker: Checker) -> None:
+        super().add_checker(NamespacedChecker(checker, self.namespace, self.namespace.wrapped(checker.group)))
+
+    def remove_checker(self, checker: Checker) -> None:
+        super().remove_checker(NamespacedChecker(checker, self.namespace, self.namespace.wrapped(checker.group)))
+
+    def claim(self, member: Member, options: ClientOptions) -> None:
+        super().claim(NamespacedMember(member, self.namespace, self.namespace.wrapped(member.group)), options)
+
+    def member(self, group: str) -> Member | None:
+        found = super().member(self.namespace.wrapped(group))
+        return found.member if isinstance(found, NamespacedMember) else found
+
+    def remove_member(self, member: Member) -> None:
+        super().remove_member(NamespacedMember(member, self.namespace, self.namespace.wrapped(member.group)))
+
+
+_cores: dict[tuple[tuple[str, ...], str | None, str, str], ClientCore] = {}
+_lock = threading.Lock()
+
+
+def checked_addresses(namesrv: str | None) -> tuple[str, ...]:
+    """Any thread: the name servers; None reads NAMESRV_ADDR. Raises ConfigError: none is given, or one is malformed."""
+    return parse_addresses(namesrv if namesrv is not None else os.environ.get(NAMESRV_ENVIRONMENT, ""))
+
+
+def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) -> ClientCore:
+    """Any thread: the core of these name servers and this client id; pair with `release`.
+
+    `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, or an address is malformed.
+    """
+    addresses = checked_addresses(namesrv)
+    key = (addresses, options.client_ip, options.instance_name, options.unit_name)
+    with _lock:
+        core = _cores.get(key)
+        if core is None:
+            core = _cores[key] = ClientCore(addresses, options, clock)
+        core.users[options] += 1
+        core.thread.post(core.set_pace)
+        return NamespacedCore(core, options.namespace) if options.namespace else core
+
+
+def fellow_members(core: ClientCore, member: Member) -> list[Member]:
+    """Any thread: the other members of the group in this process, which live in cores of other instance names."""
+    group = core.namespace.wrapped(member.group)
+    core = core.shared()
+    with _lock:
+        same = [other for other in _cores.values() if other.name_servers.addresses == core.name_servers.addresses]
+    found = [fellow for other in same if (fellow := other.member(group)) is not None]
+    fellows = [fellow.member if isinstance(fellow, NamespacedMember) else fellow for fellow in found]
+    return [fellow for fellow in fellows if fellow is not member]
+
+
+async def release(core: ClientCore, options: ClientOptions) -> None:
+    """In the loop: one user less; the last one closes the core. `options`: what it was acquired with."""
+    core = core.shared()
+    with _lock:
+        core.users[options] -= 1
+        if core.users[options] <= 0:
+            del core.users[options]
+        if core.users:
+            core.set_pace()
+            return
+        for key in [key for key, other in _cores.items() if other is core]:
+            del _cores[key]
+    await core.close()
+
+
+def _forget_in_child() -> None:
+    global _lock  # noqa: PLW0603  the parent's may be held by a thread that is not here
+    _lock = threading.Lock()
+    _inherited.extend(_cores.values())
+    _cores.clear()
+
+
+_inherited: list[ClientCore] = []
+"""Cores of parent processes: never finalized here, because their sockets are the parent's."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,208 @@
+"""Connections for threads that send one after the other and wait: the sending thread writes and reads by itself.
+
+Beside the connection that the event loop has to a broker there is at most one such lane. It carries sends only, by one thread at a
+time, and is opened by the loop when threads have asked for it `WISHES` times; so a client that sends now and then has none. Brokers
+know a client by the connection of its heartbeats, so what they want of it never comes here. A lane that fails in any way is dropped,
+and the loop's connection carries what comes then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from metaq.client.conversation.notices import not_supported
+from metaq.client.conversation.sending.send_frames import OPAQUE_FIRST, OPAQUE_LAST
+from metaq.client.shared.ids import IdPrefixes
+from metaq.clock import Clock
+from metaq.errors import ConnectionFailed
+from metaq.net.direct import POSSIBLE, DirectStream, dial_direct
+from metaq.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, encode
+from metaq.wire.connection import Connection
+
+log = logging.getLogger("metaq.client")
+
+WISHES = 10
+"""Sends that would have used a lane before one is opened."""
+DIAL_SECONDS = 1.0
+AGAIN_SECONDS = 1.0
+"""After one could not be opened."""
+IDLE_SECONDS = 60.0
+"""Brokers close connections that are silent for two minutes."""
+LOOK_AT_SECONDS = 0.01
+"""After a pause of so much it is looked whether a lane's stream is stale before it is used: the broker may have closed it."""
+WAITING_MAX = 3
+"""Threads that wait for a lane. More are better off in a batch."""
+WAIT_SECONDS = 0.001
+"""What the way by the loop takes, on a busy machine."""
+SLOW_SECONDS = 1.0
+"""Nobody waits for a lane for so long after that was in vain."""
+ID_SECONDS = 1.0
+_NUMBER_MAX = (1 << 16) - 1
+
+
+class Lane:
+    """One connection. `lock` is its user's; all but `retired` is for who holds it."""
+
+    __slots__ = (
+        "_opaques", "_prefix_until", "_prefixes", "_slow_until", "_waiting", "lock", "number", "opaque", "prefix", "prefix_text",
+        "retired", "stream", "used_at",
+    )  # fmt: skip
+
+    def __init__(self, stream: DirectStream, prefixes: IdPrefixes, now: float) -> None:
+        self.stream = stream
+        self.lock = threading.Lock()
+        self.used_at = now
+        self.retired = False
+        """It is to be used no more; who holds it closes it."""
+        self.opaque = OPAQUE_FIRST
+        """Pairs the next request with its answer."""
+        self._waiting: dict[int, None] = {}
+        self._slow_until = 0.0
+        self._opaques = itertools.count(OPAQUE_FIRST + 1)
+        self._prefixes = prefixes
+        self._renew(now)
+
+    def wait(self, thread: int, now: float) -> bool:
+        """Any thread: wait for the lane as long as that is likely to be quicker than the way by the loop. Whether it has it."""
+        if len(self._waiting) >= WAITING_MAX or now < self._slow_until:
+            return False
+        self._waiting[thread] = None
+        try:
+            if self.lock.acquire(timeout=WAIT_SECONDS):
+                return True
+        finally:
+            self._waiting.pop(thread, None)
+        self._slow_until = now + SLOW_SECONDS
+        return False
+
+    def prepare(self, now: float) -> None:
+        """Make up what the next request is told from others by."""
+        self.opaque = next(self._opaques)
+        self.number += 1
+        if now >= self._prefix_until or self.number > _NUMBER_MAX:
+            self._renew(now)
+
+    def fresh(self, now: float) -> bool:
+        """After a pause: whether it can be used, as far as we can see, and if so has a name of now for the next message."""
+        if self.stream.stale:
+            return False
+        if now >= self._prefix_until:
+            self._renew(now)
+        return True
+
+    @property
+    def message_id(self) -> str:
+        """A unique id, of the next message. Tools read the time from it, so its prefix is never older than a second."""
+        return f"{self.prefix_text}{self.number:04X}"
+
+    def _renew(self, now: float) -> None:
+        self.prefix = self._prefixes.next()
+        self.prefix_text, self._prefix_until, self.number = self.prefix.decode(), now + ID_SECONDS, 0
+        if self.opaque > OPAQUE_LAST - _NUMBER_MAX:
+            self._opaques = itertools.count(OPAQUE_FIRST)
+
+    def answer(self, data: bytes, opaque: int, deadline: float) -> Command:
+        """The answer to `opaque`, of which `data` is what came first. Other answers are late ones, and dropped.
+
+        Raises RemoteProtocolError, RequestTimeout, ConnectionFailed.
+        """
+        connection = Connection()
+        while True:
+            connection.receive_data(data)
+            while (command := connection.next_command()) is not None:
+                if not command.flag & RESPONSE_FLAG:
+                    self._refuse(command, deadline)
+                elif command.opaque == opaque:
+                    return command
+            data = self.stream.receive(deadline)
+
+    def _refuse(self, command: Command, deadline: float) -> None:
+        refusal = not_supported(command)
+        log.debug("refused on the lane to %s: %s", self.stream.address, refusal.remark)
+        if not command.flag & ONEWAY_FLAG:
+            refusal.opaque, refusal.flag = command.opaque, refusal.flag | RESPONSE_FLAG
+            self.stream.write(encode(refusal), deadline)
+
+
+class Lanes:
+    """The lanes of one client core. Methods run in the loop unless they say otherwise."""
+
+    def __init__(
+        self,
+        prefixes: IdPrefixes,
+        clock: Clock,
+        peer_of: Callable[[str], tuple[str, int] | None],
+        start: Callable[[str], None],
+    ) -> None:
+        """`peer_of(address)`: the numeric address to which we are connected there, if we are. `start(address)`, any thread: has the
+        loop run `open`."""
+        self.ready: dict[str, Lane] = {}
+        """By address. Any thread may look."""
+        self._prefixes, self._clock, self._peer_of, self._start = prefixes, clock, peer_of, start
+        self._wishes: Counter[str] = Counter()
+        self._opening: set[str] = set()
+        self._not_before: dict[str, float] = {}
+        self._closed = False
+
+    def wish(self, address: str) -> None:
+        """Any thread: a send would have used a lane to there."""
+        self._wishes[address] += 1
+        if self._wishes[address] < WISHES or address in self._opening or not POSSIBLE:
+            return
+        if self._clock.monotonic() >= self._not_before.get(address, 0.0):
+            self._opening.add(address)
+            self._start(address)
+
+    async def open(self, address: str) -> None:
+        try:
+            peer = self._peer_of(address)
+            if peer is None or self._closed or address in self.ready:
+                return
+            try:
+                stream = await dial_direct(peer, address, DIAL_SECONDS, self._clock)
+            except ConnectionFailed as error:
+                log.debug("no lane to %s: %s", address, error)
+                self._not_before[address] = self._clock.monotonic() + AGAIN_SECONDS
+                return
+            if self._closed:
+                stream.close()
+                return
+            self.ready[address] = Lane(stream, self._prefixes, self._clock.monotonic())
+        finally:
+            self._wishes.pop(address, None)
+            self._opening.discard(address)
+
+    def drop(self, address: str, lane: Lane) -> None:
+        """Any thread that holds the lane: it is of no more use."""
+        if self.ready.get(address) is lane:
+            del self.ready[address]
+        lane.retired = True
+        lane.stream.close()
+
+    def keep_only(self, addresses: Collection[str]) -> None:
+        """Close the lanes to all others, and those that nobody has used for a while, unless somebody uses them now."""
+        now = self._clock.monotonic()
+        for address, lane in list(self.ready.items()):
+            if address in addresses and now - lane.used_at < IDLE_SECONDS:
+                continue
+            if lane.lock.acquire(blocking=False):
+                try:
+                    self.drop(address, lane)
+                finally:
+                    lane.lock.release()
+
+    def close(self) -> None:
+        """Close all; a send that is under way fails."""
+        self._closed = True
+        for address, lane in list(self.ready.items()):
+            self.ready.pop(address, None)
+            lane.retired = True
+            if lane.lock.acquire(blocking=False):
+                lane.stream.close()
+                lane.lock.release()
+            else:
+                lane.stream.cut()

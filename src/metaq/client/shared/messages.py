@@ -1,0 +1,100 @@
+"""What callers of producers pass in: a message, by its parts or whole, a batch, a way to its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from metaq.client.shared.options import checked_seconds
+from metaq.client.shared.serializers import Encode
+from metaq.errors import ConfigError
+from metaq.model import Message, MessageQueue
+from metaq.model.filters.subscription import java_string_hash
+from metaq.model.message import as_body, as_keys
+
+NO_KEYS: tuple[str, ...] = ()
+
+Body = Any
+"""What a message's body may be given as: bytes, a bytearray or a memoryview; with `serialize`, what that takes."""
+
+Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Picks a message's queue out of the topic's writable ones."""
+
+
+def queue_for_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """The queue that an ordering key belongs to: Java's `hashCode`, so that producers in Java agree."""
+    return queues[abs(java_string_hash(key)) % len(queues)]
+
+
+def chosen(selector: Selector, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """What the selector picks. Raises TypeError: no queue."""
+    queue = selector(queues)
+    if not isinstance(queue, MessageQueue):
+        raise TypeError(f"the selector returned {queue!r}: it must return one of the queues that it is given")
+    return queue
+
+
+def as_message(
+    topic: str | Message,
+    body: Body | None,
+    tag: str | None,
+    keys: str | Iterable[str] = NO_KEYS,
+    *,
+    flag: int = 0,
+    delay_level: int = 0,
+    wait_store_ok: bool = True,
+    properties: dict[str, str] | None = None,
+    serialize: Encode | None = None,
+) -> Message:
+    """The message that the arguments of a send describe. Raises TypeError, InvalidMessage.
+
+    `serialize`: what makes a body of the given one; a whole `Message` has its bytes already.
+    """
+    if isinstance(topic, Message):
+        if not (
+            body is None and tag is None and properties is None and not (keys or flag or delay_level) and wait_store_ok
+        ):
+            raise TypeError(
+                "a Message is sent as it is: set its fields, instead of passing body, tag, keys, ... beside it"
+            )
+        topic.check()
+        return topic
+    if body is None:
+        raise TypeError("body is missing: pass bytes")
+    return Message(
+        topic,
+        as_body(body) if serialize is None else serialize(body),
+        tag,
+        as_keys(keys),
+        flag=flag,
+        delay_level=delay_level,
+        wait_store_ok=wait_store_ok,
+        properties={} if properties is None else properties,
+    )
+
+
+def as_request(message: Message, timeout: float) -> float:
+    """The seconds that a request may take. Raises ConfigError, TypeError: it can be none."""
+    if message.delay_level:
+        raise ConfigError(
+            f"a request to topic {message.topic} with delay_level={message.delay_level}: who waits does not"
+        )
+    return checked_seconds("timeout", timeout, least=0.001)
+
+
+def as_batch(messages: Iterable[Message]) -> list[Message]:
+    """The messages of one `send_batch`. Raises ConfigError unless they can go in one request."""
+    batch = list(messages)
+    if not batch:
+        raise ConfigError("send_batch got no message")
+    for message in batch:
+        if not isinstance(message, Message):
+            raise TypeError(f"send_batch got {message!r}: pass metaq.Message objects")
+        message.check()
+    if len({message.topic for message in batch}) > 1:
+        raise ConfigError("the messages of one batch must have one topic")
+    if any(message.delay_level for message in batch):
+        raise ConfigError("a delayed message cannot be part of a batch")
+    if len({message.wait_store_ok for message in batch}) > 1:
+        raise ConfigError("the messages of one batch must agree on wait_store_ok")
+    return batch

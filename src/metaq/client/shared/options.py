@@ -1,0 +1,128 @@
+"""What every client takes, whatever it does: who it is, and how often it asks and tells.
+
+Producers, consumers and readers take these as keyword arguments beside their own. They are one frozen value inside.
+RocketMQ's names for them are in docs/client.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypedDict, Unpack
+
+from msgspec import Struct
+
+from metaq.client.shared.names import Namespace, checked
+from metaq.errors import ConfigError
+from metaq.model.topics.topic import check_group
+
+DEFAULT_INSTANCE = "DEFAULT"
+_ID_CHARS_MAX = 255
+
+
+class ClientArguments(TypedDict, total=False):
+    """Keyword arguments of every client.
+
+    instance_name ("DEFAULT"): clients of one process with one name share their connections, heartbeat and route poll; two
+    members of one group in one process need two. client_ip: the first part of the client id, by default this machine's
+    address. unit_name: the last part of it, where one machine serves several units. unit_mode: topics and groups that
+    are made for this client are marked as a unit's. namespace: put before every topic and group on the way out (`ns%topic`)
+    and taken off what comes in. poll_name_server_interval (30 s; `poll_name_server_inteval` is the same): between two
+    questions for the routes in use. heartbeat_broker_interval (30 s): between two heartbeats. Of clients that share, the
+    shortest counts. client_callback_executor_threads (4): threads that call `add_done_callback` functions; 0: the client's own thread,
+    where they must not block.
+    """
+
+    instance_name: str
+    client_ip: str | None
+    unit_name: str
+    unit_mode: bool
+    namespace: str
+    poll_name_server_interval: float
+    poll_name_server_inteval: float
+    heartbeat_broker_interval: float
+    client_callback_executor_threads: int
+
+
+class ClientOptions(Struct, frozen=True, kw_only=True):
+    """The same, checked. Intervals in seconds."""
+
+    instance_name: str = DEFAULT_INSTANCE
+    client_ip: str | None = None
+    unit_name: str = ""
+    unit_mode: bool = False
+    namespace: Namespace = Namespace()
+    poll_name_server_interval: float = 30.0
+    heartbeat_broker_interval: float = 30.0
+    client_callback_executor_threads: int = 4
+
+    def client_id(self, host: str, instance: str | None = None) -> str:
+        """Under which brokers know the client: `host@instance`, and the unit's name if it has one.
+
+        Args: host: this machine's address, unless `client_ip` says otherwise. instance: instead of the instance name.
+        """
+        parts = [self.client_ip or host, instance or self.instance_name, self.unit_name]
+        return "@".join(parts[: 3 if self.unit_name else 2])
+
+
+def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
+    """Raises ConfigError: a value out of bounds; TypeError: one of a wrong type, or an argument that there is not."""
+    given: dict[str, Any] = dict(arguments)
+    unknown = given.keys() - ClientArguments.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {', '.join(sorted(map(repr, unknown)))}")
+    if "poll_name_server_inteval" in given:  # RocketMQ 3 spells it so.
+        other = given.pop("poll_name_server_inteval")
+        given.setdefault("poll_name_server_interval", other)
+    for name in ("poll_name_server_interval", "heartbeat_broker_interval"):
+        if name in given:
+            given[name] = _seconds(name, given[name])
+    for name in ("instance_name", "client_ip", "unit_name"):
+        if given.get(name) is not None:
+            _check_part(name, given[name])
+    threads = given.get("client_callback_executor_threads", 0)
+    check_whole("client_callback_executor_threads", threads)
+    if threads < 0:
+        raise ConfigError(f"client_callback_executor_threads={threads}: need 0 or more")
+    check_flag("unit_mode", given.get("unit_mode", False))
+    if given.get("namespace"):
+        given["namespace"] = Namespace(checked(check_group, given["namespace"]))
+    else:
+        given.pop("namespace", None)
+    return ClientOptions(**given)
+
+
+def check_whole(name: str, value: object) -> None:
+    """Raises TypeError: a half would be refused by brokers only, again and again."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}: need a whole number")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raises TypeError: "no" is true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}: pass True or False")
+
+
+def checked_seconds(name: str, value: object, *, least: float) -> float:
+    """Raises ConfigError, TypeError: it is no number of seconds, or too small."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}: need a number of seconds")
+    if not math.isfinite(value) or value < least:
+        raise ConfigError(f"{name}={value!r}: need at least {least:g} s")
+    return float(value)
+
+
+def _seconds(name: str, value: object) -> float:
+    if value == 0:
+        raise ConfigError(f"{name}={value!r}: need a positive number of seconds")
+    return checked_seconds(name, value, least=0.0)
+
+
+def _check_part(name: str, value: object) -> None:
+    """A part of the client id, which brokers show, and which is the name of a folder."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}: pass text")
+    if (not value and name != "unit_name") or len(value) > _ID_CHARS_MAX:
+        raise ConfigError(f"{name} has {len(value)} characters: need 1 to {_ID_CHARS_MAX}")
+    if any(char.isspace() or char in "/\\\0" or not char.isprintable() for char in value):
+        raise ConfigError(f"{name}={value!r}: blanks, slashes and control characters cannot be part of a client id")

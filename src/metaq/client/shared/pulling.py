@@ -1,0 +1,124 @@
+"""One pull of a consumer or reader: from the queue's broker, and messages out of the bytes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from metaq.client.conversation.reading.pulling import HOLD_MS, Pull, PullResult, PullStatus
+from metaq.client.shared.core import ClientCore
+from metaq.client.shared.names import Namespace
+from metaq.errors import BadRequest, ConfigError
+from metaq.model import MessageQueue, StoredMessage, SubscriptionData, SysFlag
+from metaq.model import properties as props
+from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.wire import compression, hot
+
+log = logging.getLogger("metaq.client")
+
+M = TypeVar("M", bound=StoredMessage)
+
+_COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per message.
+
+
+class Wanted(Struct, Generic[M], frozen=True):
+    """What the pulls of one consumer or reader have in common.
+
+    `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or
+    256 KiB. `inline`: the pull carries its subscription, because no heartbeat told it. `hold`: brokers may hold a pull that
+    finds nothing, for `hold_ms`. `seconds` to wait for an answer, if not the usual.
+    """
+
+    group: str
+    message_class: type[M]
+    bytes_max: int
+    inline: bool = False
+    hold: bool = True
+    hold_ms: int = HOLD_MS
+    seconds: float | None = None
+    body_bytes_max: int = 4 * BODY_BYTES_MAX
+
+
+class PulledMessages(NamedTuple, Generic[M]):
+    """What a pull brought: its answer, and the messages in it that are wanted.
+
+    `broken` are messages whose body cannot be expanded, with the reason; they are not among `messages`.
+    """
+
+    result: PullResult
+    messages: list[M]
+    broken: tuple[tuple[M, str], ...] = ()
+    undecodable: tuple[tuple[M, Exception], ...] = ()
+    """Those of which no value can be made, with what was raised; they are not among `messages`, either."""
+
+
+async def pull(
+    core: ClientCore,
+    wanted: Wanted[M],
+    queue: MessageQueue,
+    offset: int,
+    count: int,
+    subscription: SubscriptionData,
+    *,
+    commit_offset: int = 0,
+    broker_id: int = 0,
+) -> PulledMessages[M]:
+    """Pull up to `count` messages of `queue` from `offset` on, and commit `commit_offset` if that is above 0.
+
+    `broker_id`: the one that is asked if it is up; only a master keeps progress.
+
+    Raises: NoRoute: the broker is not up. BrokerError: refused. RemoteProtocolError: the answer's records are broken.
+    And what `Transport.call` raises.
+    """
+    call = Pull(
+        group=wanted.group,
+        queue=queue,
+        offset=offset,
+        count=count,
+        subscription=subscription,
+        inline=wanted.inline,
+        hold=wanted.hold,
+        hold_ms=wanted.hold_ms,
+        commit_offset=commit_offset if broker_id == 0 else 0,
+        bytes_max=wanted.bytes_max if core.is_ours(queue.broker) else None,
+    )
+    result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds)
+    if result.status is not PullStatus.FOUND:
+        return PulledMessages(result, [])
+    records = result.records
+    messages = hot.decode_records(
+        records, 0, len(records), wanted.message_class, queue.broker, result.min_offset, result.max_offset
+    )
+    if subscription.tags:  # Brokers compare hashes of tags; here the tags themselves are compared.
+        messages = [message for message in messages if message.tag in subscription.tags]
+    made_plain(messages, queue, core.namespace)
+    return PulledMessages(result, messages, _expand(messages, wanted.body_bytes_max))
+
+
+def made_plain(messages: Iterable[StoredMessage], queue: MessageQueue, namespace: Namespace) -> None:
+    """Topics in messages of a queue, as users of the namespace know them."""
+    if not namespace:
+        return
+    retried = queue.topic.startswith(RETRY_PREFIX)
+    for message in messages:
+        message.topic = namespace.plain(message.topic)
+        if retried and props.RETRY_TOPIC in message.properties:
+            message.properties[props.RETRY_TOPIC] = namespace.plain(message.properties[props.RETRY_TOPIC])
+
+
+def _expand(messages: list[M], limit: int) -> tuple[tuple[M, str], ...]:
+    """Expand compressed bodies in place; the messages where that fails are taken out and returned."""
+    broken: list[tuple[M, str]] = []
+    for message in [message for message in messages if message.sys_flag & _COMPRESSED]:
+        try:
+            message.body = compression.decompress(message.body, message.sys_flag, limit)
+        except (BadRequest, ConfigError) as error:
+            log.error("%s cannot be read: %s", message, error)  # noqa: TRY400  its traceback says nothing
+            broken.append((message, str(error)))
+    for message, _ in broken:
+        messages.remove(message)
+    return tuple(broken)

@@ -1,0 +1,261 @@
+"""How one request full of messages reaches a broker: which queue, how often, and until when.
+
+The rules are RocketMQ's (reference section 5.3), with two additions. Tries that can only go to the broker that has just
+failed wait a little first, so that a broker that restarts is met again and the tries are not used up at once. And
+SYSTEM_BUSY, with which a broker slows its producers down, is waited for within the time given and costs no try.
+
+A try whose answer never came may have stored the messages all the same: a re-send under the same unique ids stores
+them twice. Consumers see the ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+from msgspec import Struct
+
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.latency import BrokerLatencies
+from metaq.client.conversation.retry import Judgement, Purpose, judge
+from metaq.client.conversation.sending.sending import Outgoing, Send, Stored, Template
+from metaq.client.shared.core import ClientCore
+from metaq.errors import MetaqError, NoRoute, RequestTimeout, SendFailed
+from metaq.model import MessageQueue, SendStatus
+
+
+class SendRules(Struct, frozen=True):
+    """How a producer sends, apart from batches."""
+
+    retries: int = 2
+    """Tries after the first."""
+    another_when_not_ok: bool = False
+    """Try another broker when one has stored the messages without the promise that was asked for."""
+    avoid_slow: bool = False
+    """Avoid brokers that were slow or failed, for a while (`metaq.client.conversation.latency`)."""
+    template: Template = Template()
+
+
+class QueueRotation:
+    """Round robin over a topic's queues, shared by all senders of a producer."""
+
+    def __init__(self, start: int) -> None:
+        self._count = itertools.count(start)
+
+    def next(self, queues: list[MessageQueue], failed: Collection[str] = ()) -> MessageQueue:
+        """The next queue, on a broker that has not failed, if there is one; else on another than the last that did."""
+        for avoided in (failed, list(failed)[-1:]):
+            for _ in queues:
+                queue = queues[next(self._count) % len(queues)]
+                if queue.broker not in avoided:
+                    return queue
+        return queues[next(self._count) % len(queues)]
+
+
+class FirstTry(Struct, frozen=True):
+    """A first try that was made elsewhere: on a lane (`metaq.client.producing.direct`)."""
+
+    queue: MessageQueue
+    outcome: Stored | MetaqError
+    seconds: float
+    """What it took."""
+
+
+Choose = Callable[[list[MessageQueue]], MessageQueue]
+"""A queue among those that can be written; called for every try, since the list may have changed."""
+
+
+class Sender:
+    """Sends requests with retries. Lives in the background loop."""
+
+    def __init__(self, core: ClientCore, group: str, rules: SendRules) -> None:
+        self._core, self._group, self.rules = core, group, rules
+        self.rotation = QueueRotation(core.clock.random_below(1 << 16))
+        self.latencies = BrokerLatencies()
+
+    async def send(
+        self,
+        outgoing: Outgoing,
+        timeout: float,
+        choose: Choose | None = None,
+        *,
+        insist: bool = False,
+        first: FirstTry | None = None,
+    ) -> Stored:
+        """Send until it is stored, the tries are used up, or `timeout` seconds have passed.
+
+        `choose` None rotates over the queues, and leaves a broker that failed. `insist`: a status other than SEND_OK is a
+        reason to try again, and the last such status is the outcome if no try brings a better one. `first`: a try that was
+        made already, and counts.
+
+        Raises: SendFailed with what each try said; NoRoute; BrokerError: the broker refuses this message for good.
+        """
+        loop = asyncio.get_running_loop()
+        before = first.seconds if first is not None else 0.0
+        tries = _Tries(outgoing, self.rules.retries, loop.time() - before, timeout, strict=insist)
+        while True:
+            queue, queues = None, []
+            try:
+                known = self._core.routes.publish_queues_now(outgoing.topic) if not tries.count else None
+                queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
+                began = loop.time()
+                if first is not None:
+                    made, first = first, None
+                    queue, began = made.queue, began - made.seconds
+                    if isinstance(made.outcome, MetaqError):
+                        raise made.outcome
+                    stored = made.outcome
+                else:
+                    queue = choose(queues) if choose is not None else self._next(queues, tries.failed, began)
+                    stored = await self._try(outgoing, queue, tries.deadline - began)
+            except FAULTS as error:
+                judgement = judge(error, Purpose.SEND, tries.waits + 1)
+                if not judgement.again:
+                    if tries.kept is not None:
+                        return tries.kept
+                    raise
+                if queue is not None and self.rules.avoid_slow:
+                    self.latencies.failed(queue.broker, loop.time() - began, loop.time())
+                pause = tries.failure(error, judgement, queue, queues if choose is None else [])
+                if tries.over(loop.time() + pause):
+                    if tries.kept is not None:
+                        return tries.kept
+                    if tries.nowhere and isinstance(error, NoRoute):
+                        raise
+                    raise tries.error(loop.time(), pause) from error
+            else:
+                self._core.routes.forget_guess(outgoing.topic)
+                if self.rules.avoid_slow:
+                    self.latencies.answered(queue.broker, loop.time() - began, loop.time())
+                if stored.status is SendStatus.SEND_OK or not self.wants_better(choose, insist):
+                    return stored
+                pause = tries.not_ok(stored, queue, queues if choose is None else [])
+                if tries.over(loop.time() + pause):
+                    return stored
+            await asyncio.sleep(pause)
+
+    def wants_better(self, choose: Choose | None, insist: bool) -> bool:
+        """Whether a status other than SEND_OK is a reason to try again. As in `send`."""
+        return insist or (self.rules.another_when_not_ok and choose is None)
+
+    def next_queue(self, queues: list[MessageQueue], now: float) -> MessageQueue:
+        """Any thread: the queue of a first try; `now` as a time of the loop."""
+        return self._next(queues, (), now)
+
+    def _next(self, queues: list[MessageQueue], failed: Collection[str], now: float) -> MessageQueue:
+        if not self.rules.avoid_slow:
+            return self.rotation.next(queues, failed)
+        avoided = {queue.broker for queue in queues if not self.latencies.available(queue.broker, now)}
+        usable = [queue for queue in queues if queue.broker not in avoided]
+        if not usable:
+            best = self.latencies.pick(avoided)
+            usable = [queue for queue in queues if queue.broker == best]
+        return self.rotation.next(usable, failed)
+
+    async def _queues(self, topic: str, deadline: float, *, fresh: bool) -> list[MessageQueue]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._core.routes.publish_queues(topic, fresh=fresh, template=self.rules.template)
+        except TimeoutError:
+            raise RequestTimeout(f"no name server told the route of topic {topic} in time") from None
+
+    def _try(self, outgoing: Outgoing, queue: MessageQueue, seconds: float) -> Coroutine[Any, Any, Stored]:
+        address = self._master_of(queue)
+        if seconds <= 0:
+            late = RequestTimeout("the time given was over before the request was sent")
+            late.sent = False
+            raise late
+        return self._core.ask(address, self._call(outgoing, queue), seconds)
+
+    def _master_of(self, queue: MessageQueue) -> str:
+        data = self._core.routes.broker(queue.broker)
+        if data is None or data.master is None:
+            raise NoRoute(f"broker {queue.broker} has no master that is up")
+        return data.master
+
+    def _call(self, outgoing: Outgoing, queue: MessageQueue) -> Send:
+        return Send(self._group, outgoing, queue, self._core.clock.now_ms(), self.rules.template)
+
+    async def send_oneway(self, outgoing: Outgoing, choose: Choose | None = None) -> None:
+        """Hand it to a connection and forget it. Raises NoRoute, ConnectionFailed: it was not even sent."""
+        queues = await self._core.routes.publish_queues(outgoing.topic, template=self.rules.template)
+        now = asyncio.get_running_loop().time()
+        queue = choose(queues) if choose is not None else self._next(queues, (), now)
+        await self._core.tell(self._master_of(queue), self._call(outgoing, queue))
+
+
+class _Tries:
+    """The tries of one send: what went wrong so far, and whether there may be another."""
+
+    def __init__(self, outgoing: Outgoing, retries: int, now: float, timeout: float, *, strict: bool) -> None:
+        self._outgoing, self._retries, self._timeout, self._started = outgoing, retries, timeout, now
+        self._strict = strict
+        self.deadline = now + timeout
+        self.count = self.waits = 0
+        """Tries that failed, and those of them after which the next may only go to where the last one went."""
+        self.failed: dict[str, None] = {}
+        """Brokers, in the order in which they failed."""
+        self.kept: Stored | None = None
+        """The newest outcome that is stored without its promise."""
+        self._attempts: list[tuple[str, str]] = []
+        self._unknown = False
+
+    def failure(
+        self, error: MetaqError, judgement: Judgement, queue: MessageQueue | None, others: list[MessageQueue]
+    ) -> float:
+        """Note a try that failed; `others` may be tried next. Returns the seconds to wait before."""
+        self._unknown = self._unknown or (queue is not None and judgement.maybe_done)
+        broker = queue.broker if queue is not None else None
+        attempt = (broker or "name server", str(error))
+        if attempt not in self._attempts:
+            self._attempts.append(attempt)
+        if broker is not None:
+            self.failed.pop(broker, None)
+            self.failed[broker] = None
+        if judgement.only_busy:
+            return judgement.pause
+        self.count += 1
+        if judgement.elsewhere and any(one.broker != broker for one in others):
+            return 0.0
+        self.waits += 1
+        return judgement.pause
+
+    def not_ok(self, stored: Stored, queue: MessageQueue, others: list[MessageQueue]) -> float:
+        """Note a try that was stored without its promise. Returns the seconds to wait before the next."""
+        self.kept = stored
+        self.failed.pop(queue.broker, None)
+        self.failed[queue.broker] = None
+        self.count += 1
+        if any(one.broker != queue.broker for one in others):
+            return 0.0
+        self.waits += 1
+        return judge(RequestTimeout(""), Purpose.SEND, self.waits).pause
+
+    def over(self, next_at: float) -> bool:
+        """Whether there is none left at `next_at`."""
+        return self.count > self._retries or next_at >= self.deadline
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether all there was to say is that nobody could be asked."""
+        return len(self._attempts) == 1 and not self.failed
+
+    def error(self, now: float, pause: float) -> SendFailed:
+        """What to tell the user, after the last try."""
+        count = "1 try" if self.count == 1 else f"{self.count} tries"
+        late = now + pause >= self.deadline
+        why = f"the timeout of {self._timeout:g} s is over" if late else f"retries={self._retries}"
+        reasons = "; ".join(f"{broker}: {text}" for broker, text in self._attempts)
+        outcome = (
+            "Whether a try without an answer was stored is unknown: sending again may store it twice"
+            if self._unknown
+            else "All tries failed before a broker took it, so nothing was stored"
+        )
+        stays = ". In strict order it goes to no other queue" if self._strict else ""
+        return SendFailed(
+            f"sending to topic {self._outgoing.topic} failed after {count} in {now - self._started:.2f} s, {why} "
+            f"({reasons}){stays}. {outcome}",
+            tuple(self._attempts),
+        )

@@ -1,0 +1,1 @@
+"""What a group wants to see of a topic."""

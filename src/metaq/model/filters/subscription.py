@@ -1,0 +1,128 @@
+"""What a consumer group wants to see of a topic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct, field
+
+from metaq.errors import ConfigError, LocalProtocolError, Reason, Refused
+from metaq.model.filters.predicates import PREDICATE, Predicate
+from metaq.model.filters.sql import SQL92, Sql
+from metaq.model.message import check_tag
+
+ALL = "*"
+Expression = str | Sql | Predicate
+"""What a user subscribes to: a tag expression, or an SQL filter."""
+TAG_CHARS_MAX = 255
+_NO_WORD = re.compile(r"""[\s,;|()'"<>=!&*\x00-\x1f\x7f]""")
+_CONDITION = re.compile(r"[<>=!&*\x00-\x08\x0e-\x1f\x7f]|\s(?:AND|IN|IS|LIKE|BETWEEN)\s|^NOT\s", re.IGNORECASE)
+_BETWEEN_TAGS = re.compile(r"""(?:[\s,;|()'"]|\bOR\b(?=\s))+""", re.IGNORECASE)
+
+
+def java_string_hash(text: str) -> int:
+    """Java's `String.hashCode`: 31-polynomial over UTF-16 code units, wrapped to a signed 32-bit number."""
+    value = 0
+    units = text.encode("utf-16-le", "surrogatepass")
+    for low, high in zip(units[::2], units[1::2], strict=True):
+        value = (value * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+class SubscriptionData(Struct, frozen=True):
+    """One topic's filter, with the version by which a broker knows the newer of two."""
+
+    topic: str
+    expression: str = ALL
+    expression_type: str = "TAG"
+    tags: frozenset[str] = field(default_factory=frozenset)
+    tag_hashes: frozenset[int] = field(default_factory=frozenset)
+    version: int = 0
+    class_filter: bool = False
+
+    @property
+    def spelling(self) -> str:
+        """What it lets through, in one spelling for all who want the same: sorted tags, `*`, or a filter of another type."""
+        if self.expression_type != "TAG":
+            return f"{self.expression_type}: {self.expression}"
+        return " || ".join(sorted(self.tags)) or self.expression or ALL
+
+    @property
+    def takes_all(self) -> bool:
+        return not self.tags and self.expression_type == "TAG"
+
+
+def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0) -> SubscriptionData:
+    """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`. Or take an SQL filter.
+
+    Raises Refused if nothing is left between the bars.
+    """
+    if isinstance(expression, Sql):
+        return SubscriptionData(topic, expression.expression, SQL92, version=version)
+    if isinstance(expression, Predicate):
+        return SubscriptionData(topic, expression.name, PREDICATE, version=version)
+    if expression is None or not expression.strip() or expression.strip() == ALL:
+        return SubscriptionData(topic, ALL, version=version)
+    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
+    if not tags:
+        raise Refused(
+            Reason.BAD_FILTER, f"the subscription {expression!r} of topic {topic} has no tag between its bars"
+        )
+    hashes = frozenset(java_string_hash(tag) for tag in tags)
+    return SubscriptionData(topic, expression, "TAG", tags, hashes, version)
+
+
+def checked_expression(topic: str, tags: str | Collection[str] | Sql | Predicate | None) -> Expression:
+    """What a user of ours subscribes to, as a tag expression that can match; `*` for all; an `Sql` or a `Predicate` as it is.
+
+    RocketMQ takes any text between bars for a tag, so `a,b` or `a > 5` subscribes to a tag of that very name and gets
+    nothing, without a word. Here such a text is refused. `tags` that are a list or a set are taken literally, whatever
+    characters they have but `|`.
+
+    Raises: ConfigError: it is no list of tags; says how to write it. TypeError: neither text nor texts.
+    """
+    if tags is None:
+        return ALL
+    if isinstance(tags, Sql | Predicate):
+        return tags
+    if not isinstance(tags, str):
+        return _literal(topic, tags)
+    if tags.strip() in {"", ALL}:
+        return ALL
+    parts = [part for part in map(str.strip, tags.split("||")) if part]
+    if not parts:
+        raise ConfigError(f"the tag expression {tags!r} of topic {topic} has no tag between its bars")
+    odd = [part for part in parts if _NO_WORD.search(part)]
+    if not odd:
+        return tags
+    if ALL in parts:
+        raise ConfigError(
+            f"the tag expression {tags!r} of topic {topic} names '*' beside tags, which is no tag there: write '*'"
+        )
+    words = [word for word in _BETWEEN_TAGS.split(tags) if word]
+    if not words or any(_CONDITION.search(part) for part in odd):
+        raise ConfigError(
+            f"the tag expression {tags!r} of topic {topic} is no list of tags and can match nothing: name tags joined "
+            "by ||, such as 'paid || refunded'. It knows no comparison, wildcard or other operator: for those, pass "
+            "metaq.Sql(\"amount > 10\"), which asks for properties, or take '*' and choose in your program"
+        )
+    raise ConfigError(
+        f"the tag expression {tags!r} of topic {topic} can match nothing: tags are joined by ||, "
+        f"write {' || '.join(words)!r}"
+    )
+
+
+def _literal(topic: str, tags: Collection[str]) -> str:
+    if isinstance(tags, bytes | Mapping) or not isinstance(tags, Collection):
+        raise TypeError(f"the tags of topic {topic} are {tags!r}: pass a text such as 'paid || refunded', or a list")
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise TypeError(f"among the tags of topic {topic} is {tag!r}: each must be a str")
+        try:
+            check_tag(tag)
+        except LocalProtocolError as error:
+            raise ConfigError(f"the tags of topic {topic}: {error}") from None
+    if not tags:
+        raise ConfigError(f"the list of tags of topic {topic} is empty: leave it out for all")
+    return " || ".join(sorted(tags) if isinstance(tags, set | frozenset) else tags)

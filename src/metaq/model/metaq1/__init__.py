@@ -1,0 +1,1 @@
+"""Partitions of MetaQ 1.x."""

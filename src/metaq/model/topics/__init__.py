@@ -1,0 +1,1 @@
+"""Topics, where they live, and who says so."""

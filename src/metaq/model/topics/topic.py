@@ -1,0 +1,104 @@
+"""Topic settings and the rules for names."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from metaq.errors import Reason, Refused
+from metaq.model.topics.system import SYSTEM_PREFIX, SYSTEM_TOPIC_NAMES, reply_topic
+
+TOPIC_CHARS_MAX = 127
+GROUP_CHARS_MAX = 255
+QUEUES_MAX = 65_536
+"""Queues of one topic on one broker: each costs memory once it is used, and clients make lists of them."""
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+UNIT, UNIT_SUBSCRIBED = 1, 2
+"""Bits of a topic's `sys_flag`: it belongs to a unit; a unit's group subscribes to it."""
+_HIDDEN_PREFIXES = (SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_PARTITION_NAME = re.compile(r"(?!.*\.deleted-)[%|a-zA-Z0-9_-][%|a-zA-Z0-9_.-]*\Z")
+
+
+class Perm(enum.IntFlag):
+    """What a topic's queues may be used for."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    PRIORITY = 8
+
+
+READ_WRITE = Perm.READ | Perm.WRITE
+
+
+class TopicConfig(Struct, frozen=True):
+    """A topic as one broker holds it."""
+
+    name: str
+    read_queues: int = 8
+    write_queues: int = 8
+    perm: int = int(READ_WRITE)
+    sys_flag: int = 0
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & Perm.WRITE)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & Perm.READ)
+
+
+def check_topic(name: str) -> str:
+    """Return `name` if it may become a topic and a folder. Raises Refused with the rule that it breaks.
+
+    The rule is RocketMQ's, `[%|a-zA-Z0-9_-]{1,127}`; it has neither dot nor slash, so no name leaves its folder.
+    """
+    return _check(name, "topic", TOPIC_CHARS_MAX)
+
+
+def check_partition_topic(name: str) -> str:
+    """Return `name` if it may be a topic and a folder of this broker. Raises Refused with the rule that it breaks.
+
+    A topic of MetaQ 1.x may have dots, though not at the beginning: as with `check_topic`, no name leaves its folder. Nor
+    may it look like the folder of a topic that was deleted (`store.folder`).
+    """
+    return _check(
+        name, "topic", TOPIC_CHARS_MAX, _PARTITION_NAME, "[%|a-zA-Z0-9_.-], a dot at its beginning, or '.deleted-'"
+    )
+
+
+def check_group(name: str) -> str:
+    """Return `name` if it may become a consumer or producer group. Raises Refused."""
+    return _check(name, "group", GROUP_CHARS_MAX)
+
+
+def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
+    """Of the topics `found` at a name server those that users made, sorted.
+
+    `own`: the names of its clusters and brokers, each of which is a topic too (code 304 lists them).
+    """
+    own = set(own)
+    hidden = own | SYSTEM_TOPIC_NAMES | {reply_topic(name) for name in own}
+    return sorted(name for name in set(found) - hidden if not name.startswith(_HIDDEN_PREFIXES))
+
+
+def _check(name: str, what: str, chars_max: int, rule: re.Pattern[str] = _NAME, chars: str = "[%|a-zA-Z0-9_-]") -> str:
+    if not name or name.isspace():
+        raise Refused(Reason.INVALID, f"the {what} name is blank")
+    if len(name) > chars_max:
+        raise Refused(
+            Reason.INVALID, f"the {what} name {name[:40]!r}... has {len(name)} characters, the limit is {chars_max}"
+        )
+    if not rule.match(name):
+        raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside {chars}")
+    return name

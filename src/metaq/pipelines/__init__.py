@@ -1,0 +1,1 @@
+"""The ready-made pipelines, a folder each."""

@@ -1,0 +1,116 @@
+"""What the archive stores of a message: enough to make the message of it again, whole (docs/formats/archive.md).
+
+Most columns are those that readers of topics know. Four are the archive's own: `prepared_offset`, and three that are null
+but for messages of which the other columns do not say everything: property text that is not quite its pairs, and times that no
+timestamp can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import structs
+
+from metaq.archive.records import COLUMNS
+from metaq.client.arrow import records as arrow
+from metaq.model.message import SysFlag
+
+_OWN: dict[str, pa.DataType] = {
+    "prepared_offset": pa.int64(),
+    "properties_raw": pa.binary(),
+    "born_ms": pa.int64(),
+    "store_ms": pa.int64(),
+}
+_SHARED = tuple(name for name in COLUMNS if name not in {*_OWN, "properties", "body"})
+SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or arrow.TYPES[name]) for name in COLUMNS])
+
+_ENDED = b"\x02"
+_ENDED_TEXT = 1
+"""What `hot.property_pairs` says of a text with one separator behind its pairs."""
+_FIXED_BYTES = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 8 + 8 + 4
+"""Of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
+_V6_BYTES = 12
+"""That an IPv6 host has more."""
+
+Numbers = np.ndarray[Any, Any]
+
+
+def with_prepared_offsets(decoded: arrow.Decoded) -> arrow.Decoded:
+    """The same records, whole as they were pulled, with another part: `prepared_offset`, which no reader's column has."""
+    count = len(decoded)
+    sizes = np.frombuffer(decoded.parts["size"], np.int32, count).astype(np.int64)
+    flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, count)
+    hosts = ((flags & SysFlag.BORN_HOST_V6.value) != 0) * _V6_BYTES + (
+        (flags & SysFlag.STORE_HOST_V6.value) != 0
+    ) * _V6_BYTES
+    places = np.cumsum(sizes) - sizes + _FIXED_BYTES + hosts
+    # Eight bytes at any place: an array whose numbers overlap, each a byte behind the one before.
+    anywhere = np.ndarray((max(0, len(decoded.data) - 7),), ">i8", decoded.data, strides=(1,))
+    numbers = anywhere[places].astype(np.int64)
+    return structs.replace(decoded, parts={**decoded.parts, "prepared_offset": numbers.tobytes()})
+
+
+def archived_batch(decoded: arrow.Decoded, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """One row a record, in the columns of `SCHEMA`. Raises: as `Decoded.to_batch`.
+
+    Args: schema: SCHEMA, or the same `with_views`.
+    """
+    shared = structs.replace(decoded, wanted=None).to_batch(_SHARED)
+    properties, told = arrow.pairs_of(decoded)
+    own = {name: make(decoded, shared) for name, make in _MAKERS.items()}
+    own |= {"properties": properties, "properties_raw": _properties_raw(decoded, told), "body": _body(decoded, schema)}
+    arrays = [own[name] if name in own else shared.column(name) for name in COLUMNS]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch if decoded.wanted is None else chosen(batch, decoded.wanted)
+
+
+def chosen(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+    """The rows for which the mask is true. Their bodies are copied: what else has come with them is not kept in memory."""
+    place = batch.schema.get_field_index("body")
+    bodies = batch.column(place).cast(pa.binary())
+    return batch.set_column(place, "body", bodies).filter(rows).cast(batch.schema)
+
+
+def _body(decoded: arrow.Decoded, schema: pa.Schema) -> pa.Array:
+    views = arrow.body_views(decoded)
+    return views if schema.field("body").type == views.type else views.cast(pa.binary())
+
+
+def _prepared_offset(decoded: arrow.Decoded, _: pa.RecordBatch) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(decoded), [None, pa.py_buffer(decoded.parts["prepared_offset"])])
+
+
+def _properties_raw(decoded: arrow.Decoded, told: Numbers) -> pa.Array:
+    """Null where the text is the pairs, joined; one separator where it has that behind them; else the text itself.
+
+    Args: told: what `hot.property_pairs` says of each text. Of one that is not UTF-8 the pairs hold replacements.
+    """
+    if not told.any():
+        return pa.nulls(len(decoded), pa.binary())
+    raw = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+    odd = pc.if_else(pa.array(told == _ENDED_TEXT), pa.scalar(_ENDED), raw)
+    return pc.if_else(pa.array(told == 0), pa.scalar(None, pa.binary()), odd)
+
+
+def _beyond(name: str, shown: str) -> Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]:
+    """The milliseconds, where the timestamp that readers see is another."""
+
+    def make(decoded: arrow.Decoded, shared: pa.RecordBatch) -> pa.Array:
+        ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
+        if not len(ms) or arrow.MS_MIN <= ms.min() <= ms.max() <= arrow.MS_MAX:
+            return pa.nulls(len(ms), pa.int64())
+        told = shared.column(shown).cast(pa.int64()).to_numpy() // 1000
+        return pa.array(ms, mask=ms == told)
+
+    return make
+
+
+_MAKERS: dict[str, Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]] = {
+    "prepared_offset": _prepared_offset,
+    "born_ms": _beyond("born_ms", "born_time"),
+    "store_ms": _beyond("store_ms", "store_time"),
+}

@@ -1,0 +1,191 @@
+"""Who may write into an archive on a file system without locks: one run at a time, and a crash leaves it free.
+
+    OUTPUT/_lease/TERM              who has it since when. Made only where there is none: of two who want a term, one gets it
+    OUTPUT/_lease/TERM.BEAT         made again and again, under ascending numbers: its holder lives
+    OUTPUT/_lease/TERM.ended        given back
+
+The highest term counts. Who wants it and sees no new beat for `seconds`, by a clock of its own that never steps, takes the
+next term; no two machines' clocks are compared. A holder that was only asleep finds a higher term than its own when it looks,
+which it does before it publishes; and should it not look in time, the manifest that the other one has made refuses it
+(`folder`). So the lease spares two runs each other's work, and what is safe does not depend on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import logging
+import os
+import platform
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import ConfigError, StoreLocked
+from metaq.pipelines.lease import LEASE, WAIT_SECONDS
+from metaq.spark.engine.hadoop import HadoopFiles
+
+_LOG = logging.getLogger(__name__)
+
+BEATS: Final = 4
+"""So many within the time after which a holder is taken for dead."""
+_ENDED: Final = "ended"
+_LOOK_SECONDS: Final = 0.2
+
+
+class _Seen(NamedTuple):
+    """What the newest term's files tell."""
+
+    term: int
+    beat: int
+    ended: bool
+
+
+_NOBODY: Final = _Seen(0, 0, True)
+
+
+class HadoopLease:
+    """A lease on one archive. `take`, `check` and `release` are for one thread at a time."""
+
+    def __init__(
+        self, files: HadoopFiles, seconds: float, clock: Clock = SYSTEM, pause: Callable[[float], object] | None = None
+    ) -> None:
+        """Args: seconds: a holder whose last beat is older is taken for dead. pause: waits so long."""
+        self._files, self._seconds, self._clock = files, seconds, clock
+        self._ended = threading.Event()
+        self._pause = pause or threading.Event().wait
+        self._term = self._beat = 0
+        self._thread: threading.Thread | None = None
+        self.fault = ""
+        """Why it is this run's no more."""
+
+    def take(self, seconds: float = WAIT_SECONDS) -> None:
+        """Raises: StoreLocked: somebody else has it, lives, and keeps it for `seconds`; the text says who.
+        ConfigError: the archive cannot be written to.
+        """
+        try:
+            self._files.make_folder(LEASE)
+            self._wait_for(seconds)
+            self._tidy()
+        except OSError as fault:
+            raise ConfigError(f"{self._files.root} cannot be written to: {fault.strerror}") from None
+        self._thread = threading.Thread(target=self._live, name="metaq-lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """See that it is still this run's. Raises: StoreLocked: another run has taken it. OSError: nobody can say."""
+        if not self.fault:
+            seen = self._look()
+            if seen.term > self._term:
+                self.fault = (
+                    f"another run writes into {self._files.root}: {self._holder(seen.term)}. This one, not heard of for more than "
+                    f"{self._seconds:g} s, was taken for dead; start it again when the other one has ended"
+                )
+        if self.fault:
+            raise StoreLocked(self.fault)
+
+    def release(self) -> None:
+        """Give it back. May be repeated."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._ended.set()
+        thread.join(self._seconds)  # No longer: its file system may hang.
+        with contextlib.suppress(OSError):  # Then it is free when nobody has heard of it for long enough.
+            self._files.write(self._name(_ENDED), b"", sync=False)
+
+    def beat(self) -> None:
+        """Tell that this run lives. Raises StoreLocked, OSError, as `check` does."""
+        self.check()
+        before = self._name(f"{self._beat:010d}")
+        self._beat += 1
+        self._files.write(self._name(f"{self._beat:010d}"), b"", sync=False)
+        self._files.remove(before)
+
+    # ---- taking it
+    def _wait_for(self, seconds: float) -> None:
+        began = since = self._clock.monotonic()
+        first = seen = self._look()
+        while True:
+            now = self._clock.monotonic()
+            newest = self._look()
+            if newest != seen:
+                seen, since = newest, now
+            if seen.ended or now - since >= self._seconds:
+                if self._claim(seen):
+                    return
+            elif seen != first and now - began >= seconds:
+                raise StoreLocked(
+                    f"another run writes into {self._files.root}: {self._holder(seen.term)}. Stop it, or give this one an "
+                    "output folder of its own"
+                )
+            self._pause(_LOOK_SECONDS)
+
+    def _claim(self, seen: _Seen) -> bool:
+        """Try to begin the next term. Another one may be quicker."""
+        if not seen.ended:
+            _LOG.warning(
+                "%s: nothing was heard for %g s of the run that has it (%s): it is taken for dead",
+                self._files.root, self._seconds, self._holder(seen.term),
+            )  # fmt: skip
+        self._term, self._beat = seen.term + 1, 0
+        since = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
+        text = json.dumps({"host": platform.node(), "pid": os.getpid(), "since": since})
+        try:
+            self._files.create(self._name(), text.encode())
+        except (FileExistsError, FileNotFoundError):  # The second: who was quicker has tidied up.
+            return False
+        if self._look().term > self._term:  # The term had been tidied away: long over.
+            self._files.remove(self._name())
+            return False
+        return True
+
+    def _tidy(self) -> None:
+        for entry in self._files.entries(LEASE):
+            term = entry.name.partition(".")[0]
+            if not term.isdigit() or int(term) < self._term:
+                with contextlib.suppress(OSError):
+                    self._files.remove(f"{LEASE}/{entry.name}")
+
+    def _look(self) -> _Seen:
+        newest = _NOBODY
+        for entry in self._files.entries(LEASE):
+            term, _, more = entry.name.partition(".")
+            if not term.isdigit():
+                continue
+            found = _Seen(int(term), int(more) if more.isdigit() else 0, more == _ENDED)
+            if found.term > newest.term:
+                newest = found
+            elif found.term == newest.term:
+                newest = _Seen(found.term, max(found.beat, newest.beat), found.ended or newest.ended)
+        return newest
+
+    def _name(self, more: str = "") -> str:
+        return f"{LEASE}/{self._term:010d}{'.' if more else ''}{more}"
+
+    def _holder(self, term: int) -> str:
+        try:
+            holder = json.loads(self._files.read(f"{LEASE}/{term:010d}"))
+            return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "it has not said which process it is"
+
+    # ---- keeping it
+    def _live(self) -> None:
+        """The thread that tells that this run lives. What it cannot tell is logged; `check` is what decides."""
+        while not self._ended.wait(self._seconds / BEATS):
+            try:
+                self.beat()
+            except StoreLocked as lost:
+                _LOG.warning("%s", lost)
+                return
+            except OSError as fault:
+                _LOG.warning("%s: this run cannot tell that it lives: %s", self._files.root, fault.strerror)
+            except Exception as fault:  # noqa: BLE001  `check` tells whoever publishes
+                if self._ended.is_set():
+                    return
+                self.fault = f"the thread that keeps {self._files.root} for this run has failed: {fault!r}"
+                _LOG.exception("%s", self.fault)
+                return

@@ -1,0 +1,515 @@
+"""The archive pipeline: topics → Parquet, partitioned by topic and store date, every message once.
+
+    source (rows=slices) ──► foreachBatch ──► mapInArrow: fetch, decode, write beside the archive   (executors)
+                                         └──► drop repeats, manifest, rename                 (driver)
+
+Exactly once, because each link is: the source's ranges are absolute offsets in Spark's checkpoint; a replayed batch finds
+its manifest, or none and does everything again; publishing is one rename (`metaq.archive.folder`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import ArchivedFile, Manifest, final_path
+from metaq.archive.replacements import ever_replaced
+from metaq.clock import SYSTEM
+from metaq.durable import disk_fault
+from metaq.errors import ClientClosed, ConfigError, StoreCorrupt, StoreError
+from metaq.model import offsets
+from metaq.model.offsets import Positions
+from metaq.pipelines.archive.decoding import BodyColumns, settle
+from metaq.pipelines.archive.dedupe import OFF, UNIQUE_ID, Ids, IdWindow, Rooms
+from metaq.pipelines.archive.hadoop.folder import HadoopFolder
+from metaq.pipelines.archive.hadoop.lease import HadoopLease
+from metaq.pipelines.archive.hadoop.output import HadoopOutput
+from metaq.pipelines.archive.hadoop.retention import HadoopRetention
+from metaq.pipelines.archive.options import ArchiveOptions
+from metaq.pipelines.archive.outputs import LocalOutput, Output, Staged, Wanted
+from metaq.pipelines.archive.parting import Parting
+from metaq.pipelines.checkpoints import Checkpoint, checkpoint_of
+from metaq.pipelines.compact.service import Compactor, Step
+from metaq.pipelines.compact.tabling import tables_of
+from metaq.pipelines.driver import looked_after
+from metaq.pipelines.run import Run
+from metaq.pipelines.uris import is_uri, plain_path
+from metaq.spark import interpreter
+from metaq.spark.engine.hadoop import HadoopFiles
+from metaq.spark.source.settings import SourceOptions
+
+if TYPE_CHECKING:
+    from metaq.archive.iceberg import IcebergTables
+
+_LOG = logging.getLogger(__name__)
+
+DEDUPE_SECONDS = 600.0
+"""Longer than any producer goes on trying to send, by far."""
+MESSAGES_PER_BATCH = 2_000_000
+MESSAGES_PER_FILE = 500_000
+KEEP_UP_SECONDS = 20.0
+"""Merging goes on after a batch as long as it took less; the rest is done after the next one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchReport:
+    """What one batch did, for whoever shows progress."""
+
+    batch: int
+    rows: int
+    """Messages archived."""
+    repeats: int
+    """Messages left out as repeats."""
+    files: int
+    size: int
+    """Bytes of the files."""
+    seconds: float
+    replayed: bool = False
+    """The batch had been published before a restart; nothing was fetched."""
+    compacted: int = 0
+    """Small files whose place a merged one took after this batch."""
+    expired: int = 0
+    """Files whose date's time was over."""
+    corrupt: int = 0
+    """Messages whose bodies did not decode: they are archived, with the body in `_corrupt`."""
+    held: str = ""
+    """Old dates that stay although the clock says that their time is over, and why."""
+
+    def __str__(self) -> str:
+        rate = self.rows / self.seconds if self.seconds else 0
+        repeats = f", {self.repeats:,} repeats left out" if self.repeats else ""
+        repeats += f", {self.corrupt:,} bodies do not decode" if self.corrupt else ""
+        how = "was published before the restart" if self.replayed else f"{self.seconds:.1f} s, {rate:,.0f}/s"
+        kept = f", {self.compacted:,} small files merged" if self.compacted else ""
+        kept += f", {self.expired:,} old files gone" if self.expired else ""
+        size = f"{self.size / 1e6:,.1f} MB"
+        held = f"; {self.held}" if self.held else ""
+        return f"batch {self.batch}: {self.rows:,} messages in {self.files} files, {size}{repeats}{kept} ({how}){held}"
+
+
+def archive(
+    spark: Any,
+    *,
+    name_servers: str,
+    topics: str | Iterable[str],
+    output: str | Path,
+    checkpoint: str | Path | None = None,
+    staging: str | Path | None = None,
+    once: bool = False,
+    trigger_seconds: float = 60.0,
+    progress_group: str | None = None,
+    dedupe: str = UNIQUE_ID,
+    dedupe_seconds: float = DEDUPE_SECONDS,
+    messages_per_batch: int = MESSAGES_PER_BATCH,
+    messages_per_file: int = MESSAGES_PER_FILE,
+    on_batch: Callable[[BatchReport], None] | None = None,
+    source: Mapping[str, str] | None = None,
+    compact_files: int = 0,
+    compact_bytes: int = ArchiveOptions.compact_bytes,
+    grace_seconds: float = ArchiveOptions.grace_seconds,
+    keep_days: int | None = None,
+    trust_clock: bool = False,
+    partition_by: str = "date",
+    run_folder: str | Path | None = None,
+    lease_seconds: float = ArchiveOptions.lease_seconds,
+    decode: Mapping[str, Any] | str | None = None,
+    table_format: str | None = None,
+) -> Any:
+    """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
+
+    Args:
+        topics: names, one or several. A retry topic holds the same unique id many times: archive it with dedupe="off".
+        output: a folder of its own, or the URI of one on a file system of Hadoop's. checkpoint: by default inside it; one
+            output, one checkpoint, for ever.
+        staging: where files under way get a folder, on the file system of the output and not in it; by default beside it.
+        once: archive what is there now and end; otherwise go on, looking every `trigger_seconds`.
+        progress_group: report progress as this consumer group.
+        dedupe: what a repeat is known by: `unique_id`, the producer's; `key`, the application's keys, all of a message's
+            together, where messages without one are no repeats; `off`: everything is archived.
+        dedupe_seconds: of two messages with one id stored within this time only the first is archived; 0: off.
+        messages_per_batch, messages_per_file: most of them.
+        on_batch: called in this process after every batch.
+        source: more options of `format("metaq")`, such as startingOffsets (earliest).
+        compact_files, compact_bytes: where a folder has more small files than `compact_files`, they are merged, up to about
+            `compact_bytes`; 0: never. keep_days: dates that ended longer ago go, by the clock and by the newest archived
+            messages, or by the clock alone (`trust_clock`); None: never. What goes is kept for `grace_seconds`, in which
+            tables planned before go on to work.
+        partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; an archive keeps what it began with.
+        run_folder, lease_seconds: for an output that is a URI: where the run's status lies, on this machine; and after how long
+            a run that nobody has heard of is taken for dead.
+        decode: bodies as columns: the format, or the options `decode`, `decode_schema` and so on (docs/archive.md).
+        table_format: `iceberg`: tables of it, one per topic, follow the archive.
+
+    Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, the file
+            system cannot do what publishing, `compact_files` or `keep_days` need, or the session is a client of Spark Connect.
+        StoreLocked: another run writes into the output; the text says which.
+    """
+    options = ArchiveOptions(
+        name_servers=name_servers,
+        topics=topics if isinstance(topics, str) else ",".join(topics),
+        output=str(output),
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        staging=None if staging is None else str(staging),
+        once=once,
+        trigger_seconds=trigger_seconds,
+        progress_group=progress_group,
+        dedupe=dedupe,
+        dedupe_seconds=dedupe_seconds,
+        max_offsets_per_trigger=messages_per_batch,
+        messages_per_file=messages_per_file,
+        compact_files=compact_files,
+        compact_bytes=compact_bytes,
+        grace_seconds=grace_seconds,
+        keep_days=keep_days,
+        trust_clock=trust_clock,
+        partition_by=partition_by,
+        run_folder=None if run_folder is None else str(run_folder),
+        lease_seconds=lease_seconds,
+        table_format=table_format,
+        **({"decode": decode} if isinstance(decode, str) else dict(decode or {})),
+    )
+    options.check()
+    run = Run("archive", options.place)
+    return looked_after(run, lambda: _start(spark, options, run, on_batch, source or {}))
+
+
+def start(spark: Any, options: ArchiveOptions, run: Run) -> Any:
+    """The pipeline `archive` (`metaq.pipelines.catalogue`). Raises: see `archive`."""
+
+    def tell(report: BatchReport) -> None:
+        run.tell(str(report), **dataclasses.asdict(report))
+
+    return _start(spark, options, run, tell, {})
+
+
+def _start(
+    spark: Any,
+    options: ArchiveOptions,
+    run: Run,
+    on_batch: Callable[[BatchReport], None] | None,
+    source: Mapping[str, str],
+) -> Any:
+    if interpreter.is_remote(spark):
+        raise ConfigError(
+            "the archive runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
+            "metaq.spark.session() in a process without one, or `metaq pipeline run archive`"
+        )
+    interpreter.check(interpreter.running_context())
+    pairs = {
+        **options.source(),
+        "subscribe": ",".join(options.topics_read),
+        "maxOffsetsPerPartition": str(options.messages_per_file),
+        "rows": "slices",
+        **source,
+    }
+    chosen = SourceOptions.of(pairs)
+    chosen.check_stream()
+    ends = contextlib.ExitStack()
+    run.at_end(ends.close, "archive")
+    output, upkeep = _remote(spark, options, ends) if is_uri(options.output) else _local(options)
+    checkpoint = checkpoint_of(spark, options.checkpoint, options.output)
+    parting = Parting.of(options.partition_by)
+    output.records.guard(checkpoint, checkpoint.query_id(), str(parting))
+    dedupe = _Dedupe(options.dedupe, options.dedupe_seconds)
+    decoding, tables = None, None
+    if isinstance(output.records, ArchiveFolder):
+        tables = tables_of(output.records, options.table_format, options.grace_seconds)
+        decoding = settle(output.records, options)
+    archiver = _Archiver(output, checkpoint, chosen, dedupe, on_batch, upkeep, parting, decoding, tables)
+    ends.callback(archiver.close)
+    reader = spark.readStream.format("metaq").options(**pairs).load()
+    writer = reader.writeStream.queryName("archive").option("checkpointLocation", checkpoint.uri)
+    return writer.foreachBatch(archiver.process).trigger(**options.trigger()).start()
+
+
+def _local(options: ArchiveOptions) -> tuple[Output, Upkeep | None]:
+    folder = ArchiveFolder(plain_path(options.output), options.staging)
+    folder.prepare()
+    # Also where it is wanted no more: what an earlier run began is finished.
+    wanted = options.keeps_up or folder.kept.exists()
+    return LocalOutput(folder), Compactor(folder, options, options.compact_files) if wanted else None
+
+
+def _remote(spark: Any, options: ArchiveOptions, ends: contextlib.ExitStack) -> tuple[Output, Upkeep | None]:
+    files = HadoopFiles(spark, options.output)
+    folder = HadoopFolder(files, options.staging)
+    folder.prepare()
+    lease = HadoopLease(files, options.lease_seconds)
+    lease.take()
+    ends.callback(lease.release)
+    return HadoopOutput(spark, folder, lease), HadoopRetention(folder, options)
+
+
+class Upkeep(Protocol):
+    """What becomes of files once they are published."""
+
+    held: str
+    """Old dates that stay for now, and why; empty: none do."""
+
+    def prepare(self) -> None:
+        """See that it can be done, and take up what a run before began."""
+        ...
+
+    def look(self) -> Iterator[Step]:
+        """Do all that is due, a step at a time; whoever stops in between leaves the rest for the next look."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Dedupe(NamedTuple):
+    """What repeats are known by, and within how many seconds."""
+
+    by: str
+    seconds: float
+
+    @property
+    def on(self) -> bool:
+        return self.by != OFF and self.seconds > 0
+
+
+class _Archiver:
+    """The driver's half: one call of `process` per micro-batch."""
+
+    def __init__(
+        self,
+        output: Output,
+        checkpoint: Checkpoint,
+        options: SourceOptions,
+        dedupe: _Dedupe,
+        on_batch: Callable[[BatchReport], None] | None,
+        upkeep: Upkeep | None,
+        parting: Parting,
+        decoding: BodyColumns | None,
+        tables: IcebergTables | None,
+    ) -> None:
+        self._tables = tables
+        self._output, self._records, self._upkeep = output, output.records, upkeep
+        self._checkpoint = checkpoint
+        self._dedupe, self._on_batch = dedupe, on_batch
+        self._wanted = Wanted(
+            name_servers=options.name_servers,
+            settings=options.fetch_of_stream,
+            parting=parting,
+            dedupe=dedupe.by if dedupe.on else OFF,
+            decoding=decoding,
+        )
+        self._windows: dict[str, IdWindow] = {}
+        self._rooms = Rooms()
+        self._positions: Positions = {}
+        self._newest_ms = 0
+        self._busy = threading.Lock()
+        self._closed = False
+        try:
+            self._recover()
+        except OSError as fault:
+            raise self._disk_fault(fault, "what the last run left could not be finished") from fault
+
+    def _recover(self) -> None:
+        """Finish what a crash left undone, and take up the window of ids."""
+        known: dict[str, str] = {}
+        last = None
+        for last in self._records.manifests():
+            known |= last.id_files
+        if last is not None:
+            self._output.finish(last, self._replaced)
+            self._positions, self._newest_ms = last.end, last.newest_ms
+        self._output.recover(-1 if last is None else last.batch, known)
+        there = self._output.list_ids()
+        for name, topic in sorted(known.items()):
+            if self._dedupe.on and name in there:
+                self._window(topic).restore(name, self._output.load_ids(name))
+        if self._upkeep is not None:
+            self._upkeep.prepare()
+        if self._tables is not None:
+            self._tables.align()
+
+    def _replaced(self) -> frozenset[str]:
+        return ever_replaced(self._records)
+
+    def process(self, frame: Any, batch: int) -> None:
+        """Spark's foreachBatch: publish the slices in `frame` as batch number `batch`.
+
+        Raises: StoreFull: no room, here or on a worker. StoreFailed: another fault of the disk or the folder.
+        """
+        with self._busy:
+            if self._closed:  # Not silently: Spark would take the batch for done.
+                raise ClientClosed(f"the archive's query was stopped before batch {batch} was published")
+            try:
+                self._process(frame, batch)
+            except OSError as fault:
+                raise self._disk_fault(fault, f"batch {batch} could not be published") from fault
+
+    def close(self) -> None:
+        """Publish nothing any more. Returns when what was under way has ended."""
+        with self._busy:
+            self._closed = True
+        with contextlib.suppress(OSError):
+            self._output.close()
+        if self._upkeep is not None:
+            self._upkeep.close()
+        if self._tables is not None:
+            self._tables.close()
+
+    def _disk_fault(self, fault: OSError, what: str) -> StoreError:
+        return disk_fault(fault, f"{what}, the archive in {self._records.at('')} is as it was before it")
+
+    def _process(self, frame: Any, batch: int) -> None:
+        began = SYSTEM.monotonic()
+        query = self._checkpoint.query_id()
+        if query is None:
+            raise ConfigError(f"the checkpoint {self._checkpoint} has lost its metadata while the query runs")
+        published = self._records.find(query, batch)
+        if published is not None:
+            self._output.finish(published, self._replaced)
+            if self._tables is not None:
+                self._tables.align()
+            self._report(published, began, replayed=True)
+            return
+        files = self._output.write(frame, batch, self._wanted)
+        if files:
+            self._publish(query, batch, files, began)
+
+    def _publish(self, query: str, batch: int, files: list[Staged], began: float) -> None:
+        files.sort(key=lambda file: (file.wanted.queue, file.wanted.start, file.date, file.part))
+        self._see_that_it_goes_on(batch, files)
+        ids = self._drop_repeats(query, batch, files) if self._dedupe.on else {}
+        for file in files:
+            queue = file.wanted.queue
+            self._positions[queue] = max(self._positions.get(queue, 0), file.wanted.end)
+        self._output.seal(files)
+        left = [
+            ArchivedFile(
+                path=final_path(query, batch, file.wanted, file.date, file.part),
+                staged=file.path,
+                topic=file.wanted.queue.topic,
+                date=file.date,
+                rows=file.rows,
+                size=file.size,
+            )
+            for file in files
+            if file.rows
+        ]
+        manifest = Manifest(
+            query=query,
+            batch=batch,
+            files=left,
+            rows=sum(file.rows for file in left),
+            repeats=sum(file.repeats for file in files),
+            positions=offsets.to_json(self._positions),
+            ids=ids,
+            newest_ms=self._newest_ms,
+            partition_by=str(self._wanted.parting),
+            corrupt=sum(file.corrupt for file in files),
+        )
+        self._output.commit(manifest)
+        self._output.finish(manifest)
+        if self._tables is not None:
+            self._tables.publish(manifest)
+        self._output.clean(batch)
+        self._expire()
+        self._report(manifest, began)
+
+    def _see_that_it_goes_on(self, batch: int, files: list[Staged]) -> None:
+        """Raises: StoreCorrupt: the batch begins before the end of the archive."""
+        for file in files:
+            end = self._positions.get(file.wanted.queue, 0)
+            # A queue that may lose messages may begin again: its topic was made anew.
+            if file.wanted.start < end and self._wanted.settings.fail_on_data_loss:
+                raise StoreCorrupt(
+                    f"batch {batch} begins at offset {file.wanted.start} of {file.wanted.queue}, and {self._records.at('')} has its "
+                    f"messages up to {end}: the checkpoint {self._checkpoint} is older than the archive, or two runs have written "
+                    "it. Nothing of the batch was published. Give the checkpoint that the archive was written with, or begin a "
+                    "new archive"
+                )
+
+    # -------------------------------------------------------------- repeats
+    def _drop_repeats(self, query: str, batch: int, files: list[Staged]) -> dict[str, str | list[str]]:
+        """Take messages out of the staged files whose id is archived already, or comes twice in this batch; keep the others' ids.
+
+        Returns: per topic, the files of its ids. Files get their new count, and `repeats`.
+        """
+        names: dict[str, str | list[str]] = {}
+        newest: list[int] = []
+        found: list[tuple[Staged, Any]] = []
+        numbers = itertools.count()
+        by_topic: dict[str, list[tuple[Staged, Ids]]] = {}
+        for file in files:
+            if file.ids is not None and len(file.ids):
+                by_topic.setdefault(file.wanted.queue.topic, []).append((file, file.ids))
+        for topic, mine in sorted(by_topic.items()):
+            window = self._window(topic)
+            drop = window.repeats(*(ids for _, ids in mine))
+            newest.append(max(int(ids.store_ms.max()) for _, ids in mine))
+            begin, kept, rest = 0, [], []
+            for file, ids in mine:
+                hits = drop[(drop >= begin) & (drop < begin + len(ids))] - begin
+                begin += len(ids)
+                if len(hits):
+                    found.append((file, ids.queue_offset[hits]))
+                    file.repeats = len(hits)
+                name = self._output.ids_name(query, batch, next(numbers))
+                if not len(hits) and self._output.keep_ids(name, file):
+                    window.restore(name, ids)
+                    kept.append(name)
+                else:
+                    rest.append(ids.without(hits))
+            if rest:
+                kept.append(name := self._output.ids_name(query, batch, next(numbers)))
+                window.add(name, self._output.save_ids(name, window.ordered(window.join(rest))))
+            names[topic] = kept[0] if len(kept) == 1 else kept
+        # Of this batch alone: after a broker's clock that jumped forwards and back, ids would be forgotten at once for years.
+        self._newest_ms = max(newest, default=self._newest_ms)
+        self._output.drop(found)
+        return names
+
+    def _expire(self) -> None:
+        for window in self._windows.values():
+            for name in window.expire(self._newest_ms):
+                self._output.remove_ids(name)
+
+    def _window(self, topic: str) -> IdWindow:
+        return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds, self._rooms))
+
+    def _keep_up(self) -> dict[str, int]:
+        """Merge small files, and let old dates go: what is due, as long as no batch is kept waiting."""
+        done = {"replaced": 0, "expired": 0}
+        if self._upkeep is None:
+            return done
+        began = SYSTEM.monotonic()
+        for step in self._upkeep.look():
+            _LOG.info("archive: %s", step)
+            if self._tables is not None:
+                self._tables.align(changed_only=True)
+            done[step.what] = done.get(step.what, 0) + step.files
+            if SYSTEM.monotonic() - began > KEEP_UP_SECONDS:
+                break
+        return done
+
+    def _report(self, manifest: Manifest, began: float, *, replayed: bool = False) -> None:
+        seconds = SYSTEM.monotonic() - began
+        done = self._keep_up()
+        report = BatchReport(
+            batch=manifest.batch,
+            rows=manifest.rows,
+            repeats=manifest.repeats,
+            files=len(manifest.files),
+            size=sum(file.size for file in manifest.files),
+            seconds=seconds,
+            replayed=replayed,
+            compacted=done["replaced"],
+            expired=done["expired"],
+            corrupt=manifest.corrupt,
+            held="" if self._upkeep is None else self._upkeep.held,
+        )
+        _LOG.info("archive: %s", report)
+        if self._on_batch is not None:
+            self._on_batch(report)

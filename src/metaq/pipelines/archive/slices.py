@@ -1,0 +1,248 @@
+"""Worker side of the archive: one slice of a queue → Parquet files in the staging folder, written where they were fetched.
+
+Rows that passed through the JVM would cost most of the throughput, so Spark only carries the slices out and one summary
+row per file back.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from metaq.archive.decoding import CORRUPT
+from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer, with_views
+from metaq.archive.records import COLUMNS
+from metaq.durable import disk_fault, sync_file
+from metaq.model.offsets import Slice
+from metaq.model.queue import MessageQueue
+from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, chosen, with_prepared_offsets
+from metaq.pipelines.archive.decoding import BodyColumns
+from metaq.pipelines.archive.dedupe import KEPT_LEAST, KEY, OFF, Ids, ids_of, key_ids_of
+from metaq.pipelines.archive.parting import Parting
+from metaq.spark.cluster.client import client_of
+from metaq.spark.schema import SLICE_SCHEMA
+from metaq.spark.source.fetch import FetchSettings, read_slice
+
+WRITTEN = pa.schema(
+    [
+        *SLICE_SCHEMA,
+        pa.field("date", pa.string()),
+        pa.field("part", pa.string()),
+        pa.field("staged", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("ids", pa.string()),
+        pa.field("corrupt", pa.int64()),
+    ]
+)
+"""One row per file. `ids`: the file of its messages' unique ids, empty if repeats are not looked for. `corrupt`: messages
+whose bodies did not decode.
+"""
+
+_FORCED_BYTES = 32 << 20
+"""Behind so many the disk is set to work: nobody does anything else while the last of a file go there."""
+_DAY_MS = 86_400_000
+_EPOCH = dt.date(1970, 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SliceWriter:
+    """What `mapInArrow` runs: slices in, written files out. Plain values: it travels to the workers."""
+
+    name_servers: str
+    settings: FetchSettings
+    staging: str
+    """Folder of this run's files."""
+    dedupe: str
+    """What repeats are known by, one of `dedupe.DEDUPE`."""
+    parting: Parting = field(default_factory=Parting)
+    decoding: BodyColumns | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
+                yield from self.write(Slice(queue, row["start_offset"], row["end_offset"]))
+
+    def write(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
+        """Fetch one slice and write it, a file per store date and part of it. Raises: what `read_slice` does, StoreFull,
+        StoreFailed, ConfigError: too many parts.
+        """
+        try:
+            files = self._written(wanted)
+        except OSError as fault:
+            raise disk_fault(fault, f"the messages {wanted} could not be written to {self.staging}") from fault
+        topic, broker, queue_id = wanted.queue
+        for (day, part), (file, ids) in sorted(files.items()):
+            row: dict[str, Any] = {
+                "topic": topic, "broker": broker, "queue_id": queue_id, "start_offset": wanted.start,
+                "end_offset": wanted.end, "date": date_of(day), "part": part, "staged": str(file.path), "rows": file.rows, "ids": ids, "corrupt": file.corrupt,
+            }  # fmt: skip
+            yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
+
+    def _written(self, wanted: Slice) -> dict[tuple[int, str], tuple[_DayFile, str]]:
+        """Per day and part the file, and the path of the file of its ids."""
+        files: dict[tuple[int, str], _DayFile] = {}
+        columns, fetched = None, with_views(SCHEMA)
+        schema = fetched
+        if self.decoding is not None:
+            fetched = SCHEMA
+            columns, schema = self.decoding.ready(), self.decoding.schema(SCHEMA)
+        with ThreadPoolExecutor(1, "metaq-archive") as helper, ThreadPoolExecutor(1, "metaq-archive-disk") as disk:
+            try:
+                for one in found_in(wanted, self.name_servers, self.settings, self.parting, fetched):
+                    if one.place not in files:
+                        files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema, helper, disk)
+                    batch = one.batch if columns is None else columns(one.batch)
+                    files[one.place].add(
+                        batch, self._ids(one.batch, one.store_ms, one.queue_offsets), ROW_GROUP_BYTES // len(files)
+                    )
+            finally:
+                for file in files.values():
+                    file.close()
+            done = {place: (file, str(file.save_ids()) if self.dedupe != OFF else "") for place, file in files.items()}
+            for file in files.values():
+                file.settle()
+        return done
+
+    def _ids(self, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any) -> Ids | None:
+        return None if self.dedupe == OFF else ids_by(self.dedupe, batch, store_ms, queue_offsets)
+
+    def _stage(self, wanted: Slice, day: int, number: int) -> Path:
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
+        folder = Path(self.staging)
+        folder.mkdir(parents=True, exist_ok=True)
+        # By attempt: a retried task must not write into a file that a dying one still holds.
+        return folder / f"{attempt}-{wanted.queue.queue_id}-{wanted.start}-{date_of(day)}-{number}.parquet"
+
+
+class Found(NamedTuple):
+    """Messages of one slice, stored on one day, of one part of it."""
+
+    place: tuple[int, str]
+    """Days since 1970, and the folder of the part."""
+    batch: pa.RecordBatch
+    store_ms: Any
+    queue_offsets: Any
+
+
+def found_in(
+    wanted: Slice, name_servers: str, settings: FetchSettings, parting: Parting, schema: pa.Schema = SCHEMA
+) -> Iterator[Found]:
+    """Fetch a slice. Raises: what `read_slice` does, ConfigError: it has too many parts.
+
+    Args: schema: of the batches, as `archived_batch` takes it.
+    """
+    client = client_of(name_servers, settings.retry_seconds, settings.read_from)
+    places: set[tuple[int, str]] = set()
+    slices = read_slice(client, wanted, settings)
+    for decoded in itertools.chain.from_iterable(with_prepared_offsets(found).pieces(COLUMNS) for found in slices):
+        batch = archived_batch(decoded, schema)
+        store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
+        for place, rows in parting.parts(batch, store_ms // _DAY_MS):
+            if place not in places:
+                parting.check(len(places), wanted)
+                places.add(place)
+            mine = batch if bool(rows.all()) else chosen(batch, pa.array(rows))
+            yield Found(place, mine, store_ms[rows], decoded.queue_offsets[rows])
+
+
+def ids_by(dedupe: str, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any) -> Ids:
+    """What messages are known again by. Args: batch: has the column that `dedupe` needs."""
+    if dedupe == KEY:
+        return key_ids_of(batch["keys"], store_ms, queue_offsets)
+    return ids_of(batch["message_id"], store_ms, queue_offsets)
+
+
+class _DayFile:
+    """The messages of one slice stored on one day, under way to a Parquet file.
+
+    A row group is encoded and written, and the whole file forced to the disk, in a thread of `helper`, while this one fetches
+    what comes next: neither waits for the other as long as both have something to do, and a task that runs alone uses two cores.
+    The disk has begun by then: what is written goes to it piece by piece, by the thread of `disk`.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, helper: Executor, disk: Executor) -> None:
+        self.path, self.rows, self.corrupt = path, 0, 0
+        self._helper, self._disk = helper, disk
+        self._under_way: Future[None] | None = None
+        self._forced: Future[None] | None = None
+        self._unforced = 0
+        self._ids: list[Ids] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
+        self._writer = parquet_writer(path, schema)
+
+    def add(self, batch: pa.RecordBatch, ids: Ids | None, most: int) -> None:
+        """Args: most: bytes that wait before they are written, as one row group: a pull brings little. As many may be under
+        way to the file at the same time.
+        """
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        self._waiting_rows += len(batch)
+        self.rows += len(batch)
+        if CORRUPT in batch.schema.names:
+            self.corrupt += len(batch) - batch.column(CORRUPT).null_count
+        if ids is not None:
+            self._ids.append(ids)
+        if self._waiting_bytes >= most or self._waiting_rows >= ROW_GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        waiting, self._waiting, self._waiting_bytes, self._waiting_rows = self._waiting, [], 0, 0
+        self.settle()
+        if waiting:
+            self._under_way = self._helper.submit(self._write_group, pa.Table.from_batches(waiting))
+
+    def _write_group(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._unforced += table.nbytes
+        if self._unforced >= _FORCED_BYTES and (self._forced is None or self._forced.done()):
+            self._see_forced()
+            self._unforced, self._forced = 0, self._disk.submit(sync_file, self.path)
+
+    def _see_forced(self) -> None:
+        """Raises OSError: of what the disk did not take it tells once, and the next who asks hears that all is well."""
+        if self._forced is not None:
+            self._forced.result()
+
+    def _force(self) -> None:
+        self._see_forced()
+        sync_file(self.path)
+
+    def settle(self) -> None:
+        """Wait for what is under way: behind `close` that is the whole file, safe from a power cut. Raises OSError."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def close(self) -> None:
+        """Also of what a fault has cut short: its file is rubbish then, and closed all the same. Raises OSError."""
+        try:
+            self._write()
+            self.settle()
+        finally:
+            self._writer.close()
+        self._under_way = self._helper.submit(self._force)
+
+    def save_ids(self) -> Path:
+        """Here, side by side, and not by the driver, for which all wait. Safe from a power cut where they are to stay."""
+        path, ids = self.path.with_suffix(".ids"), Ids.join(self._ids)
+        ids.in_order().save(path)
+        if len(ids) >= KEPT_LEAST:
+            sync_file(path)
+        return path
+
+
+def date_of(day: int) -> str:
+    """YYYY-MM-DD of a number of days since 1970. A broker's clock may be wild; the folder's name may not."""
+    return str(_EPOCH + dt.timedelta(days=min(max(day, -700_000), 2_900_000)))

@@ -1,0 +1,83 @@
+"""A topic as one table: what is archived, and what has come since."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as sql
+
+from metaq.archive.decoding import CORRUPT, DECODED, Decoding, newest_decoding, without
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.replacements import place, view
+from metaq.client.arrow import records as arrow
+from metaq.errors import ConfigError
+from metaq.model import offsets
+from metaq.model.offsets import Positions
+from metaq.pipelines.archive.decoding import BodyColumns
+from metaq.pipelines.archive.hadoop.folder import HadoopFolder
+from metaq.pipelines.checkpoints import spark_path
+from metaq.pipelines.uris import is_uri, plain_path
+from metaq.spark import interpreter
+from metaq.spark.engine.hadoop import HadoopFiles
+from metaq.spark.engine.session import session
+
+
+def table(
+    topic: str,
+    *,
+    archive: str | Path,
+    name_servers: str | None = None,
+    spark: Any = None,
+    fail_on_data_loss: bool = True,
+) -> Any:
+    """A DataFrame of all messages of a topic, in the lean columns: the archive's files, then the live tail.
+
+    Where the archive decodes bodies, `decoded` and `_corrupt` are columns of both, and `body` of neither if it is not kept.
+
+    The manifests are read first, and the tail begins at the offsets that they end with, so that a batch which the
+    archive publishes meanwhile is in one of the two parts and never in both. Repeated sends in the tail are not looked
+    for: that is done when it is archived.
+
+    Args:
+        archive: the folder that `archive` writes, or its URI. name_servers: of the cluster; None for the archived part alone.
+        spark: the session, by default `metaq.spark.session()`.
+        fail_on_data_loss: a query fails with `MessagesLost`, which says how many of which queue, where messages left the
+            brokers before they were archived; False: it logs them and goes on behind them.
+
+    Raises: ConfigError: nothing is archived of the topic, and no cluster is named.
+    """
+    spark = spark or session()
+    files, end, decoding = _archived(spark, str(archive), topic)
+    bodies = None if decoding is None else BodyColumns.of(decoding)
+    columns = without(arrow.LEAN, decoding) + (() if bodies is None else (DECODED, CORRUPT))
+    parts = []
+    if files:
+        # By their own columns the first file would say for all, and bodies may have got more fields since.
+        reader = spark.read if bodies is None else spark.read.schema(bodies.spark_columns(arrow.LEAN[1:]))
+        parts.append(reader.parquet(*files).withColumn("topic", sql.lit(topic)).select(*columns))
+    if name_servers is not None:
+        interpreter.check(interpreter.running_context())
+        tail = spark.read.format("metaq").option("nameServers", name_servers).option("subscribe", topic)
+        tail = tail.option("failOnDataLoss", str(fail_on_data_loss).lower())
+        mine = {queue: offset for queue, offset in end.items() if queue.topic == topic}
+        if mine:
+            tail = tail.option("startingOffsets", offsets.to_text(mine))
+        live = tail.load()
+        parts.append(live if bodies is None else bodies.expanded(live).select(*columns))
+    if not parts:
+        raise ConfigError(f"{archive} holds nothing of topic {topic}; give name_servers to read the live topic")
+    return functools.reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _archived(spark: Any, archive: str, topic: str) -> tuple[list[str], Positions, Decoding | None]:
+    """The files of a topic, as Spark reads them, how far the archive has come, and what its bodies became."""
+    if is_uri(archive):
+        remote = HadoopFolder(HadoopFiles(spark, archive))
+        seen = view(remote)
+        return list(remote.places([file for file in seen.files if file.topic == topic]).values()), seen.end, None
+    folder = ArchiveFolder(plain_path(archive))
+    seen = view(folder)
+    files = [spark_path(place(folder, seen, file)) for file in seen.files if file.topic == topic]
+    return files, seen.end, newest_decoding(folder)

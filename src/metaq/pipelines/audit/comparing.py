@@ -1,0 +1,224 @@
+"""Holds what was sent against what was consumed: plain joins and aggregations, which Spark spreads over a cluster.
+
+    sent         id, topic, key, lane, place, time_ms, certain, timed, copy      a row per stored copy or record of a send
+    deliveries   group, id, time_ms, success, ended                              a row per delivery
+    progress     group, lane, committed                                          how far each group is in each queue
+
+`lane` and `place` say where a copy is stored: places of one lane are in the order of storing; null where that is not known.
+`certain`: that it was sent, and for every group to have by now. `timed`: whether `time_ms` is when it could be consumed.
+`copy` tells two stored copies of one message apart.
+
+Nothing here reads a clock, a topic or an option: a function of its arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+
+from metaq.pipelines.audit.options import KEY, OFF, Span
+
+SENT_DDL = (
+    "id string, topic string, key string, lane string, place bigint, time_ms bigint, certain boolean, timed boolean, "
+    "copy string"
+)
+DELIVERIES_DDL = "`group` string, id string, time_ms bigint, success boolean, ended boolean"
+PROGRESS_DDL = "`group` string, lane string, committed bigint"
+PAIRS_DDL = "`group` string, topic string"
+
+MISSING, REPEATED, OUT_OF_ORDER, LATE, STRAY = KINDS = ("missing", "repeated", "out_of_order", "late", "stray")
+PERCENTILES = (0.5, 0.95, 0.99)
+_EXACTLY = 10_000
+"""How fine percentiles are: exact for so many different values, else off by a ten-thousandth of the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What counts as what."""
+
+    span: Span
+    late_ms: int
+    order: str
+    """One of `key`, `queue`, `off`."""
+
+
+def once(sent: Any) -> Any:
+    """A row per message: its first copy, and of how many copies it is one."""
+    first = sql.min(sql.struct("time_ms", "place", "lane", "topic", "key", "timed"))
+    grouped = sent.groupBy("id").agg(
+        first.alias("first"), sql.count_distinct("copy").alias("copies"), sql.max("certain").alias("certain")
+    )
+    return grouped.select("id", "first.*", "copies", "certain")
+
+
+def judged(messages: Any, span: Span) -> Any:
+    """Those that were sent within the audited time."""
+    within = sql.col("time_ms") < span.until_ms
+    return messages.where(within if span.since_ms is None else within & (sql.col("time_ms") >= span.since_ms))
+
+
+def consumed(deliveries: Any, deadline_ms: int) -> Any:
+    """A row per group and message: what became of its deliveries."""
+    well = sql.col("success") & sql.col("ended")
+    in_time = well & (sql.col("time_ms") <= deadline_ms)
+    return deliveries.groupBy("group", "id").agg(
+        sql.count("*").alias("deliveries"),
+        sql.count_if(in_time).alias("successes"),
+        sql.min(sql.when(in_time, sql.col("time_ms"))).alias("first_ms"),
+        sql.count_if(well & ~in_time).alias("after"),
+        sql.count_if(sql.col("ended") & ~sql.col("success")).alias("failures"),
+        sql.count_if(~sql.col("ended")).alias("open"),
+    )
+
+
+def pairs_seen(messages: Any, got: Any) -> Any:
+    """Which group has consumed of which topic."""
+    return got.join(messages.select("id", "topic"), "id").select("group", "topic").distinct()
+
+
+def verdicts(messages: Any, got: Any, pairs: Any, progress: Any, rules: Rules) -> Any:
+    """A row per group and message that it was to consume. Args: messages: judged ones. progress: may be without rows."""
+    joined = (
+        messages.join(sql.broadcast(pairs), "topic")
+        .join(got, ["group", "id"], "left")
+        .join(sql.broadcast(progress), ["group", "lane"], "left")
+        .fillna(0, ["deliveries", "successes", "after", "failures", "open"])
+    )
+    return _judged(_ordered(joined, rules.order), rules)
+
+
+def verdicts_by_progress(messages: Any, pairs: Any, progress: Any, rules: Rules) -> Any:
+    """The same where nothing but a group's offsets tells of it: what they have passed by counts as consumed, at an unknown time."""
+    nothing = {"deliveries": 0, "successes": 0, "after": 0, "failures": 0, "open": 0}
+    joined = messages.join(sql.broadcast(pairs), "topic").join(sql.broadcast(progress), ["group", "lane"], "left")
+    for name, value in nothing.items():
+        joined = joined.withColumn(name, sql.lit(value).cast("bigint"))
+    passed = sql.coalesce(sql.col("place") < sql.col("committed"), sql.lit(False))
+    joined = joined.withColumn("successes", passed.cast("bigint")).withColumn("first_ms", sql.lit(None).cast("bigint"))
+    return _judged(joined.withColumn(OUT_OF_ORDER, sql.lit(False)), rules)
+
+
+def strays(deliveries: Any, known: Any) -> Any:
+    """What was consumed in time and is not among the ids of `known`. Args: deliveries: what `consumed` gave."""
+    return deliveries.where("successes > 0").join(known.select("id").distinct(), "id", "left_anti")
+
+
+def _ordered(joined: Any, order: str) -> Any:
+    """Adds whether a message was consumed after one that was stored behind it.
+
+    Within a lane places tell what is behind what, between lanes the times of storing, where they differ.
+    """
+    if order == OFF:
+        return joined.withColumn(OUT_OF_ORDER, sql.lit(False))
+    lane = ["group", "topic", "lane"]
+    if order == KEY:
+        # A message without a key is alone: not one partition with all that have none.
+        alone = sql.when(sql.col("key") == "", sql.concat(sql.lit("i"), "id")).otherwise(
+            sql.concat(sql.lit("k"), "key")
+        )
+        joined = joined.withColumn("_of", alone)
+        lane.append("_of")
+    behind = (
+        Window.partitionBy(*lane).orderBy(-sql.col("place")).rowsBetween(Window.unboundedPreceding, -1)
+    )  # Of one lane.
+    placed = sql.col("place").isNotNull() & sql.col("lane").isNotNull()
+    sooner = sql.when(placed, sql.min(sql.when(placed, sql.col("first_ms"))).over(behind))
+    if order == KEY:
+        later = (
+            Window.partitionBy("group", "topic", "_of")
+            .orderBy(-sql.col("time_ms"))
+            .rangeBetween(Window.unboundedPreceding, -1)
+        )
+        sooner = sql.least(sooner, sql.min("first_ms").over(later))
+    found = joined.withColumn(OUT_OF_ORDER, sql.coalesce(sql.col("first_ms") > sooner, sql.lit(False)))
+    return found.drop("_of")
+
+
+def _judged(joined: Any, rules: Rules) -> Any:
+    got = sql.col("successes") > 0
+    latency = sql.when(sql.col("timed"), sql.col("first_ms") - sql.col("time_ms"))
+    return (
+        joined.withColumn("latency_ms", latency)
+        .withColumn("got", got)
+        .withColumn(MISSING, ~got & sql.col("certain"))
+        .withColumn("unjudged", ~got & ~sql.col("certain"))
+        .withColumn(REPEATED, sql.col("successes") > 1)
+        .withColumn(LATE, sql.coalesce(sql.col("latency_ms") > rules.late_ms, sql.lit(False)))
+        .withColumn("why", _why())
+    )
+
+
+def _why() -> Any:
+    """What is known of a message that is missing."""
+    return (
+        sql.when(sql.col("successes") > 0, sql.lit(None))
+        .when(sql.col("after") > 0, sql.lit("consumed after the grace"))
+        .when(sql.col("failures") > 0, sql.concat(sql.lit("failed "), sql.col("failures"), sql.lit(" times")))
+        .when(sql.col("open") > 0, sql.lit("its handling has not ended"))
+        .when(sql.col("place") >= sql.col("committed"), sql.lit("not reached by the group"))
+        .when(sql.col("place") < sql.col("committed"), sql.lit("passed by, no delivery is recorded"))
+        .otherwise(sql.lit("no delivery is recorded"))
+    )
+
+
+# ------------------------------------------------------------------ what it comes to
+
+
+def _counts() -> list[Any]:
+    flags = [sql.count_if(name).alias(name) for name in (MISSING, REPEATED, OUT_OF_ORDER, LATE, "unjudged")]
+    wanted = sql.array(*(sql.lit(one) for one in PERCENTILES))
+    return [
+        sql.count("*").alias("sent"),
+        sql.count_if("got").alias("consumed"),
+        *flags,
+        sql.sum(sql.greatest(sql.col("successes") - 1, sql.lit(0))).alias("extra"),
+        sql.count_if(sql.col(REPEATED) & (sql.col("copies") > 1)).alias("stored_twice"),
+        sql.percentile_approx("latency_ms", wanted, _EXACTLY).alias("percentiles"),
+        sql.max("latency_ms").alias("latency_max"),
+    ]
+
+
+def _spread(frame: Any) -> Any:
+    for number, name in enumerate(("p50", "p95", "p99")):
+        frame = frame.withColumn(f"latency_{name}", sql.col("percentiles")[number])
+    return frame.drop("percentiles")
+
+
+def totals(verdict: Any) -> Any:
+    """A row per group, whose topic is null, and per group and topic: percentiles of topics cannot be added up."""
+    return _spread(verdict.rollup("group", "topic").agg(*_counts())).where("`group` is not null")
+
+
+def windows(verdict: Any, window_ms: int) -> Any:
+    """A row per group and window of the time of sending; `window_ms` begins it."""
+    start = sql.col("time_ms") - sql.pmod(sql.col("time_ms"), sql.lit(window_ms))
+    return _spread(verdict.withColumn("window_ms", start).groupBy("group", "window_ms").agg(*_counts()))
+
+
+def keys(verdict: Any) -> Any:
+    """A row per group, topic and key that something is wrong with."""
+    counted = _spread(verdict.where("key != ''").groupBy("group", "topic", "key").agg(*_counts()))
+    wrong = sql.col(MISSING) + sql.col(REPEATED) + sql.col(OUT_OF_ORDER) + sql.col(LATE)
+    return counted.withColumn("findings", wrong).where("findings > 0")
+
+
+def findings(verdict: Any, stray: Any) -> Any:
+    """A row per finding: group, kind, and all that is known of the message."""
+    marks = [sql.when(sql.col(name), sql.lit(name)) for name in (MISSING, REPEATED, OUT_OF_ORDER, LATE)]
+    kinds = sql.array_compact(sql.array(*marks))
+    time = {"sent_time": "time_ms", "consumed_time": "first_ms"}
+    columns = [
+        "group", "kind", "topic", "key", "id", "lane", "place",
+        *(sql.timestamp_millis(old).alias(new) for new, old in time.items()),
+        "latency_ms", "copies", "deliveries", "successes", "failures", "why",
+    ]  # fmt: skip
+    wrong = verdict.where(f"{MISSING} or {REPEATED} or {OUT_OF_ORDER} or {LATE}")
+    told = wrong.withColumn("kind", sql.explode(kinds)).select(*columns)
+    alone = stray.select(
+        "group", sql.lit(STRAY).alias("kind"), "id", sql.timestamp_millis("first_ms").alias("consumed_time"),
+        "deliveries", "successes", "failures",
+    )  # fmt: skip
+    return told.unionByName(alone, allowMissingColumns=True)

@@ -1,0 +1,266 @@
+"""Both sides of an audit as frames of plain rows (`comparing` says which): read from topics, traces and ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import functions as sql
+
+from metaq.clock import SYSTEM
+from metaq.model.queue import MessageQueue
+from metaq.model.topics.system import TOOLS_GROUP
+from metaq.pipelines.audit import records
+from metaq.pipelines.audit.comparing import DELIVERIES_DDL
+from metaq.pipelines.audit.options import KEY, LEDGER, TOPIC, TRACE, AuditOptions, Span
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.source.fetch import GROUP
+
+SLACK_MS = 60_000
+"""A record of what was done is stored later than it was done, by so much at most; clocks differ by less."""
+_KEYS = "array_join(keys, ' ')"
+_SENT = ("id", "topic", "key", "tag", "lane", "place", "time_ms", "certain", "timed", "copy")
+
+
+@dataclass
+class Evidence:
+    """What was read. `release` when it is no longer wanted."""
+
+    sent: Any
+    """Rows of sends, those before and behind the audited time too. With the column `tag`."""
+    known: Any
+    """Frame of ids of which somebody tells that they were sent."""
+    deliveries: Any
+    unreadable: int = 0
+    """Records that cannot be read."""
+    _kept: list[Any] = field(default_factory=list)
+
+    def release(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+
+
+def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
+    """Read what the options name. Raises: what reading a topic does, here or when the frames are used."""
+    kept: list[Any] = []
+    trace, unreadable = None, 0
+    if TRACE in (options.sent, options.consumed):
+        trace = _trace(spark, options, span).persist()
+        kept.append(trace)
+        lost = trace.where(sql.col("what") == records.UNREADABLE).agg(sql.sum("place")).first()[0]
+        unreadable += lost or 0
+    if options.sent == TOPIC:
+        sent = _stored(spark, options, span)
+    elif options.sent == TRACE:
+        sent = _sends(trace).where(sql.col("topic").isin(options.topics_named))
+    else:
+        sent, bad = _sent_ledger(spark, options, span)
+        unreadable += bad
+    if options.consumed == TRACE:
+        deliveries = _deliveries(trace)
+    elif options.consumed == LEDGER:
+        deliveries, bad = _consumed_ledger(spark, options, span)
+        unreadable += bad
+    else:
+        deliveries = spark.createDataFrame([], DELIVERIES_DDL)
+    named = list(dict.fromkeys(one.group for one in options.expected))
+    # Who only looks is expected to consume nothing, unless it is named.
+    chosen = sql.col("group").isin(named) if named else sql.col("group") != TOOLS_GROUP
+    deliveries = deliveries.where(chosen)
+    if options.match == KEY:
+        sent = sent.withColumn("id", sql.col("key"))
+        deliveries = deliveries.withColumn("id", sql.col("key"))
+    sent = sent.persist()  # Or every look at it would read the topics again.
+    kept.append(sent)
+    known = sent.select("id")
+    if trace is not None:  # Of any topic: a group's deliveries do not tell theirs.
+        known = known.union(_sends(trace).select("key" if options.match == KEY else "id"))
+    deliveries = deliveries.where("id != ''").select("group", "id", "time_ms", "success", "ended")
+    return Evidence(sent, known, deliveries, unreadable, kept)
+
+
+# ------------------------------------------------------------------ topics
+
+
+def _read(spark: Any, options: AuditOptions, topics: Sequence[str], columns: str, since: int | None, until: int) -> Any:
+    """The messages of topics that were stored in a time."""
+    reader = spark.read.format("metaq").options(
+        nameServers=options.servers,
+        subscribe=",".join(topics),
+        columns=columns,
+        minPartitions=str(spark.sparkContext.defaultParallelism),
+    )
+    if since is not None:
+        reader = reader.option("startingTimestamp", str(max(0, since)))
+    if until < SYSTEM.now_ms():
+        reader = reader.option("endingTimestamp", str(max(1, until, (since or 0) + 1)))
+    return reader.load()
+
+
+def _from(options: AuditOptions, span: Span) -> int | None:
+    return None if span.since_ms is None else span.since_ms - round(options.look_back_seconds * 1000)
+
+
+def _stored(spark: Any, options: AuditOptions, span: Span) -> Any:
+    columns = "topic,broker,queue_id,queue_offset,message_id,keys,tag,store_time"
+    stored = _read(spark, options, options.topics_named, columns, _from(options, span), span.deadline_ms + SLACK_MS)
+    # As a MessageQueue is written.
+    lane = sql.concat(sql.col("topic"), sql.lit("@"), sql.col("broker"), sql.lit(":"), sql.col("queue_id"))
+    return stored.select(
+        sql.col("message_id").alias("id"),
+        "topic",
+        sql.coalesce(sql.expr(_KEYS), sql.lit("")).alias("key"),
+        sql.coalesce("tag", sql.lit("")).alias("tag"),
+        lane.alias("lane"),
+        sql.col("queue_offset").alias("place"),
+        sql.unix_millis("store_time").alias("time_ms"),
+        sql.lit(True).alias("certain"),
+        sql.lit(True).alias("timed"),
+        sql.concat(lane, sql.lit(":"), sql.col("queue_offset")).alias("copy"),
+    )
+
+
+# ------------------------------------------------------------------ traces
+
+
+def _trace(spark: Any, options: AuditOptions, span: Span) -> Any:
+    since = _from(options, span)
+    told = _read(
+        spark, options, [options.trace_topic], "body",
+        None if since is None else since - SLACK_MS, span.deadline_ms + SLACK_MS,
+    )  # fmt: skip
+    return told.mapInArrow(records.rows_of, records.DDL)
+
+
+def _sends(trace: Any) -> Any:
+    """Of sends; a half message was sent if it was committed. Of delayed messages no trace tells when they are due."""
+    committed = trace.where((sql.col("what") == records.SETTLED) & sql.col("success")).select("id").distinct()
+    pubs = trace.where(sql.col("what") == records.SENT).join(committed.withColumn("_done", sql.lit(True)), "id", "left")
+    certain = sql.col("success") & ~sql.col("delayed") & (~sql.col("half") | sql.coalesce("_done", sql.lit(False)))
+    return (
+        pubs.withColumn("certain", certain)
+        .withColumn("timed", ~sql.col("delayed") & ~sql.col("half"))
+        .withColumn("key", sql.coalesce("key", sql.lit("")))
+        .select(*_SENT)
+    )
+
+
+def _deliveries(trace: Any) -> Any:
+    """The two records of a delivery as one row; told twice, it is one all the same."""
+    began, ended = sql.col("what") == records.BEGUN, sql.col("what") == records.ENDED
+    time = sql.when(sql.col("time_ms") > 0, sql.col("time_ms"))
+    grouped = (
+        trace.where(began | ended)
+        .groupBy("request", "id")
+        .agg(
+            sql.max("group").alias("group"),  # An old client's end has none.
+            sql.max(sql.coalesce("key", sql.lit(""))).alias("key"),
+            sql.min(sql.when(began, time)).alias("began_ms"),
+            sql.max(sql.when(ended, time)).alias("ended_ms"),
+            sql.coalesce(sql.bool_or(sql.when(ended, sql.col("success"))), sql.lit(False)).alias("success"),
+            sql.bool_or(ended).alias("ended"),
+        )
+    )
+    return grouped.where("`group` != ''").withColumn(
+        "time_ms", sql.coalesce("ended_ms", "began_ms", sql.lit(0).cast("bigint"))
+    )
+
+
+# ------------------------------------------------------------------ ledgers
+
+
+def _ledger(spark: Any, options: AuditOptions, span: Span, topic: str, since: int | None) -> Any:
+    """A ledger's entries; a record that was stored twice is one. `read`: whether it could be read."""
+    entry = "id string, key string, topic string, `group` string, time string, success boolean"
+    told = _read(spark, options, [topic], "message_id,body,store_time", since, span.deadline_ms + SLACK_MS)
+    told = told.dropDuplicates(["message_id"]).withColumn("e", sql.from_json(sql.col("body").cast("string"), entry))
+    time = sql.trim("e.time")
+    told_ms = sql.when(time.rlike(r"^\d+$"), time.try_cast("bigint")).otherwise(
+        sql.unix_millis(sql.try_to_timestamp(time))
+    )
+    stored_ms = sql.unix_millis("store_time")
+    return told.select(
+        sql.coalesce(sql.col("e.id"), sql.lit("")).alias("id"),
+        sql.coalesce(sql.col("e.key"), sql.lit("")).alias("key"),
+        sql.coalesce(sql.col("e.topic"), sql.lit("")).alias("topic"),
+        sql.coalesce(sql.col("e.group"), sql.lit("")).alias("group"),
+        sql.when(sql.col("e.time").isNull(), stored_ms).otherwise(told_ms).alias("time_ms"),
+        sql.coalesce(sql.col("e.success"), sql.lit(True)).alias("success"),
+        sql.col("message_id").alias("copy"),
+    )
+
+
+def _readable(options: AuditOptions) -> Any:
+    return (sql.col("key" if options.match == KEY else "id") != "") & sql.col("time_ms").isNotNull()
+
+
+def _sent_ledger(spark: Any, options: AuditOptions, span: Span) -> tuple[Any, int]:
+    told = _ledger(spark, options, span, options.sent_ledger, _from(options, span))
+    bad = told.where(~_readable(options)).count()
+    if options.topics_named:
+        told = told.where(sql.col("topic").isin(options.topics_named))
+    sent = (
+        told.where(_readable(options))
+        .withColumn("tag", sql.lit(""))
+        .withColumn("lane", sql.lit(None).cast("string"))
+        .withColumn("place", sql.lit(None).cast("bigint"))
+        .withColumn("certain", sql.col("success"))
+        .withColumn("timed", sql.lit(True))
+    )
+    return sent.select(*_SENT), bad
+
+
+def _consumed_ledger(spark: Any, options: AuditOptions, span: Span) -> tuple[Any, int]:
+    since = None if span.since_ms is None else span.since_ms - SLACK_MS
+    told = _ledger(spark, options, span, options.consumed_ledger, since)
+    named = {one.group for one in options.expected}
+    if len(named) == 1:  # Then it need not say whose it is.
+        told = told.withColumn("group", sql.when(sql.col("group") == "", sql.lit(*named)).otherwise(sql.col("group")))
+    fine = _readable(options) & (sql.col("group") != "")
+    return told.where(fine).withColumn("ended", sql.lit(True)), told.where(~fine).count()
+
+
+# ------------------------------------------------------------------ what servers tell
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What brokers tell of the audited topics."""
+
+    stored: int | None
+    """Messages stored in the audited time; None: not asked."""
+    progress: list[tuple[str, str, int]]
+    """Rows of `comparing.PROGRESS_DDL`."""
+    newest_ms: int | None = None
+    """When the newest message of the audited topics was stored, by its broker; None: not asked."""
+
+
+def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> Told:
+    """How much was stored (where sends are known by their traces), and how far groups are (where places are known)."""
+    client = ClusterClient(options.servers, 30.0)
+    try:
+        stored, progress, newest = None, [], None
+        if options.sent == TRACE:
+            queues = client.queues(options.topics_named)
+            first = client.starts(queues) if span.since_ms is None else client.at(queues, span.since_ms, GROUP)
+            last = client.at(queues, span.until_ms, GROUP)
+            stored = sum(max(0, last[queue] - first[queue]) for queue in queues)
+            newest = _newest_ms(client, queues)
+        if options.sent == TOPIC:
+            queues = client.queues(options.topics_named)
+            progress = [
+                (group, str(queue), offset)
+                for group in groups
+                for queue, offset in client.progress(group, queues).items()
+                if offset is not None
+            ]
+            newest = _newest_ms(client, queues)
+    finally:
+        client.close()
+    return Told(stored, progress, newest)
+
+
+def _newest_ms(client: ClusterClient, queues: Sequence[MessageQueue]) -> int | None:
+    last = {queue: end - 1 for queue, end in client.ends(queues).items() if end}
+    return max((ms for ms in client.store_times(last).values() if ms is not None), default=None)

@@ -1,0 +1,91 @@
+"""An audit as lines for a terminal."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from metaq.pipelines.audit.figures import Figures, GroupFigures, messages
+from metaq.pipelines.audit.options import OFF, PROGRESS
+
+_HEAD = (
+    "group",
+    "by",
+    "sent",
+    "consumed",
+    "missing",
+    "repeated",
+    "out of order",
+    "late",
+    "stray",
+    "median",
+    "99 %",
+    "latest",
+)
+UNKNOWN = "–"
+"""Where nothing tells of it."""
+
+
+def table(found: Figures) -> str:
+    """Title, a line per group, notes, and whether it is clean."""
+    lines = [title(found)]
+    if found.groups:
+        lines += ["", *_aligned([_HEAD, *(cells(one, found.order) for one in found.groups)])]
+    lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
+    lines += ["", *(f"NOT CLEAN: {breach}" for breach in found.breaches)] if found.breaches else ["", "clean"]
+    return "\n".join(map(printable, lines))
+
+
+def printable(text: str) -> str:
+    """Without what would steer a terminal: names in a ledger are whatever an application wrote."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+
+
+def title(found: Figures) -> str:
+    """What was audited, in a sentence."""
+    since = "the beginning" if found.since_ms is None else when(found.since_ms)
+    topics = f" to {', '.join(found.topics)}" if found.topics else ""
+    return f"{messages(found.sent)} sent{topics} from {since} until {when(found.until_ms)}"
+
+
+def cells(one: GroupFigures, order: str) -> tuple[str, ...]:
+    """A group's line. What its evidence cannot tell, or was not looked at, is a dash."""
+    counts, blind = one.counts, one.evidence == PROGRESS
+    seen = (counts.repeated, None if order == OFF else counts.out_of_order, counts.late, one.stray)
+    return (
+        one.group, one.evidence, f"{counts.sent:,}", f"{counts.consumed:,}", f"{counts.missing:,}",
+        *(UNKNOWN if blind or count is None else f"{count:,}" for count in seen),
+        span(counts.latency_p50), span(counts.latency_p99), span(counts.latency_max),
+    )  # fmt: skip
+
+
+def when(ms: int) -> str:
+    """2026-03-01 08:00:00 UTC."""
+    return f"{dt.datetime.fromtimestamp(ms / 1000, dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span(ms: int | None) -> str:
+    """A time span: `12 ms`, `3.2 s`, `5 min`, `2.5 h`; a dash for None."""
+    if ms is None:
+        return UNKNOWN
+    for limit, unit, size in ((1000, "ms", 1), (100_000, "s", 1000), (6_000_000, "min", 60_000)):
+        if abs(ms) < limit:
+            return f"{_plain(ms / size)} {unit}"
+    return f"{_plain(ms / 3_600_000)} h"
+
+
+def _plain(number: float) -> str:
+    """With one digit behind the point, if that is none."""
+    return f"{number:,.1f}".removesuffix(".0")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Texts to the left, all from the third column on to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,142 @@
+"""The ready-made pipelines: what each is for, what it is told, and where it is. Loads neither Spark nor any of them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from metaq.errors import ConfigError
+from metaq.option_table import nearest
+from metaq.pipelines.archive.options import ArchiveOptions
+from metaq.pipelines.audit.options import AuditOptions
+from metaq.pipelines.changes.options import ChangesOptions
+from metaq.pipelines.compact.options import CompactOptions
+from metaq.pipelines.metrics.options import MetricsOptions
+from metaq.pipelines.mirror.options import MirrorOptions
+from metaq.pipelines.options import PipelineOptions
+from metaq.pipelines.redrive.options import RedriveOptions
+from metaq.pipelines.uris import is_uri, plain_path
+
+if TYPE_CHECKING:
+    from metaq.pipelines.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One kind of pipeline."""
+
+    name: str
+    summary: str
+    """A sentence, for lists."""
+    options: type[PipelineOptions]
+    home: str | Callable[[Any, Any, Run], Any]
+    """The module, in this package, that has `start`; of a pipeline of the user's own, that function."""
+    prepare: Callable[[Any], None] | None = None
+    """Makes ready what needs no Spark, with the folder's lease: what is wrong there is said seconds earlier."""
+    needs_spark: bool = True
+    """False: `start` is given None for a session, and none is made."""
+
+    def start(self, spark: Any, options: PipelineOptions, run: Run) -> Any:
+        """Begin the work. The run has the pipeline's folder to itself.
+
+        Returns: a StreamingQuery, or, where the work is done when this returns, an `Outcome`.
+        Raises: MetaqError: it cannot be done; ModuleNotFoundError: an extra is not installed.
+        """
+        if callable(self.home):
+            return self.home(spark, options, run)
+        return importlib.import_module(f"metaq.pipelines.{self.home}").start(spark, options, run)
+
+
+def _prepare_archive(options: ArchiveOptions) -> None:
+    from metaq.archive.folder import ArchiveFolder
+    from metaq.pipelines.compact.tabling import tables_of
+
+    if is_uri(options.output):
+        return  # Spark has to be asked.
+    folder = ArchiveFolder(plain_path(options.output), options.staging)
+    folder.prepare()
+    tables_of(folder, options.table_format, options.grace_seconds)
+
+
+def _prepare_changes(options: ChangesOptions) -> None:
+    if options.target:
+        from metaq.pipelines.changes.dialect import address_of
+        from metaq.pipelines.changes.drivers import try_to_reach
+
+        try_to_reach(address_of(options.target, options.password_env, os.environ))
+
+
+def _prepare_redrive(options: RedriveOptions) -> None:
+    from metaq.pipelines.redrive.topics import check_source
+
+    check_source(options)
+
+
+def _prepare_metrics(options: MetricsOptions) -> None:
+    from metaq.pipelines.metrics.folder import check_place
+
+    check_place(options.place, options.window_ms)
+
+
+PIPELINES: dict[str, Pipeline] = {
+    one.name: one
+    for one in (
+        Pipeline(
+            "archive",
+            "Topics to Parquet files, every message once, by topic and day.",
+            ArchiveOptions,
+            "archive.service",
+            _prepare_archive,
+        ),
+        Pipeline(
+            "audit",
+            "What was sent against what each group consumed: missing, repeated, late, out of order.",
+            AuditOptions,
+            "audit.job",
+        ),
+        Pipeline(
+            "changes",
+            "Row changes, as Canal and Debezium write them, to the latest state of their tables.",
+            ChangesOptions,
+            "changes.service",
+            _prepare_changes,
+        ),
+        Pipeline(
+            "compact",
+            "Merges the small files of an archive, and removes dates whose time is over.",
+            CompactOptions,
+            "compact.service",
+            needs_spark=False,
+        ),
+        Pipeline(
+            "redrive",
+            "Dead letters, chosen by SQL, back to their topics or to another, each once.",
+            RedriveOptions,
+            "redrive.job",
+            _prepare_redrive,
+        ),
+        Pipeline(
+            "metrics",
+            "Rates, bytes, latencies and lag of topics, groups and brokers, by window; alerts by rules.",
+            MetricsOptions,
+            "metrics.service",
+            _prepare_metrics,
+        ),
+        Pipeline(
+            "mirror",
+            "Topics of one cluster, RocketMQ's or ours, into another, with their order and the progress of groups.",
+            MirrorOptions,
+            "mirror.service",
+        ),
+    )
+}
+
+
+def pipeline(name: str) -> Pipeline:
+    """The pipeline of a name. Raises ConfigError: there is none; the nearest is proposed."""
+    if name not in PIPELINES:
+        raise ConfigError(f"there is no pipeline {name}{nearest(name, PIPELINES)}; there are {', '.join(PIPELINES)}")
+    return PIPELINES[name]

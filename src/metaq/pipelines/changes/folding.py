@@ -1,0 +1,151 @@
+"""What many changes of a key come to, and which of them must not be applied. No I/O.
+
+Changes come in their order. Of each key the last state counts, so a batch writes every key once however often it changed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from metaq.pipelines.changes.change import (
+    DELETE,
+    GAP,
+    INSERT,
+    STEP_BACK,
+    Change,
+    Place,
+    Problem,
+    Sequence_,
+)
+
+KEY, TABLE, QUEUE, NONE = "key", "table", "queue", "none"
+SCOPES = (KEY, TABLE, QUEUE, NONE)
+"""Among what sequences grow: the changes of a key, those of a table in one queue, all of a queue. Or they are not looked at."""
+
+
+class Verdict(enum.Enum):
+    """What a change's sequence says about it, beside the last one that was applied."""
+
+    NEXT = "it follows"
+    REPEAT = "it was applied before"
+    GAP = "it follows, and something before it is missing"
+    STEP_BACK = "a later one was applied before"
+
+
+def judge(last: Sequence_ | None, found: Sequence_, *, dense: bool, distinct: bool) -> Verdict:
+    """Args: dense: each is one more than the one before. distinct: no two are the same, so that an equal one is a repeat."""
+    if last is None:
+        return Verdict.NEXT
+    if found < last:
+        return Verdict.STEP_BACK
+    if found == last:
+        return Verdict.REPEAT if distinct or dense else Verdict.NEXT
+    return Verdict.GAP if dense and found != (*last[:-1], last[-1] + 1) else Verdict.NEXT
+
+
+class Put(enum.Enum):
+    """What is left to do with a key."""
+
+    ROW = "it has this row, and nothing of an earlier one"
+    COLUMNS = "these columns have these values, the others stay"
+    NOTHING = "it is deleted"
+
+
+@dataclass(slots=True)
+class Final:
+    """What the changes of a key come to."""
+
+    put: Put
+    key: Mapping[str, Any]
+    row: dict[str, Any]
+    sequence: Sequence_ | None
+
+    def follow(self, change: Change) -> None:
+        """Apply one more."""
+        if change.op == DELETE:
+            self.put, self.row = Put.NOTHING, {}
+        elif change.op == INSERT or self.put is Put.NOTHING:
+            self.put, self.row = Put.ROW, dict(change.row)
+        else:
+            self.row = {**self.row, **change.row}
+        self.sequence = change.sequence
+
+
+def begun(change: Change) -> Final:
+    """A key whose first change this is."""
+    put = {DELETE: Put.NOTHING, INSERT: Put.ROW}.get(change.op, Put.COLUMNS)
+    return Final(put, change.key, dict(change.row), change.sequence)
+
+
+@dataclass(slots=True)
+class Sequences:
+    """Watches the sequences of one scope: a key, a table of a queue, or a queue."""
+
+    dense: bool
+    distinct: bool
+    last: dict[str, Sequence_] = field(default_factory=dict)
+    """Name of the scope → sequence applied last."""
+    repeats: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    def take(self, name: str, found: Sequence_ | None, place: Place) -> bool:
+        """Whether a change is to be applied. Notes what is wrong with its sequence; one without any always is."""
+        if found is None:
+            return True
+        last = self.last.get(name)
+        verdict = judge(last, found, dense=self.dense, distinct=self.distinct)
+        if verdict is Verdict.REPEAT:
+            self.repeats += 1
+            return False
+        if verdict is Verdict.STEP_BACK:
+            text = f"sequence {shown(found)} of {name} comes after {shown(last)}; it was left out"
+            self.problems.append(Problem(STEP_BACK, place, text))
+            return False
+        if verdict is Verdict.GAP:
+            text = f"sequence {shown(found)} of {name} comes after {shown(last)}: something between them is missing"
+            self.problems.append(Problem(GAP, place, text))
+        self.last[name] = found
+        return True
+
+
+def shown(sequence: Sequence_ | None) -> str:
+    return "/".join(map(str, sequence or ()))
+
+
+@dataclass(slots=True)
+class Folded:
+    """What a run of changes comes to."""
+
+    finals: dict[str, Final]
+    """Text of the key → what is left to do. Keys of which nothing was applied are not in it."""
+    applied: int
+    """Changes that count."""
+    repeats: int
+    problems: list[Problem]
+
+
+def fold(
+    changes: Iterable[tuple[Place, Change]], known: Mapping[str, Sequence_], *, by_key: bool = True, dense: bool = False
+) -> Folded:
+    """Fold changes, in their order.
+
+    Args:
+        known: text of the key → the sequence that was applied last.
+        by_key: the sequences are the keys' own: what is no news for its key is left out.
+    """
+    watch = Sequences(dense=dense, distinct=True, last=dict(known))
+    finals: dict[str, Final] = {}
+    applied = 0
+    for place, change in changes:
+        name = change.key_text
+        if by_key and not watch.take(name, change.sequence, place):
+            continue
+        applied += 1
+        if name in finals:
+            finals[name].follow(change)
+        else:
+            finals[name] = begun(change)
+    return Folded(finals, applied, watch.repeats, watch.problems)

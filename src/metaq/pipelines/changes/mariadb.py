@@ -1,0 +1,99 @@
+"""MariaDB and MySQL, through PyMySQL."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT, CR, ER
+
+from metaq.pipelines.changes import kinds
+from metaq.pipelines.changes.dialect import Address, doubled
+
+_TYPES = {
+    kinds.LONG: "BIGINT", kinds.DOUBLE: "DOUBLE", kinds.BOOLEAN: "BOOLEAN", kinds.DATE: "DATE",
+    kinds.DATETIME: "DATETIME(6)", kinds.TIMESTAMP: "DATETIME(6)",
+}  # fmt: skip
+
+
+_KILLED, _IDLE = 1927, 4031
+"""ER_CONNECTION_KILLED of MariaDB, ER_CLIENT_INTERACTION_TIMEOUT of MySQL."""
+_PASSING = frozenset({
+    ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK, CR.CR_CONNECTION_ERROR,
+    CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, _KILLED, _IDLE,
+})  # fmt: skip
+
+
+class MariaDb:
+    """`Dialect` of MariaDB and MySQL."""
+
+    errors: tuple[type[Exception], ...] = (pymysql.Error,)
+    upsert_needs_one_index = True
+    text_type = "LONGTEXT"
+    key_text_type = "VARCHAR(190)"
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def connect(self) -> Any:
+        address = self._address
+        return pymysql.connect(
+            host=address.host, port=address.port, user=address.user, password=address.password, database=address.database,
+            charset="utf8mb4", autocommit=False, connect_timeout=int(address.more.get("connect_timeout", 10)),
+            client_flag=CLIENT.FOUND_ROWS,  # An UPDATE that changes nothing has found its row.
+            # A value that does not fit must be an error, not another value.
+            init_command="SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+            ssl={"ca": address.more["ssl_ca"]} if "ssl_ca" in address.more else None,
+        )  # fmt: skip
+
+    def passes(self, fault: Exception) -> bool:
+        if isinstance(fault, pymysql.err.InterfaceError):  # What is asked of a connection that is closed.
+            return True
+        return isinstance(fault, pymysql.err.OperationalError) and bool(fault.args) and fault.args[0] in _PASSING
+
+    def quote(self, name: str) -> str:
+        return doubled(name, "`")
+
+    def column_type(self, kind: str, *, key: bool) -> str:
+        if kind in _TYPES:
+            return _TYPES[kind]
+        if kind == kinds.BINARY:
+            return "VARBINARY(255)" if key else "LONGBLOB"
+        if kind == kinds.STRING:  # Compared as it is: other collations take two keys for one.
+            return f"{'VARCHAR(255)' if key else 'LONGTEXT'} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+        return kind.upper()
+
+    def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:  # noqa: ARG002  it heeds all indexes
+        names = [self.quote(name) for name in columns]
+        sets = [f"{name} = VALUES({name})" for name in names]
+        places = ", ".join(["%s"] * len(names))
+        return (
+            f"INSERT INTO {self.quote(table)} ({', '.join(names)}) VALUES ({places}) "  # noqa: S608  names are quoted
+            f"ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+        )
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, dt.datetime) and value.tzinfo is not None:
+            return value.astimezone(dt.UTC).replace(tzinfo=None)
+        return value
+
+    def columns(self, cursor: Any, table: str) -> list[str]:
+        cursor.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = %s "
+            "ORDER BY ordinal_position",
+            (table,),
+        )
+        return [name for (name,) in cursor.fetchall()]
+
+    def unique_indexes(self, cursor: Any, table: str) -> Iterable[tuple[str, ...]]:
+        cursor.execute(
+            "SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = DATABASE() "
+            "AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index",
+            (table,),
+        )
+        found: dict[str, tuple[str, ...]] = {}
+        for index, column in cursor.fetchall():
+            found[index] = (*found.get(index, ()), column)
+        return found.values()

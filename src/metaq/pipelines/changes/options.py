@@ -1,0 +1,100 @@
+"""The options of the pipeline `changes`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.errors import ConfigError
+from metaq.option_table import option
+from metaq.pipelines.changes.dialect import address_of
+from metaq.pipelines.options import FolderOptions, StreamOptions, names
+
+REPORT, STOP = "report", "stop"
+_WAYS = (STOP, REPORT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangesOptions(FolderOptions, StreamOptions):
+    """Row changes → the latest state of their tables."""
+
+    topics: str = option(
+        "", "Topics of changes, `,`-separated; all changes of a key are in one queue. Required.", aliases=("topic",)
+    )
+    format: str = option(
+        "auto",
+        "What bodies are: Canal's flat messages, Debezium's events, or op, key, seq and row; by default each body tells.",
+        choices=("auto", "canal", "debezium", "plain"),
+    )
+    tables: str = option("", "Only changes of these tables, `,`-separated; by default of all.")
+    key_columns: str = option(
+        "", "Columns of the key, `column` or `table:column`, `,`-separated; by default what the messages say."
+    )
+    sequence: str = option(
+        "", "Path of a change's sequence in its body, such as source.lsn; by default where the format has one."
+    )
+    sequence_scope: str = option(
+        "key",
+        "Among what sequences grow: the changes of a key, of a table in one queue, or of a queue; none: they are not "
+        "looked at.",
+        choices=("key", "table", "queue", "none"),
+    )
+    dense: bool = option(False, "Each sequence is one more than the one before: anything else is a gap.")
+    on_gap: str = option(STOP, "When a sequence is missing: stop, or report it and go on.", choices=_WAYS)
+    on_step_back: str = option(
+        REPORT, "When a lower sequence follows a higher one: stop, or report it and leave it out.", choices=_WAYS
+    )
+    on_corrupt: str = option(STOP, "When a body cannot be read: stop, or report it and leave it out.", choices=_WAYS)
+    on_statement: str = option(
+        REPORT, "When a body is DDL, TRUNCATE or the like: stop, or report it and leave it out.", choices=_WAYS
+    )
+    target: str = option(
+        "",
+        "Where the tables are: mysql://user@host:port/database or postgresql://...; by default Parquet in the folder.",
+    )
+    password_env: str = option("", "The environment variable that has the database's password.")
+    retry_seconds: float = option(60.0, "How long a batch goes on trying while the database is away.", low=0)
+    target_table: str = option(
+        "", "Name of a table in the database, with {schema} and {table} of the source in it; by default {table}."
+    )
+    target_name: str = option(
+        "", "Name of this pipeline in the database's metaq_changes_progress; by default that of its folder."
+    )
+    create_table: bool = option(False, "Make tables and columns that the database does not have.")
+    buckets: int = option(16, "Files of a table in the Parquet snapshot; fixed when it begins.", low=1, high=999)
+    keep_generations: int = option(3, "Generations of the snapshot that stay readable.", low=1)
+    keep_seconds: float = option(3600.0, "Older generations of the snapshot stay readable so long.", low=0)
+    forget_deleted_seconds: float = option(
+        604_800.0, "How long the sequence of a deleted key is known, so that no older change brings it back.", low=0
+    )
+    max_offsets_per_trigger: int = option(200_000, "Most messages of one micro-batch.", low=1)
+
+    @property
+    def topics_read(self) -> list[str]:
+        return names(self.topics)
+
+    @property
+    def policies(self) -> dict[str, str]:
+        """Problem → stop or report."""
+        return {
+            "gap": self.on_gap,
+            "step_back": self.on_step_back,
+            "corrupt": self.on_corrupt,
+            "statement": self.on_statement,
+        }
+
+    def check(self) -> None:
+        super().check()
+        if not self.topics_read:
+            raise ConfigError("topics is missing: name at least one topic (--topic, or topics = [...] in the file)")
+        if self.dense and self.sequence_scope == "none":
+            raise ConfigError(
+                "dense says something about sequences, and sequenceScope = none that they are not looked at"
+            )
+        if self.sequence and self.sequence_scope == "none":
+            raise ConfigError(f"sequence = {self.sequence} has no use with sequenceScope = none")
+        if self.dense and self.format == "canal" and not self.sequence:
+            raise ConfigError(
+                "Canal's messages have no sequence of their own that could be dense: name one with sequence"
+            )
+        if self.target:
+            address_of(self.target)

@@ -1,0 +1,233 @@
+"""Worker side, first half: slices of queues → their changes as rows, and notes about them.
+
+A row is either a change or a note. Values of rows travel as JSON, because tables differ in their columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from metaq.model.offsets import Slice
+from metaq.model.queue import MessageQueue
+from metaq.pipelines.changes import kinds
+from metaq.pipelines.changes.change import (
+    CORRUPT,
+    STATEMENT,
+    Change,
+    NotAChange,
+    Place,
+    Problem,
+    Sequence_,
+    Statement,
+    bucket_of,
+)
+from metaq.pipelines.changes.decoding import Decoder
+from metaq.pipelines.changes.folding import KEY, NONE, QUEUE, Sequences
+from metaq.spark.cluster.client import client_of
+from metaq.spark.source.fetch import FetchSettings, read_slice
+
+CHANGE, PROBLEM, COLUMNS, LAST, COUNTS, TOUCH = "change", "problem", "columns", "last", "counts", "touch"
+"""What a row is: a change; a problem (its kind is in `op`); a table's columns; the sequence applied last (of the scope in
+`text`); numbers; or a bucket that is to be written anew without a change."""
+
+ROW_SCHEMA = pa.schema(
+    [
+        pa.field("note", pa.string()), pa.field("topic", pa.string()), pa.field("broker", pa.string()),
+        pa.field("queue_id", pa.int32()), pa.field("queue_offset", pa.int64()), pa.field("number", pa.int32()),
+        pa.field("source", pa.string()), pa.field("bucket", pa.int32()), pa.field("key", pa.string()),
+        pa.field("sequence", pa.list_(pa.int64())), pa.field("op", pa.string()), pa.field("row", pa.string()),
+        pa.field("text", pa.string()),
+    ]
+)  # fmt: skip
+ROW_DDL = (
+    "note string, topic string, broker string, queue_id int, queue_offset bigint, number int, source string, bucket int, "
+    "key string, sequence array<bigint>, op string, row string, text string"
+)
+ORDER = ("source", "bucket", "topic", "broker", "queue_id", "queue_offset", "number")
+"""Rows in this order are in the order of their keys' changes."""
+_ROWS_MAX = 5_000
+_COLUMNS = ("queue_offset", "keys", "body")
+_TEXT_MAX = 1_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeReader:
+    """What `mapInArrow` runs first: slices in, rows of `ROW_SCHEMA` out. Plain values: it travels to the workers."""
+
+    name_servers: str
+    settings: FetchSettings
+    decoder: Decoder
+    tables: frozenset[str]
+    """Only these, with or without what is in front of the dot; empty: all."""
+    scope: str
+    dense: bool
+    last: Mapping[str, Sequence_]
+    """Where sequences are watched by queue: what was applied last."""
+    buckets: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
+                rows = self.rows(self._messages(Slice(queue, row["start_offset"], row["end_offset"])), queue)
+                while some := list(itertools.islice(rows, _ROWS_MAX)):
+                    yield pa.RecordBatch.from_pylist(some, schema=ROW_SCHEMA)
+
+    def _messages(self, wanted: Slice) -> Iterator[tuple[int, list[str], bytes]]:
+        client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
+        for decoded in read_slice(client, wanted, self.settings):
+            for batch in decoded.to_batches(_COLUMNS):
+                columns = (batch[name].to_pylist() for name in _COLUMNS)
+                for offset, keys, body in zip(*columns, strict=True):
+                    yield offset, keys or [], body or b""
+
+    def rows(self, messages: Iterator[tuple[int, list[str], bytes]], queue: MessageQueue) -> Iterator[dict[str, Any]]:
+        """Rows of one queue's messages: (offset, keys, body) each, in their order."""
+        seen = _Seen(Sequences(dense=self.dense, distinct=False, last=dict(self.last)))
+        for offset, keys, body in messages:
+            seen.messages += 1
+            place = Place(*queue, offset)
+            try:
+                changes = self.decoder.decode(body, keys)
+            except NotAChange as fault:
+                yield problem_row(Problem(CORRUPT, place, str(fault)))
+                continue
+            except Statement as fault:
+                yield problem_row(Problem(STATEMENT, place, f"not applied: {fault}"))
+                continue
+            for number, change in enumerate(changes):
+                if not self._wanted(change.table):
+                    seen.others += 1
+                elif self.scope in {KEY, NONE} or seen.watch.take(
+                    self._scope(change, queue), change.sequence, place._replace(number=number)
+                ):
+                    seen.note(change)
+                    yield self._row(change, place._replace(number=number))
+        yield from (problem_row(problem) for problem in seen.watch.problems)
+        yield from seen.notes(self.last)
+
+    def _wanted(self, table: str) -> bool:
+        return not self.tables or table in self.tables or table.rpartition(".")[2] in self.tables
+
+    def _scope(self, change: Change, queue: MessageQueue) -> str:
+        return str(queue) if self.scope == QUEUE else f"{change.table} in {queue}"
+
+    def _row(self, change: Change, place: Place) -> dict[str, Any]:
+        key = change.key_text
+        return {
+            **place_of(place), "note": CHANGE, "source": change.table, "bucket": bucket_of(key, self.buckets), "key": key,
+            "sequence": None if change.sequence is None else list(change.sequence), "op": change.op,
+            "row": kinds.json_text(change.row),
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is told about a slice at its end."""
+
+    watch: Sequences
+    messages: int = 0
+    others: int = 0
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    keys: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    kinds_seen: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def note(self, change: Change) -> None:
+        table = change.table
+        self.keys.setdefault(table, set()).add(tuple(sorted(change.key)))
+        if self.kinds_seen.get(table) != change.kinds:  # Most changes of a table have the same.
+            self.columns[table] = kinds.merge_all(self.columns.get(table, {}), change.kinds)
+            self.kinds_seen[table] = change.kinds
+
+    def notes(self, before: Mapping[str, Sequence_]) -> Iterator[dict[str, Any]]:
+        for table, keys in self.keys.items():
+            columns = kinds.json_text(self.columns.get(table, {}))
+            yield _note(COLUMNS, source=table, row=columns, text=kinds.json_text(sorted(keys)))
+        for name, sequence in self.watch.last.items():
+            if before.get(name) != sequence:
+                yield _note(LAST, text=name, sequence=list(sequence))
+        counts = {"messages": self.messages, "others": self.others, "repeats": self.watch.repeats}
+        yield _note(COUNTS, row=kinds.json_text(counts))
+
+
+_NOTHING: dict[str, Any] = dict.fromkeys(ROW_SCHEMA.names)
+
+
+def _note(note: str, **values: Any) -> dict[str, Any]:
+    return {**_NOTHING, "note": note, **values}
+
+
+def place_of(place: Place) -> dict[str, Any]:
+    return {
+        **_NOTHING, "topic": place.topic, "broker": place.broker, "queue_id": place.queue_id, "queue_offset": place.offset,
+        "number": place.number,
+    }  # fmt: skip
+
+
+def problem_row(problem: Problem) -> dict[str, Any]:
+    return {**place_of(problem.place), "note": PROBLEM, "op": problem.what, "text": problem.text[:_TEXT_MAX]}
+
+
+def touch_row(table: str, bucket: int) -> dict[str, Any]:
+    """For a bucket that must be written anew."""
+    return _note(TOUCH, source=table, bucket=bucket)
+
+
+def place_in(row: Mapping[str, Any]) -> Place:
+    return Place(row["topic"], row["broker"], row["queue_id"], row["queue_offset"], row["number"])
+
+
+def problem_in(row: Mapping[str, Any]) -> Problem:
+    return Problem(row["op"], place_in(row), row["text"])
+
+
+def change_in(row: Mapping[str, Any]) -> tuple[Place, Change]:
+    """A change, back from its row. Its kinds are in the notes."""
+    sequence = None if row["sequence"] is None else tuple(row["sequence"])
+    key, values = msgspec.json.decode(row["key"]), msgspec.json.decode(row["row"])
+    return place_in(row), Change(row["op"], row["source"], key, sequence, values)
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the workers told about a batch, joined."""
+
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Table → column → kind."""
+    keys: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    """Table → columns of the key, each way that was met."""
+    last: dict[str, list[int]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    messages: int = 0
+    others: int = 0
+    repeats: int = 0
+
+    @classmethod
+    def of(cls, rows: list[dict[str, Any]]) -> Notes:
+        found = cls()
+        # Sorted: a column's place must not depend on which worker was first.
+        for row in sorted(rows, key=lambda row: (row["source"] or "", row["text"] or "", row["row"] or "")):
+            match row["note"]:
+                case "problem":
+                    found.problems.append(problem_in(row))
+                case "columns":
+                    table = row["source"]
+                    found.columns[table] = kinds.merge_all(
+                        found.columns.get(table, {}), msgspec.json.decode(row["row"])
+                    )
+                    ways = msgspec.json.decode(row["text"], type=list[tuple[str, ...]])
+                    found.keys.setdefault(table, set()).update(ways)
+                case "last":
+                    found.last[row["text"]] = row["sequence"]
+                case "counts":
+                    counts = msgspec.json.decode(row["row"])
+                    found.messages += counts["messages"]
+                    found.others += counts["others"]
+                    found.repeats += counts["repeats"]
+        return found

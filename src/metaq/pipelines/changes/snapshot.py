@@ -1,0 +1,267 @@
+"""The snapshot: the latest state of tables as Parquet files, and how a batch gets into it all or not at all.
+
+    FOLDER/_snapshot/0000000012.json                what the tables are, as generation 12 has them. Writing it is the commit
+    FOLDER/data/shop.orders/0000000012-003-57.parquet    rows of bucket 3, written in generation 12 by task 57
+    FOLDER/data/shop.orders/0000000012-003-57.gone       sequences of keys that were deleted there (Parquet, too)
+
+A row is in the bucket of its key's hash. A batch writes the buckets that it changes anew, under names that were never used,
+and then the manifest of the next generation (a temporary file, fsync, rename, fsync of the folder), which names the new
+files and those that stayed. A crash before the rename leaves files that nobody names. The manifest has the batch in it: one
+that is replayed finds itself done.
+
+Readers read the newest manifest and the files that it names. Those of older generations stay for a while, so that who has
+begun to read can end. A glob over the folder would find several generations at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from metaq.durable import make_folder, make_or_refuse, sync_folder, write_whole
+from metaq.errors import ConfigError, StoreCorrupt
+from metaq.pipelines.changes import kinds
+from metaq.pipelines.checkpoints import query_id
+
+_LOG = logging.getLogger(__name__)
+
+MANIFESTS, DATA = "_snapshot", "data"
+KEY_COLUMN, SEQUENCE_COLUMN = "_metaq_key", "_metaq_sequence"
+"""Beside the table's own: the key as a text of JSON, and the sequence of the change that made the row."""
+
+_ARROW = {
+    kinds.LONG: pa.int64(), kinds.DOUBLE: pa.float64(), kinds.BOOLEAN: pa.bool_(), kinds.STRING: pa.string(),
+    kinds.BINARY: pa.binary(), kinds.DATE: pa.date32(), kinds.DATETIME: pa.timestamp("us"),
+    kinds.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
+
+
+class BucketFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket of one table. Paths are relative to the folder; empty: there is no such file."""
+
+    path: str = ""
+    rows: int = 0
+    gone: str = ""
+    """Keys that were deleted, and with which sequence: an older change of them must not bring them back."""
+
+
+class TableState(msgspec.Struct, frozen=True, kw_only=True):
+    """One table."""
+
+    key: list[str]
+    columns: dict[str, str] = {}
+    """Name → kind, in the order of the files' columns."""
+    buckets: dict[int, BucketFiles] = {}
+
+    @property
+    def rows(self) -> int:
+        return sum(files.rows for files in self.buckets.values())
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation."""
+
+    v: int = 1
+    generation: int
+    query: str
+    """Id of the streaming query, from its checkpoint."""
+    batch: int
+    """The last batch that is in it."""
+    buckets: int
+    written_ms: int
+    tables: dict[str, TableState] = {}
+    last: dict[str, list[int]] = {}
+    """Sequences applied last, by table and queue or by queue, where they are watched there."""
+
+    @property
+    def paths(self) -> set[str]:
+        """All files that it names."""
+        files = [files for table in self.tables.values() for files in table.buckets.values()]
+        return {path for one in files for path in (one.path, one.gone) if path}
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    digits = kinds.digits_of(kind)
+    return pa.decimal128(*digits) if digits is not None else _ARROW[kind]
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """The schema of a table's files."""
+    fields = [pa.field(KEY_COLUMN, pa.string()), pa.field(SEQUENCE_COLUMN, pa.list_(pa.int64()))]
+    return pa.schema([*fields, *(pa.field(name, arrow_type(kind)) for name, kind in columns.items())])
+
+
+def file_path(table: str, generation: int, bucket: int, attempt: int) -> str:
+    """Where a task writes a bucket, relative to the folder. A retried task has another attempt, and so another file."""
+    return f"{DATA}/{quote(table, safe='')}/{generation:010d}-{bucket:03d}-{attempt}.parquet"
+
+
+class SnapshotFolder:
+    """One snapshot. Only the run that has the folder's lease writes to it; anybody may read."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+
+    def prepare(self) -> None:
+        """Make its folders. Raises ConfigError: they cannot be made."""
+        for part in (MANIFESTS, DATA):
+            make_or_refuse("snapshot's folder", self.path / part)
+
+    def last(self) -> Manifest | None:
+        """The newest generation; None: nothing was written yet. Raises StoreCorrupt."""
+        while True:
+            generations = self._generations()
+            if not generations:
+                return None
+            with contextlib.suppress(FileNotFoundError):  # Many newer ones were written since we looked.
+                return self._read(generations[-1])
+
+    def guard(self, checkpoint: Path) -> None:
+        """Refuse a checkpoint that did not make this snapshot: it would apply old changes over new ones. Raises ConfigError."""
+        newest = self.last()
+        query = query_id(checkpoint)
+        if newest is not None and query != newest.query:
+            which = f"belongs to another query ({query})" if query else "is new or empty"
+            raise ConfigError(
+                f"{self.path} was written by the query {newest.query}, and the checkpoint {checkpoint} {which}: old changes "
+                "would be applied over new ones. Give the old checkpoint, or an empty folder."
+            )
+
+    def commit(self, manifest: Manifest, written: set[str]) -> None:
+        """Make it the newest generation: from now on readers see it. Args: written: paths of its new files, which are synced."""
+        for folder in {(self.path / path).parent for path in written}:
+            sync_folder(folder)
+        sync_folder(self.path / DATA)
+        write_whole(self._place(manifest.generation), msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+    def clean(self, *, generations: int, since_ms: int, now_ms: int) -> None:
+        """Remove what no reader needs: older generations than the newest `generations` that were written before `since_ms`,
+        and files that no generation names. For the run that writes, while no task does.
+        """
+        try:
+            known = [self._read(number) for number in self._generations()]
+        except StoreCorrupt as fault:  # No run needs it; but which files are nobody's is not known without it.
+            _LOG.warning("changes: older generations stay for now: %s", fault)
+            return
+        # A clock that was set back: what a generation says is no later than what those behind it say.
+        written = list(itertools.accumulate((one.written_ms for one in reversed(known)), min, initial=now_ms))[:0:-1]
+        recent = [one for one, at in zip(known, written, strict=True) if at >= since_ms]
+        kept = [one for one in known[:-generations] if one in recent] + known[-generations:]
+        for one in known:
+            if one not in kept:
+                self._place(one.generation).unlink()
+        named = {path for one in kept for path in one.paths}
+        for folder in (self.path / DATA).glob("*"):
+            for path in folder.iterdir():
+                if str(path.relative_to(self.path)) not in named:
+                    path.unlink(missing_ok=True)
+        for left in (self.path / MANIFESTS).glob("*.tmp"):
+            left.unlink()
+
+    def _generations(self) -> list[int]:
+        return sorted(int(path.stem) for path in (self.path / MANIFESTS).glob("*.json"))
+
+    def _place(self, generation: int) -> Path:
+        return self.path / MANIFESTS / f"{generation:010d}.json"
+
+    def _read(self, generation: int) -> Manifest:
+        path = self._place(generation)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except FileNotFoundError:
+            raise
+        except (msgspec.DecodeError, OSError) as fault:
+            raise StoreCorrupt(
+                f"the manifest {path} cannot be read ({fault}): restore it from a copy, or begin in an empty folder"
+            ) from fault
+
+
+def make_table_folder(path: Path) -> None:
+    """The folder of a file that is to be written."""
+    make_folder(path.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One generation of a snapshot, for readers."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def tables(self) -> list[str]:
+        return sorted(self.manifest.tables)
+
+    def files(self, table: str | None = None) -> list[Path]:
+        """The Parquet files of a table; None: of the only one. Raises ConfigError: there is no such table."""
+        return [self.folder / files.path for files in self._table(table).buckets.values() if files.path]
+
+    def schema(self, table: str | None = None) -> pa.Schema:
+        """All columns: files that were written before a column came do not have it. Raises ConfigError."""
+        return arrow_schema(self._table(table).columns)
+
+    def dataset(self, table: str | None = None) -> Any:
+        """A `pyarrow.dataset.Dataset` of a table's rows. Raises ConfigError."""
+        return ds.dataset([str(path) for path in self.files(table)], schema=self.schema(table), format="parquet")
+
+    def _table(self, table: str | None) -> TableState:
+        tables = self.manifest.tables
+        if table is None and len(tables) == 1:
+            return next(iter(tables.values()))
+        if table not in tables:
+            which = f"no table {table}" if table is not None else "several tables, or none: name one"
+            raise ConfigError(
+                f"the snapshot in {self.folder} has {which}; it has {', '.join(sorted(tables)) or 'none yet'}"
+            )
+        return tables[table]
+
+
+def snapshot(folder: str | Path) -> Snapshot:
+    """The newest generation of a snapshot. Its files stay for `keepSeconds` of the pipeline after a newer one is there.
+
+    Raises: ConfigError: there is none in the folder. StoreCorrupt: its manifest cannot be read.
+    """
+    place = SnapshotFolder(folder)
+    manifest = place.last()
+    if manifest is None:
+        raise ConfigError(f"{place.path} holds no snapshot yet")
+    return Snapshot(place.path, manifest)
+
+
+def table_of(found: Snapshot, table: str | None, spark: Any) -> Any:
+    """A table of a snapshot as a Spark DataFrame, without the columns that are ours."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(found.schema(table), prefer_timestamp_ntz=True)
+    files = [f"file:{path}" for path in found.files(table)]
+    frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+    return frame.drop(KEY_COLUMN, SEQUENCE_COLUMN)
+
+
+def read_snapshot(folder: str | Path, table: str | None = None, *, spark: Any = None) -> Any:
+    """A DataFrame of the latest state of a table, as the pipeline `changes` has committed it last.
+
+    Args: table: as the source calls it, `shop.orders`; it may be left out where there is one. spark: the session, by default
+        `metaq.spark.session()`.
+    Raises: ConfigError: there is no snapshot, or no such table.
+    """
+    if spark is None:
+        from metaq.spark.engine.session import session
+
+        spark = session()
+    return table_of(snapshot(folder), table, spark)
+
+
+def written_by(results: Iterator[BucketFiles]) -> set[str]:
+    """The paths of files, for `SnapshotFolder.commit`."""
+    return {path for one in results for path in (one.path, one.gone) if path}

@@ -1,0 +1,121 @@
+"""When an alert begins and when it ends. It is told twice: then, and not per window."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from metaq.pipelines.metrics.rules import Rule
+from metaq.pipelines.metrics.windows import Series
+
+BEGIN, END = "begin", "end"
+
+
+class Alert(Struct, frozen=True, kw_only=True):
+    """That a rule began or ceased to hold of a series."""
+
+    id: str
+    """The same of its begin and its end, and of nothing else."""
+    state: str
+    """`begin` or `end`."""
+    rule: str
+    metric: str
+    column: str
+    value: float | None
+    """Of the window that decided. None: nothing was measured in it, or the rule is no more."""
+    threshold: float
+    topic: str = ""
+    group: str = ""
+    broker: str = ""
+    since_ms: int
+    """Where the first of the windows began in which the condition was true."""
+    window_ms: int
+    """Where the window that decided began."""
+
+    def __str__(self) -> str:
+        where = " ".join(f"{name}={value}" for name in ("topic", "group", "broker") if (value := getattr(self, name)))
+        value = "nothing measured" if self.value is None else f"{self.value:g}"
+        return f"alert {'begins' if self.state == BEGIN else 'ends'}: {self.rule} ({where}: {value})"
+
+
+class Watched(Struct):
+    """One rule and one series, from window to window."""
+
+    rule: str
+    series: Series
+    streak: int = 0
+    """Windows in which the condition was true, up to the last; no more than the rule asks for."""
+    since_ms: int = 0
+    on: bool = False
+
+
+class Watch:
+    """All rules over all series."""
+
+    def __init__(self, rules: Iterable[Rule], watched: Iterable[Watched] = ()) -> None:
+        """Args: watched: from an earlier run. What it says of rules that are no more is told by `removed`."""
+        self._rules = {str(rule): rule for rule in rules}
+        self._watched = {(one.rule, one.series): one for one in watched}
+
+    @property
+    def watched(self) -> list[Watched]:
+        """What the next run must know."""
+        return [one for one in self._watched.values() if one.streak]
+
+    @property
+    def on(self) -> list[Watched]:
+        return [one for one in self._watched.values() if one.on]
+
+    def about(self, metric: str) -> list[Rule]:
+        return [rule for rule in self._rules.values() if rule.metric == metric]
+
+    def removed(self) -> list[Alert]:
+        """Ends of alerts whose rule is not among the rules any more. Once."""
+        gone = [key for key in self._watched if key[0] not in self._rules]
+        found = [self._watched.pop(key) for key in gone]
+        return [_removed(one) for one in found if one.on]
+
+    def window(self, series: Series, start_ms: int, columns: Mapping[str, float | None]) -> list[Alert]:
+        """The series' next window is over. Returns what begins and ends with it. Windows must come in order."""
+        found = []
+        for text, rule in self._rules.items():
+            if rule.metric != series.metric or not rule.fits(series.labels):
+                continue
+            one = self._watched.setdefault((text, series), Watched(text, series))
+            value = columns[rule.column]
+            if rule.holds(value):
+                if not one.streak:
+                    one.since_ms = start_ms
+                one.streak = min(one.streak + 1, rule.windows)
+                if one.streak == rule.windows and not one.on:
+                    one.on = True
+                    found.append(_alert(BEGIN, rule, one, value, start_ms))
+            else:
+                if one.on:
+                    found.append(_alert(END, rule, one, value, start_ms))
+                one.streak, one.on = 0, False
+        return found
+
+
+def _alert(state: str, rule: Rule, one: Watched, value: float | None, start_ms: int) -> Alert:
+    return Alert(
+        id=_id(one), state=state, rule=one.rule, metric=rule.metric, column=rule.column, value=value,
+        threshold=rule.threshold, topic=one.series.topic, group=one.series.group, broker=one.series.broker,
+        since_ms=one.since_ms, window_ms=start_ms,
+    )  # fmt: skip
+
+
+def _removed(one: Watched) -> Alert:
+    series = one.series
+    return Alert(
+        id=_id(one), state=END, rule=one.rule, metric=series.metric, column="", value=None, threshold=0.0,
+        topic=series.topic, group=series.group, broker=series.broker, since_ms=one.since_ms, window_ms=one.since_ms,
+    )  # fmt: skip
+
+
+def _id(one: Watched) -> str:
+    series = one.series
+    text = "\0".join((one.rule, series.metric, series.topic, series.group, series.broker, str(one.since_ms)))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

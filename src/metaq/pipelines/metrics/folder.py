@@ -1,0 +1,163 @@
+"""The folder of a `metrics` pipeline, and how a step gets into it all or not at all.
+
+    FOLDER/metric=messages/date=2026-03-01/STEP.parquet   what readers see; also deliveries, groups, brokers, alerts
+    FOLDER/_state                                         what is not over yet, and which step was the last
+    FOLDER/_followed/STEP.npy                             messages that are followed through the traces
+    FOLDER/_staging/STEP-METRIC-DATE.part                 files under way
+    FOLDER/_checkpoint/                                   Spark's own
+
+A step writes its files under way, then the state, which names them (a temporary file, fsync, rename: that is the commit), then
+gives the files their names. A crash before the commit leaves rubbish that the next run removes; what a crash after it left
+undone the next run finishes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from metaq.durable import make_folder, sync_file, sync_folder, write_whole
+from metaq.errors import ConfigError, StoreCorrupt
+from metaq.pipelines.checkpoints import CHECKPOINT, query_id
+from metaq.pipelines.metrics.following import KNOWN_TYPE, Known
+from metaq.pipelines.metrics.state import STATE, Saved, State, decode, encode
+
+FOLLOWED, STAGING = "_followed", "_staging"
+
+
+class MetricsFolder:
+    """Only the run that has the lease writes to it; anybody may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> Saved | None:
+        """The last step's state, after its files have their names. None: there was no step yet.
+
+        Raises: StoreCorrupt: the state or a published file is not there as it was left.
+        """
+        try:
+            saved = decode((self.path / STATE).read_bytes(), self.path / STATE)
+        except FileNotFoundError:
+            saved = None
+        if saved is not None:
+            self._finish(saved.files)
+        self._clean(set(saved.known) if saved is not None else set())
+        return saved
+
+    def known(self, saved: Saved) -> Known:
+        """The messages that are followed. Raises StoreCorrupt."""
+        chunks = []
+        for name in saved.known:
+            path = self._chunk(name)
+            try:
+                rows = np.load(path, allow_pickle=False)
+            except (OSError, ValueError, EOFError) as fault:
+                raise StoreCorrupt(
+                    f"{path}, which has the messages that are followed, cannot be read ({fault}): restore it from a copy with the rest "
+                    "of its folder, or begin in an empty one"
+                ) from None
+            if rows.dtype != KNOWN_TYPE:
+                raise StoreCorrupt(f"{path} holds {rows.dtype}, not followed messages")
+            chunks.append((name, rows))
+        return Known(chunks)
+
+    def save(self, state: State, batch: int | None, tables: Mapping[tuple[str, str], pa.Table]) -> None:
+        """One step: publish the tables, by metric and date, with the state that they came out of.
+
+        Args: batch: the batch of the query that is in the state since; None: it was a sample.
+        Raises OSError: whether the step counts is for `load` to say.
+        """
+        step = f"{state.step + 1:012d}"
+        files = [
+            (f"{STAGING}/{step}-{metric}-{date}.part", f"metric={metric}/date={date}/{step}.parquet")
+            for metric, date in tables
+        ]
+        if files:
+            make_folder(self.path / STAGING)
+        for (staged, _), table in zip(files, tables.values(), strict=True):
+            pq.write_table(table, self.path / staged, compression="zstd")
+            sync_file(self.path / staged)
+        if files:
+            sync_folder(self.path / STAGING)
+        self._save_chunks(state.known.chunks)
+        write_whole(self.path / STATE, encode(state.saved(batch, files)))
+        self._finish(files)
+        self._drop_chunks(set(state.known.chunks))
+
+    def _finish(self, files: list[tuple[str, str]]) -> None:
+        for staged, final in files:
+            place = self.path / final
+            make_folder(place.parent)
+            try:
+                (self.path / staged).rename(place)
+            except FileNotFoundError:
+                if not place.exists():
+                    raise StoreCorrupt(
+                        f"{place} is missing: it was published, and somebody took it away since"
+                    ) from None
+            sync_folder(place.parent)
+
+    def _save_chunks(self, chunks: Mapping[str, Any]) -> None:
+        new = [name for name in chunks if not self._chunk(name).exists()]
+        if not new:
+            return
+        make_folder(self.path / FOLLOWED)
+        for name in new:
+            making = self._chunk(name).with_suffix(".tmp")
+            with making.open("wb") as file:
+                np.save(file, chunks[name], allow_pickle=False)
+                file.flush()
+                os.fsync(file.fileno())
+            making.rename(self._chunk(name))
+        sync_folder(self.path / FOLLOWED)
+
+    def _chunk(self, name: str) -> Path:
+        return self.path / FOLLOWED / f"{name}.npy"
+
+    def _drop_chunks(self, known: set[str]) -> None:
+        for path in (self.path / FOLLOWED).glob("*"):
+            if path.suffix != ".npy" or path.stem not in known:
+                path.unlink(missing_ok=True)
+
+    def _clean(self, known: set[str]) -> None:
+        shutil.rmtree(self.path / STAGING, ignore_errors=True)
+        self._drop_chunks(known)
+
+
+def check_place(place: Path, window_ms: int) -> None:
+    """`guard`, before Spark is started; changes nothing. Raises ConfigError, StoreCorrupt."""
+    try:
+        saved = decode((place / STATE).read_bytes(), place / STATE)
+    except FileNotFoundError:
+        saved = None
+    guard(saved, query_id(place / CHECKPOINT), window_ms, place)
+
+
+def guard(saved: Saved | None, query: str | None, window_ms: int, place: Path) -> None:
+    """Refuse to go on with what belongs to another checkpoint, or to windows of another length. Raises ConfigError."""
+    if saved is None:
+        if query is not None:
+            raise ConfigError(
+                f"the checkpoint in {place} has a query and the folder no state of the metrics: something took {STATE} away. "
+                "Give an empty folder"
+            )
+        return
+    if saved.window_ms != window_ms:
+        raise ConfigError(
+            f"the windows in {place} are {saved.window_ms / 1000:g} s long, and windowSeconds is {window_ms / 1000:g}: give "
+            "another folder for windows of another length"
+        )
+    if saved.query and saved.query != query:
+        which = f"belongs to another query ({query})" if query else "is new or empty"
+        raise ConfigError(
+            f"{place} was written by the query {saved.query}, and the checkpoint in it {which}: going on would count messages "
+            "twice. Give an empty folder"
+        )

@@ -1,0 +1,83 @@
+"""Which message a trace is about: messages of the last minutes by the keys of their ids, and traces that still wait for theirs.
+
+A message may be read after the trace of its delivery: both lie in topics of their own, and a batch may take more of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from metaq.pipelines.metrics.counting import FOLLOWED_TYPE, TOLD_TYPE
+
+KNOWN_TYPE = np.dtype([*FOLLOWED_TYPE.descr, ("place", "<u4")])
+"""A message that is followed; `place` numbers its topic and broker."""
+KNOWN_MAX = 4_000_000
+"""112 MB of them."""
+WAITING_MAX = 200_000
+CHUNKS_MAX = 16
+
+
+class Matched(NamedTuple):
+    """Traces and their messages, row by row."""
+
+    told: Any
+    known: Any
+
+
+class Known:
+    """The messages that are followed, in chunks: each has a name, is sorted by key and never changes."""
+
+    def __init__(self, chunks: Iterable[tuple[str, Any]] = ()) -> None:
+        self.chunks: dict[str, Any] = dict(chunks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks.values()))
+
+    def add(self, name: str, rows: Any) -> None:
+        """A chunk of new messages. When there are many chunks they become one, of that name."""
+        if not len(rows):
+            return
+        if len(self.chunks) >= CHUNKS_MAX:
+            rows = np.concatenate([*self.chunks.values(), rows])
+            self.chunks.clear()
+        self.chunks[name] = rows[np.argsort(rows["key"], kind="stable")]
+
+    def expire(self, oldest_ms: int) -> int:
+        """Forget what was stored before, and the oldest where there are too many. Returns how many of those went too early."""
+        for name, rows in list(self.chunks.items()):
+            if int(rows["store_ms"].max()) < oldest_ms:
+                del self.chunks[name]
+        early = 0
+        for name, rows in list(self.chunks.items()):
+            if len(self) <= KNOWN_MAX:
+                break
+            early += int((rows["store_ms"] >= oldest_ms).sum())
+            del self.chunks[name]
+        return early
+
+    def match(self, told: Any) -> tuple[Matched, Any]:
+        """The traces whose message is known, with it, and the others."""
+        left, found_told, found_known = told, [], []
+        for rows in self.chunks.values():
+            places = np.minimum(np.searchsorted(rows["key"], left["key"]), len(rows) - 1)
+            hit = rows["key"][places] == left["key"]
+            found_told.append(left[hit])
+            found_known.append(rows[places[hit]])
+            left = left[~hit]
+        if not found_told:
+            return Matched(np.empty(0, TOLD_TYPE), np.empty(0, KNOWN_TYPE)), left
+        return Matched(np.concatenate(found_told), np.concatenate(found_known)), left
+
+
+def limited(waiting: Mapping[str, Any], oldest_ms: int) -> tuple[dict[str, Any], int]:
+    """Of the traces that wait for their message, by group, those that may go on; and how many are given up."""
+    kept = {group: rows[rows["time_ms"] >= oldest_ms] for group, rows in waiting.items()}
+    room = WAITING_MAX
+    for group in sorted(kept, key=lambda name: len(kept[name])):  # The largest gives way.
+        kept[group] = kept[group][-room:] if room else kept[group][:0]
+        room -= len(kept[group])
+    given_up = sum(map(len, waiting.values())) - sum(map(len, kept.values()))
+    return {group: rows for group, rows in kept.items() if len(rows)}, given_up

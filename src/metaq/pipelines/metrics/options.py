@@ -1,0 +1,96 @@
+"""The options of the pipeline `metrics`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from metaq.errors import ConfigError
+from metaq.model.topics.system import TRACE_TOPIC
+from metaq.option_table import option
+from metaq.pipelines.options import FolderOptions, StreamOptions, names
+
+if TYPE_CHECKING:
+    from metaq.pipelines.metrics.rules import Rule
+
+OFF = "off"
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsOptions(FolderOptions, StreamOptions):
+    """Topics, groups and brokers → figures per window, alerts."""
+
+    topics: str = option(
+        "", "Topics to measure, `,`-separated; `orders-*` is all that fit at the start. Required.", aliases=("topic",)
+    )
+    groups: str = option("", "Consumer groups whose lag is sampled, `,`-separated; by default all of these topics.")
+    window_seconds: float = option(60.0, "How long a window is; fixed for a folder.", low=1, high=86400)
+    grace_seconds: float = option(10.0, "How much later what belongs to a window may come to be in its row.", low=0)
+    sample_seconds: float = option(10.0, "Ask brokers for lag and counters this often.", low=0.1)
+    trigger_seconds: float = option(10.0, "Look for new messages this often.", low=0, aliases=("trigger",))
+    trace_topic: str = option(TRACE_TOPIC, "Where clients tell their deliveries; `off`: no latency of consumers.")
+    trace_seconds: float = option(600.0, "A message is recognised in traces for so long after it was stored.", low=1)
+    trace_every: int = option(1, "Follow one message in so many through the traces, chosen by its id.", low=1)
+    rules: str = option("", "When to alert, `;`-separated: `lag_seconds{group=billing} > 60 for 3`.")
+    alert_topic: str | None = option(None, "Send alerts to this topic, as JSON.")
+    alert_command: str | None = option(
+        None, "Run this for each alert, without a shell, with the alert as JSON on its standard input."
+    )
+    alert_command_seconds: float = option(30.0, "How long the command may take; then it is ended.", low=0.1)
+
+    @property
+    def topics_read(self) -> list[str]:
+        return [name for name in names(self.topics) if not _GLOB & {*name}]
+
+    @property
+    def patterns(self) -> list[str]:
+        """Those of the topics that are globs."""
+        return [name for name in names(self.topics) if _GLOB & {*name}]
+
+    @property
+    def traced(self) -> str:
+        """The trace topic; empty: none."""
+        return "" if self.trace_topic == OFF else self.trace_topic
+
+    @property
+    def window_ms(self) -> int:
+        return round(self.window_seconds * 1000)
+
+    @property
+    def parsed_rules(self) -> tuple[Rule, ...]:
+        """Raises ConfigError: with the place of what is wrong."""
+        if not self.rules:
+            return ()
+        from metaq.pipelines.metrics.rules import parse_rules
+
+        return parse_rules(self.rules)
+
+    @property
+    def command_words(self) -> list[str]:
+        """The command; none: there is none. Raises ConfigError: its quotes do not fit."""
+        try:
+            return shlex.split(self.alert_command or "")
+        except ValueError as fault:
+            raise ConfigError(
+                f"alertCommand={self.alert_command!r}: {fault}; quote as in a shell, or give a list"
+            ) from None
+
+    @classmethod
+    def joined(cls, name: str, values: list[str]) -> str:
+        if name == "alert_command":
+            return shlex.join(values)
+        return "; ".join(values) if name == "rules" else super().joined(name, values)
+
+    def check(self) -> None:
+        super().check()
+        if not names(self.topics):
+            raise ConfigError("topics is missing: name at least one topic (--topic, or topics = [...] in the file)")
+        if self.traced in self.topics_read:
+            raise ConfigError(f"topics names the trace topic {self.traced}: leave it out, or set traceTopic to off")
+        if self.alert_topic is not None and self.alert_topic in self.topics_read:
+            raise ConfigError(f"alertTopic={self.alert_topic} is one of the topics that are measured: give it another")
+        if (self.command_words and not self.rules) or (self.alert_topic and not self.rules):
+            raise ConfigError("alertTopic and alertCommand need rules: without them there is no alert")
+        _ = self.parsed_rules

@@ -1,0 +1,125 @@
+"""What is asked of the brokers every `sampleSeconds`: where queues end, how far groups are, and their own counters."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from metaq.client.conversation.administration import GetRuntime
+from metaq.client.conversation.groups import GetGroups
+from metaq.clock import Clock
+from metaq.errors import MetaqError
+from metaq.model.queue import MessageQueue
+from metaq.pipelines.metrics.state import BrokerSample, GroupSample, Sample
+from metaq.spark.cluster.client import ClusterClient
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+COUNTERS: Final = {
+    "put_messages": "msgPutTotalTodayNow",
+    "put_bytes": "putMessageSizeTotal",
+    "got_messages": "msgGetTotalTodayNow",
+}
+"""Column → what RocketMQ's tools call it in a broker's answer to GET_BROKER_RUNTIME_INFO."""
+_TOOLS: Final = ("TOOLS_CONSUMER", "metaq-spark")
+"""Groups that read and have no progress to be behind with."""
+
+
+class Sampler:
+    """Not thread-safe. A broker that does not answer is left out, and that is said once until it answers."""
+
+    def __init__(
+        self, client: ClusterClient, topics: Sequence[str], trace_topic: str, groups: Sequence[str], clock: Clock
+    ) -> None:
+        """Args: trace_topic: empty if there is none. groups: none: all that the brokers know of."""
+        self._client, self._clock = client, clock
+        self._topics, self._trace_topic, self._groups = topics, trace_topic, groups
+        self._away: set[str] = set()
+        self._silent: set[str] = set()
+        """Who did not answer in this sample, and is not asked again in it."""
+
+    def sample(self) -> Sample:
+        """Ask now. Raises MetaqError: not even the name servers answer."""
+        self._silent.clear()
+        masters = self._client.masters()
+        now_ms = self._clock.now_ms()  # Before the ends are asked: what is stored later is not claimed to be seen.
+        ends: dict[MessageQueue, int] = {}
+        groups: list[GroupSample] = []
+        for topic in [*self._topics, *filter(None, [self._trace_topic])]:
+            queues = self._asked(f"topic {topic}", functools.partial(self._client.queues, [topic])) or []
+            for broker, some in itertools.groupby(sorted(queues), lambda queue: queue.broker):
+                if broker not in masters:
+                    continue
+                mine = list(some)
+                found = self._asked(f"broker {broker}", functools.partial(self._client.ends, mine))
+                if found is None:
+                    continue
+                ends |= found
+                if topic != self._trace_topic:
+                    groups += self._of_groups(topic, broker, masters[broker], found)
+        brokers = [sample for name, address in sorted(masters.items()) if (sample := self._broker(name, address))]
+        return Sample(now_ms, ends, groups, brokers)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _of_groups(
+        self, topic: str, broker: str, address: str, ends: Mapping[MessageQueue, int]
+    ) -> Iterable[GroupSample]:
+        names = self._groups or self._asked(
+            f"broker {broker}", lambda: self._client.link(address).ask([GetGroups(topic)])[0]
+        )
+        for group in names or ():
+            if group not in _TOOLS:
+                found = self._asked(f"broker {broker}", functools.partial(self._group, topic, group, broker, ends))
+                if found is not None:
+                    yield found
+
+    def _group(self, topic: str, group: str, broker: str, ends: Mapping[MessageQueue, int]) -> GroupSample | None:
+        progress = self._client.progress(group, ends)
+        if all(offset is None for offset in progress.values()):
+            return None  # It has not consumed of this topic.
+        unread = [queue for queue, offset in progress.items() if offset is None]
+        starts = self._client.starts(unread) if unread else {}
+        positions = {queue: starts[queue] if offset is None else offset for queue, offset in progress.items()}
+        behind = {queue: offset for queue, offset in positions.items() if offset < ends[queue]}
+        waiting = [ms for ms in self._client.store_times(behind).values() if ms is not None] if behind else []
+        seconds = max(0, self._clock.now_ms() - min(waiting)) / 1000 if waiting else 0.0
+        return GroupSample(
+            topic, group, broker, {queue.queue_id: offset for queue, offset in positions.items()},
+            sum(ends[queue] - offset for queue, offset in behind.items()), seconds,
+        )  # fmt: skip
+
+    def _broker(self, name: str, address: str) -> BrokerSample | None:
+        runtime = self._asked(f"broker {name}", lambda: self._client.link(address).ask([GetRuntime()])[0])
+        if runtime is None:
+            return None
+        counters = {column: _whole(runtime.get(key, "")) for column, key in COUNTERS.items()}
+        return BrokerSample(name, _whole(runtime.get("bootTimestamp", "")), counters)
+
+    def _asked(self, whom: str, ask: Callable[[], T]) -> T | None:
+        if whom in self._silent:
+            return None
+        try:
+            found = ask()
+        except MetaqError as fault:
+            self._silent.add(whom)
+            if whom not in self._away:
+                self._away.add(whom)
+                _LOG.warning("metrics: %s is not sampled until it answers again: %s", whom, fault)
+            return None
+        if whom in self._away:
+            self._away.discard(whom)
+            _LOG.info("metrics: %s is sampled again", whom)
+        return found
+
+
+def _whole(text: Any) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0

@@ -1,0 +1,345 @@
+"""Driver side of the metrics: batches and samples, each a step; and alerts on their way.
+
+Two threads call: Spark's with each batch, and one of ours every `sampleSeconds`, so that lag is seen and windows end where
+nobody sends. A third delivers alerts, which may take long. State and folder are changed under one lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from metaq.clock import SYSTEM, Clock
+from metaq.durable import disk_fault
+from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
+from metaq.model.queue import MessageQueue
+from metaq.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
+from metaq.pipelines.metrics.counting import COUNTED, Counter
+from metaq.pipelines.metrics.folder import MetricsFolder, guard
+from metaq.pipelines.metrics.following import Known
+from metaq.pipelines.metrics.mailing import CommandMail, TopicMail
+from metaq.pipelines.metrics.options import MetricsOptions
+from metaq.pipelines.metrics.sampling import Sampler
+from metaq.pipelines.metrics.state import Limits, Mail, Sample, Saved, State
+from metaq.pipelines.metrics.tables import moment, tables_of
+from metaq.pipelines.metrics.windows import window_start
+from metaq.pipelines.run import Run
+from metaq.spark import interpreter, schema
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.cluster.courier import Courier
+from metaq.spark.source.settings import LATEST, SourceOptions
+
+_LOG = logging.getLogger(__name__)
+ASK_SECONDS = 5.0
+"""How long a sample goes on asking a broker that is away; the next one is soon."""
+FIRST_ROUTE_SECONDS = 2.0
+TOPIC, COMMAND = "topic", "command"
+
+
+def start(spark: Any, options: MetricsOptions, run: Run) -> Any:
+    """The pipeline `metrics` (`metaq.pipelines.catalogue`).
+
+    Raises ConfigError: the folder belongs to another checkpoint or to windows of another length, no topic fits the patterns, or the
+    session is a client of Spark Connect. StoreCorrupt: the folder is not as it was left.
+    """
+    if interpreter.is_remote(spark):
+        raise ConfigError(
+            "metrics run in the process of their driver, and this session is a client of Spark Connect: use a session of "
+            "metaq.spark.session() in a process without one, or `metaq pipeline run metrics`"
+        )
+    interpreter.check(interpreter.running_context())
+    topics, traced = _topics(options)
+    pairs = {**options.source(), "subscribe": ",".join([*topics, *filter(None, [traced])]), "rows": "slices"}
+    chosen = SourceOptions.of(pairs)
+    chosen.check_stream()
+    service = Service(options, run, chosen, topics, traced)
+    # A query that is started again, because the machine was slow, has another service: the first must have ended.
+    run.at_end(service.close, "metrics")
+    service.open()
+    reader = spark.readStream.format("metaq").options(**pairs).load()
+    writer = reader.writeStream.queryName("metrics").option("checkpointLocation", spark_path(run.place / CHECKPOINT))
+    query = writer.foreachBatch(service.process).trigger(**options.trigger()).start()
+    service.begin()
+    return query
+
+
+def _topics(options: MetricsOptions) -> tuple[list[str], str]:
+    """The topics that are measured, and the trace topic if it is there. Raises ConfigError, NoRoute."""
+    client = ClusterClient(options.servers, ASK_SECONDS)
+    try:
+        fitting = {topic for pattern in options.patterns for topic in client.topics(pattern)}
+        topics = sorted({*options.topics_read, *fitting} - {options.traced, options.alert_topic})
+        if not topics:
+            raise ConfigError(f"topics={options.topics}: no topic fits")
+        if not options.traced:
+            return topics, ""
+        try:
+            client.queues([options.traced], FIRST_ROUTE_SECONDS)
+        except NoRoute:
+            _LOG.warning(
+                "metrics: there is no trace topic %s yet: latencies of consumers are measured from the next start on, if it is "
+                "there then; traceTopic=off if nobody traces", options.traced,
+            )  # fmt: skip
+            return topics, ""
+        return topics, options.traced
+    finally:
+        client.close()
+
+
+class Service:
+    """One query's driver half."""
+
+    def __init__(
+        self,
+        options: MetricsOptions,
+        run: Run,
+        source: SourceOptions,
+        topics: list[str],
+        traced: str,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._options, self._run, self._clock, self._topics = options, run, clock, topics
+        self._rules = options.parsed_rules
+        self._limits = Limits(
+            window_ms=options.window_ms,
+            grace_ms=round(options.grace_seconds * 1000),
+            follow_ms=round(options.trace_seconds * 1000),
+            trace_topic=traced,
+            from_latest=options.starting_offsets == LATEST,
+        )
+        self._counter = Counter(
+            name_servers=options.servers, settings=source.fetch_of_stream, window_ms=options.window_ms,
+            trace_topic=traced, every=options.trace_every,
+        )  # fmt: skip
+        self._groups = [one for part in options.groups.split(",") if (one := part.strip())]
+        self._sampler = Sampler(ClusterClient(options.servers, ASK_SECONDS), topics, traced, self._groups, clock)
+        self._ways: dict[str, TopicMail | CommandMail] = {}
+        if options.alert_topic is not None:
+            self._ways[TOPIC] = TopicMail(
+                Courier(options.servers, ASK_SECONDS), options.alert_topic, clock, ASK_SECONDS
+            )
+        if options.command_words:
+            self._ways[COMMAND] = CommandMail(options.command_words, options.alert_command_seconds)
+        self._folder = MetricsFolder(run.place)
+        self._state: State | None = None
+        self._busy, self._delivering = threading.Lock(), threading.Lock()
+        self._over, self._posted = threading.Event(), threading.Event()
+        self._delivered: list[Mail] = []
+        self._ahead: set[MessageQueue] = set()
+        """Queues of which was said that their messages are ahead of the clock."""
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    # -------------------------------------------------------------- life
+    def open(self) -> None:
+        """Take up the state. Raises ConfigError, StoreCorrupt, StoreFull, StoreFailed."""
+        with self._busy:
+            try:
+                saved = self._folder.load()
+                guard(saved, query_id(self._run.place / CHECKPOINT), self._limits.window_ms, self._run.place)
+                if saved is not None:
+                    self._take(saved)
+                    return
+                # Saved before the query gets its id: a checkpoint without a state is told from one that was robbed of it.
+                began_ms = window_start(self._clock.now_ms(), self._limits.window_ms)
+                state = self._take(Saved(query="", window_ms=self._limits.window_ms, began_ms=began_ms))
+                self._folder.save(state, None, {})
+            except OSError as fault:
+                raise disk_fault(fault, f"the state in {self._run.place} cannot be taken up") from fault
+
+    def begin(self) -> None:
+        """Sample from now on, and deliver alerts."""
+        for name, work in (("samples", self._sample_on), ("alerts", self._deliver_on)):
+            thread = threading.Thread(target=work, name=f"metaq-metrics-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """A last sample, and what alerts can be delivered at once; then nothing any more. May be repeated. Raises nothing."""
+        with self._busy:
+            if self._closed:
+                return
+        self._over.set()
+        self._posted.set()
+        for thread in self._threads:
+            thread.join()
+        if self._threads:
+            self._tick()
+            self._deliver(self._clock.monotonic() + self._options.alert_command_seconds)
+            if self._delivered:
+                self._tick(ask=False)
+        with self._busy:
+            self._closed = True
+        self._sampler.close()
+        mail = self._ways.get(TOPIC)
+        if isinstance(mail, TopicMail):
+            mail.close()
+
+    # -------------------------------------------------------------- batches
+    def process(self, frame: Any, batch: int) -> None:
+        """Spark's foreachBatch: count the slices in `frame`. Raises StoreFull, StoreFailed, ClientClosed."""
+        began = self._clock.monotonic()
+        with self._busy:
+            if self._closed:  # Not silently: Spark would take the batch for done.
+                raise ClientClosed(f"the metrics' query was stopped before batch {batch} was counted")
+            if batch <= self._known_state.batch:
+                self._run.tell(
+                    f"batch {batch}: was counted before the restart",
+                    batch=batch,
+                    messages=0,
+                    windows=0,
+                    alerts=0,
+                    unreadable=0,
+                )
+                return
+        rows = frame.mapInArrow(self._counter, schema.ddl(COUNTED)).toArrow().to_pylist()
+        with self._busy:
+            if self._closed:
+                raise ClientClosed(f"the metrics' query was stopped before batch {batch} was counted")
+            query = query_id(self._run.place / CHECKPOINT)
+            if query is None:
+                raise ConfigError(f"the checkpoint in {self._run.place} has lost its metadata while the query runs")
+            self._known_state.belongs_to(query)
+            before = self._known_state.unreadable
+            messages = self._known_state.fold_rows(rows)
+            unreadable = self._known_state.unreadable - before
+            windows, alerts = self._step(batch)
+        seconds = self._clock.monotonic() - began
+        told = f", {alerts} alerts" if alerts else ""
+        told += f", {unreadable:,} trace records do not decode" if unreadable else ""
+        if unreadable:
+            _LOG.warning(
+                "metrics: %d trace records of batch %d do not decode: nothing is counted of them", unreadable, batch
+            )
+        self._run.tell(
+            f"batch {batch}: {messages:,} messages, {windows} windows over{told} ({seconds:.1f} s)",
+            batch=batch, messages=messages, windows=windows, alerts=alerts, unreadable=unreadable, seconds=seconds,
+        )  # fmt: skip
+
+    def _step(self, batch: int | None) -> tuple[int, int]:
+        """Close what is over and save. Returns windows and alerts that came of it."""
+        state = self._known_state
+        try:
+            state.delivered(self._delivered)
+            closed, alerts = state.close()
+            if (lost := state.post(alerts, self._ways)) > 0:
+                _LOG.warning("metrics: %d alerts that could not be delivered are given up: too many wait", lost)
+            self._folder.save(state, batch, tables_of(closed, alerts, self._limits.window_ms))
+        except BaseException as fault:
+            self._forget()
+            if isinstance(fault, OSError):
+                raise disk_fault(fault, f"the metrics in {self._run.place} are as they were before") from fault
+            raise
+        self._delivered = []
+        for alert in alerts:
+            _LOG.warning("metrics: %s", alert)
+        if state.forgotten:
+            _LOG.warning(
+                "metrics: %d messages were forgotten before traceSeconds were over, for there are too many: raise traceEvery",
+                state.forgotten,
+            )
+            state.forgotten = 0
+        self._say_clocks(state)
+        self._posted.set()
+        return len(closed), len(alerts)
+
+    def _say_clocks(self, state: State) -> None:
+        """Say whose clock is wrong: once, as long as it is."""
+        if state.set_back_ms:
+            _LOG.warning(
+                "metrics: this machine's clock was set back by %d s: windows that it had called over are so again when their time "
+                "comes, and what was published of them counts", state.set_back_ms // 1000,
+            )  # fmt: skip
+            state.set_back_ms = 0
+        ahead = state.ahead
+        for queue in sorted(ahead.keys() - self._ahead):
+            _LOG.warning(
+                "metrics: %s has messages that were stored at %s by its broker's clock, which this machine's has not come to: "
+                "their windows stay open until then", queue, moment(ahead[queue]).isoformat(timespec="seconds"),
+            )  # fmt: skip
+        self._ahead = set(ahead)
+
+    def _forget(self) -> None:
+        """A step failed: go back to what the folder has."""
+        self._state = None
+        try:
+            saved = self._folder.load()
+            if saved is not None:
+                self._take(saved)
+        except (OSError, MetaqError) as fault:
+            _LOG.warning("metrics: the state in %s cannot be read back: %s", self._run.place, fault)
+
+    def _take(self, saved: Saved) -> State:
+        known = self._folder.known(saved) if saved.known else Known()
+        self._state = State(saved, self._limits, self._rules, known)
+        return self._state
+
+    @property
+    def _known_state(self) -> State:
+        if self._state is None:
+            self._forget()
+        if self._state is None:
+            raise ClientClosed(f"the state in {self._run.place} cannot be read")
+        return self._state
+
+    # -------------------------------------------------------------- samples
+    def _sample_on(self) -> None:
+        while True:
+            self._tick()
+            if self._over.wait(self._options.sample_seconds):
+                return
+
+    def _tick(self, *, ask: bool = True) -> None:
+        """One sample, a step of its own. What goes wrong is logged."""
+        try:
+            sample = self._sampler.sample() if ask else None
+        except MetaqError as fault:
+            _LOG.warning("metrics: no sample could be taken: %s", fault)
+            sample = None
+        try:
+            with self._busy:
+                if not self._closed:
+                    self._fold(sample)
+        except (MetaqError, OSError) as fault:
+            _LOG.warning("metrics: a sample could not be saved: %s", fault)
+        except Exception:  # noqa: BLE001  one sample is lost, not all that come
+            _LOG.exception("metrics: a fault in a sample")
+
+    def _fold(self, sample: Sample | None) -> None:
+        if sample is not None:
+            self._known_state.fold_sample(sample)
+        self._step(None)
+
+    # -------------------------------------------------------------- alerts
+    def _deliver_on(self) -> None:
+        while not self._over.is_set():
+            self._posted.wait()
+            self._posted.clear()
+            try:
+                self._deliver()
+            except Exception:  # noqa: BLE001  one delivery is lost, not all that come
+                _LOG.exception("metrics: a fault in the delivery of alerts")
+
+    def _deliver(self, until: float | None = None) -> None:
+        """Try each mail that waits, in order; one way that fails keeps its later ones waiting too.
+
+        Begins none after `until`, a monotonic time; without it, none after the end of the run. Those come with the next.
+        """
+        with self._delivering:
+            with self._busy:
+                waiting = (
+                    [] if self._state is None else [one for one in self._state.mails if one not in self._delivered]
+                )
+            stuck: set[str] = set()
+            for mail in waiting:
+                if self._over.is_set() if until is None else self._clock.monotonic() >= until:
+                    return
+                way = self._ways.get(mail.to)
+                if mail.to in stuck:
+                    continue
+                if way is None or way.deliver(mail.alert):
+                    with self._busy:
+                        self._delivered.append(mail)
+                else:
+                    stuck.add(mail.to)

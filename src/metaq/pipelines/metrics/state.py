@@ -1,0 +1,482 @@
+"""All that is measured and not yet published. No I/O: rows of a batch and samples go in, windows that are over and alerts come out.
+
+A window of messages is over when every queue of its topic at its broker has been read to its end plus `graceSeconds`: up to a message
+stored later than that, or up to what was the queue's end when somebody looked later than that. What still comes for such a window is a window of its
+own that is marked late: the sums of all rows are right at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Struct, field
+
+from metaq.errors import StoreCorrupt
+from metaq.model.queue import MessageQueue
+from metaq.pipelines.metrics.alerts import Alert, Watch, Watched
+from metaq.pipelines.metrics.counting import BEGUN, FOLLOWED, FOLLOWED_TYPE, READ, STORED, TOLD, TOLD_TYPE
+from metaq.pipelines.metrics.figures import METRICS
+from metaq.pipelines.metrics.following import KNOWN_TYPE, Known, limited
+from metaq.pipelines.metrics.histogram import Histogram
+from metaq.pipelines.metrics.rules import FOR_MAX, Rule
+from metaq.pipelines.metrics.sizes import Sizes
+from metaq.pipelines.metrics.windows import Series, Window, window_start
+
+STATE = "_state"
+"""Its file, in the pipeline's folder."""
+CLOCKS_MS = 60_000
+"""So far clocks may be apart before anybody is called wrong."""
+OUTBOX_MAX = 1000
+"""Alerts that could not be delivered yet; of more the oldest are given up."""
+
+
+class GroupSample(NamedTuple):
+    """How far a group was in one topic at one broker."""
+
+    topic: str
+    group: str
+    broker: str
+    positions: Mapping[int, int]
+    """Queue id → offset of the next message to consume."""
+    lag_messages: int
+    lag_seconds: float
+
+
+class BrokerSample(NamedTuple):
+    """A broker's counters since its start."""
+
+    broker: str
+    started_ms: int
+    counters: Mapping[str, int]
+    """By the columns of the metric `brokers`."""
+
+
+class Sample(NamedTuple):
+    """What was seen of the cluster at one moment."""
+
+    now_ms: int
+    ends: Mapping[MessageQueue, int]
+    """Queues that there are, of topics that are measured and of the trace topic, and their ends."""
+    groups: Iterable[GroupSample] = ()
+    brokers: Iterable[BrokerSample] = ()
+
+
+class Closed(NamedTuple):
+    """A window that is over."""
+
+    series: Series
+    start_ms: int
+    window: Window
+    late: bool
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What the options say about time."""
+
+    window_ms: int
+    grace_ms: int = 0
+    follow_ms: int = 600_000
+    """How long after it was stored a message is recognised in traces."""
+    trace_topic: str = ""
+    from_latest: bool = False
+    """Whether a queue that was never read begins at its end."""
+
+
+class Mail(Struct):
+    """An alert that is to be delivered."""
+
+    alert: Alert
+    to: str
+    """`topic` or `command`."""
+
+
+class _Open(Struct, array_like=True):
+    series: Series
+    start_ms: int
+    window: Window
+
+
+class _Queue(Struct):
+    """`end`: read up to there. `newest_ms`: store time of the newest message read. `caught_ms`: when it was read to its end."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    end: int = -1
+    newest_ms: int = 0
+    caught_ms: int = 0
+    sizes: Sizes = field(default_factory=Sizes)
+
+
+class _Counters(Struct):
+    started_ms: int
+    values: dict[str, int]
+
+
+class _Position(Struct, array_like=True):
+    group: str
+    topic: str
+    broker: str
+    queue_id: int
+    offset: int
+    sized: int
+    """Up to where its bytes are counted: not beyond what was read of the queue."""
+
+
+class Saved(Struct, kw_only=True):
+    """The state as it is saved, and the files that were published with it."""
+
+    v: int = 1
+    query: str
+    window_ms: int
+    began_ms: int
+    """Rules look at windows from here on."""
+    batch: int = -1
+    """The last batch of the query that is in it."""
+    step: int = 0
+    files: list[tuple[str, str]] = []
+    """Staged and final names, relative to the folder, of the last step."""
+    open: list[_Open] = []
+    over: list[tuple[Series, int]] = []
+    """Series → up to where its windows are over."""
+    queues: list[_Queue] = []
+    positions: list[_Position] = []
+    counters: dict[str, _Counters] = {}
+    places: list[tuple[str, str]] = []
+    known: list[str] = []
+    """Names of the chunks of followed messages."""
+    waiting: dict[str, bytes] = {}
+    unmatched: int = 0
+    unreadable: int = 0
+    """Records of traces that did not decode."""
+    watched: list[Watched] = []
+    mails: list[Mail] = []
+
+
+def encode(saved: Saved) -> bytes:
+    return msgspec.msgpack.encode(saved, enc_hook=_enc)
+
+
+def decode(data: bytes, where: object = STATE) -> Saved:
+    """Args: where: the file, for the error. Raises StoreCorrupt."""
+    try:
+        return msgspec.msgpack.decode(data, type=Saved, dec_hook=_dec)
+    except msgspec.DecodeError as fault:
+        raise StoreCorrupt(
+            f"the state of the metrics, {where}, cannot be read ({fault}): restore it from a copy with the rest of its folder, or "
+            "begin in an empty one"
+        ) from None
+
+
+def _enc(value: Any) -> bytes:
+    assert isinstance(value, Histogram)
+    return value.encode()
+
+
+def _dec(_kind: type, value: Any) -> Histogram:
+    return Histogram.decode(value)
+
+
+class State:
+    """Mutable, not thread-safe. A step that could not be saved must be forgotten with the whole state: it is made anew."""
+
+    def __init__(self, saved: Saved, limits: Limits, rules: Iterable[Rule], known: Known) -> None:
+        self._limits, self._saved = limits, saved
+        self._open = {(one.series, one.start_ms): one.window for one in saved.open}
+        self._over = dict(saved.over)
+        self._queues = {MessageQueue(one.topic, one.broker, one.queue_id): one for one in saved.queues}
+        self._positions = {
+            (one.group, MessageQueue(one.topic, one.broker, one.queue_id)): one for one in saved.positions
+        }
+        self._places = {place: number for number, place in enumerate(saved.places)}
+        self._waiting = {group: np.frombuffer(data, TOLD_TYPE) for group, data in saved.waiting.items()}
+        self._watch = Watch(rules, saved.watched)
+        self.known = known
+        self._live: Mapping[MessageQueue, int] = {}
+        """Queues that there are, as the last sample saw them: nothing is known before the first."""
+        self._sampled_ms = 0
+        self.set_back_ms = 0
+        """By so much the driver's clock was set back, until somebody says so and makes it 0."""
+        self.forgotten = 0
+        """Messages that were followed no longer than there was room."""
+
+    @property
+    def batch(self) -> int:
+        return self._saved.batch
+
+    @property
+    def step(self) -> int:
+        return self._saved.step
+
+    @property
+    def unreadable(self) -> int:
+        """Records of traces that did not decode, of all time."""
+        return self._saved.unreadable
+
+    @property
+    def mails(self) -> list[Mail]:
+        """What is to be delivered, oldest first."""
+        return self._saved.mails
+
+    def belongs_to(self, query: str) -> None:
+        """The query has its id now."""
+        self._saved.query = query
+
+    @property
+    def alerts_on(self) -> list[Watched]:
+        return self._watch.on
+
+    def saved(self, batch: int | None, files: list[tuple[str, str]]) -> Saved:
+        """What the next step saves."""
+        s = self._saved
+        self._saved = Saved(
+            query=s.query, window_ms=s.window_ms, began_ms=s.began_ms, batch=s.batch if batch is None else batch,
+            step=s.step + 1, files=files,
+            open=[_Open(series, start, window) for (series, start), window in sorted(self._open.items(), key=lambda one: one[0])],
+            over=sorted(self._over.items()), queues=list(self._queues.values()),
+            positions=[one for _, one in sorted(self._positions.items())],
+            counters=s.counters, places=list(self._places), known=list(self.known.chunks),
+            waiting={group: rows.tobytes() for group, rows in self._waiting.items()}, unmatched=s.unmatched,
+            unreadable=s.unreadable,
+            watched=self._watch.watched, mails=s.mails,
+        )  # fmt: skip
+        return self._saved
+
+    # -------------------------------------------------------------- what comes in
+    def fold_rows(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Rows of COUNTED, of one batch. Returns how many messages of the measured topics there were."""
+        messages, told, fresh, read = 0, dict[str, list[Any]](), list[Any](), list[Mapping[str, Any]]()
+        for row in rows:
+            kind, topic, broker = row["kind"], row["topic"], row["broker"]
+            if kind == STORED:
+                window = self._window(Series("messages", topic, broker=broker), row["start_ms"])
+                window.count("messages", row["messages"])
+                window.count("bytes", row["bytes"])
+                window.spread("born_stored").merge(Histogram.decode(row["data"]))
+                messages += row["messages"]
+            elif kind == READ:
+                read.append(row)
+            elif kind == FOLLOWED:
+                fresh.append(self._known_rows(row["data"], topic, broker))
+            elif kind == TOLD:
+                told.setdefault(row["grp"], []).append(np.frombuffer(row["data"], TOLD_TYPE))
+        for row in sorted(read, key=lambda row: int(row["end_offset"])):
+            queue = self._queue(MessageQueue(row["topic"], row["broker"], row["queue_id"]))
+            self._saved.unreadable += row.get("messages") or 0
+            queue.end = max(queue.end, row["end_offset"])
+            # A clock that was ahead and is right again: what it said before counts no longer.
+            before_ms = 0 if self._is_ahead(queue.newest_ms) else queue.newest_ms
+            queue.newest_ms = max(before_ms, row["newest_ms"])
+            queue.sizes.read(row["start_offset"], row["end_offset"], row["bytes"])
+        self._follow(fresh, told)
+        return messages
+
+    def fold_sample(self, sample: Sample) -> None:
+        self._turn_back(sample.now_ms)
+        self._live, self._sampled_ms = sample.ends, max(self._sampled_ms, sample.now_ms)
+        for queue, end in sample.ends.items():
+            one = self._queue(queue)
+            if one.end < 0 and (self._limits.from_latest or end == 0):
+                one.end = end
+            if one.end >= end:
+                one.caught_ms = max(one.caught_ms, sample.now_ms)
+        # The moment at which a window ends is the last that it has seen.
+        start_ms = window_start(sample.now_ms - 1, self._limits.window_ms)
+        for group in sample.groups:
+            window = self._window(Series("groups", group.topic, group.group, group.broker), start_ms)
+            self._consumed(group, window)
+            window.level("lag_messages", group.lag_messages)
+            window.level("lag_seconds", group.lag_seconds)
+        for broker in sample.brokers:
+            self._counted(broker, start_ms)
+
+    def _turn_back(self, now_ms: int) -> None:
+        """If the driver's clock was set back: windows that were over by what it said then are not over yet."""
+        caught = max((one.caught_ms for one in self._queues.values()), default=0)
+        told_ms = max(self._sampled_ms, caught, self._saved.began_ms, *self._over.values())
+        if told_ms <= now_ms + CLOCKS_MS:
+            return
+        self.set_back_ms = told_ms - now_ms
+        self._sampled_ms = now_ms
+        for one in self._queues.values():
+            one.caught_ms = min(one.caught_ms, now_ms)
+        # What was open then was published, the window of this moment too.
+        behind = window_start(now_ms, self._limits.window_ms) + self._limits.window_ms
+        self._over = {series: min(over, behind) for series, over in self._over.items()}
+        self._saved.began_ms = min(self._saved.began_ms, behind)
+
+    def _is_ahead(self, moment_ms: int) -> bool:
+        return bool(self._sampled_ms) and moment_ms > self._sampled_ms + CLOCKS_MS
+
+    @property
+    def ahead(self) -> dict[MessageQueue, int]:
+        """Queues whose newest message was stored at a time that the driver's clock has not come to, and that time."""
+        return {queue: one.newest_ms for queue, one in self._queues.items() if self._is_ahead(one.newest_ms)}
+
+    def delivered(self, mails: Iterable[Mail]) -> None:
+        """These need no delivery any more."""
+        done = list(mails)
+        self._saved.mails = [one for one in self._saved.mails if one not in done]
+
+    def post(self, alerts: Iterable[Alert], ways: Iterable[str]) -> int:
+        """Have alerts delivered these ways. Returns how many older mails were given up for that."""
+        mails = [*self._saved.mails, *(Mail(alert, way) for alert in alerts for way in ways)]
+        self._saved.mails = mails[-OUTBOX_MAX:]
+        return len(mails) - len(self._saved.mails)
+
+    # -------------------------------------------------------------- what comes out
+    def close(self) -> tuple[list[Closed], list[Alert]]:
+        """Take out the windows that are over, and see what that means for the rules."""
+        closed, alerts = list[Closed](), self._watch.removed()
+        by_series: dict[Series, dict[int, Window]] = {series: {} for series in self._over}
+        for queue in self._live:
+            if queue.topic != self._limits.trace_topic:
+                by_series.setdefault(Series("messages", queue.topic, broker=queue.broker), {})
+        for (series, start_ms), window in self._open.items():
+            by_series.setdefault(series, {})[start_ms] = window
+        for series, windows in sorted(by_series.items()):
+            bound = self._bound(series)
+            was = self._over.get(series, 0)
+            mine = {start: windows[start] for start in sorted(windows) if start < bound}
+            for start, window in mine.items():
+                del self._open[series, start]
+                closed.append(Closed(series, start, window, late=start < was))
+            if bound > was:
+                alerts += self._ruled(series, mine, max(was, self._saved.began_ms), bound)
+                self._over[series] = bound
+        return closed, alerts
+
+    def _ruled(self, series: Series, windows: Mapping[int, Window], begin_ms: int, end_ms: int) -> list[Alert]:
+        if not self._watch.about(series.metric):
+            return []
+        metric, window_ms = METRICS[series.metric], self._limits.window_ms
+        if metric.levels or metric.labels[0] != "topic":  # Sampled: without a sample nothing is known.
+            starts: Iterable[int] = (start for start in windows if start >= begin_ms)
+        else:  # Without messages there were none. More than FOR_MAX such windows decide nothing that these do not.
+            first = max(begin_ms, end_ms - FOR_MAX * window_ms)
+            starts = sorted({*range(first, end_ms, window_ms), *(start for start in windows if start >= begin_ms)})
+        alerts: list[Alert] = []
+        for start in starts:
+            columns = windows.get(start, _EMPTY).columns(metric, window_ms / 1000)
+            alerts += self._watch.window(series, start, columns)
+        return alerts
+
+    def _bound(self, series: Series) -> int:
+        """Windows of a series that begin before this are over: a whole multiple of a window."""
+        limits = self._limits
+        if series.metric == "messages":
+            over = self._read_to(lambda queue: (queue.topic, queue.broker) == (series.topic, series.broker))
+        elif series.metric == "deliveries":
+            over = self._traces_to
+        else:
+            return window_start(max(self._sampled_ms, 0), limits.window_ms)
+        return window_start(max(over - limits.grace_ms, 0), limits.window_ms)
+
+    def _read_to(self, mine: Callable[[MessageQueue], bool]) -> int:
+        """Everything that was stored before has been read, of these queues; where there are none, nothing more comes."""
+        if not self._sampled_ms:
+            return 0
+        # A message from the future says nothing of when others were stored.
+        reached = [
+            max(0 if self._is_ahead(one.newest_ms) else one.newest_ms, one.caught_ms)
+            for one in map(self._queue, filter(mine, self._live))
+        ]
+        return min(reached, default=self._sampled_ms)
+
+    @property
+    def _traces_to(self) -> int:
+        return self._read_to(lambda queue: queue.topic == self._limits.trace_topic)
+
+    @property
+    def _messages_to(self) -> int:
+        return self._read_to(lambda queue: queue.topic != self._limits.trace_topic)
+
+    # -------------------------------------------------------------- parts
+    def _window(self, series: Series, start_ms: int) -> Window:
+        return self._open.setdefault((series, start_ms), Window())
+
+    def _queue(self, queue: MessageQueue) -> _Queue:
+        if queue not in self._queues:
+            self._queues[queue] = _Queue(*queue)
+        return self._queues[queue]
+
+    def _consumed(self, sample: GroupSample, window: Window) -> None:
+        messages = size = 0
+        for queue_id, offset in sample.positions.items():
+            queue = MessageQueue(sample.topic, sample.broker, queue_id)
+            known = self._positions.setdefault(
+                (sample.group, queue), _Position(sample.group, *queue, offset=offset, sized=offset)
+            )
+            # A group that was set back has consumed nothing by that.
+            messages += max(0, offset - known.offset)
+            known.offset, known.sized = offset, min(known.sized, offset)
+            sizes = self._queue(queue).sizes
+            if sizes.known:
+                known.sized = max(known.sized, sizes.known.start)
+                reached = min(offset, sizes.known.stop)
+                if reached > known.sized:
+                    size += sizes.up_to(reached) - sizes.up_to(known.sized)
+                    known.sized = reached
+        window.count("consumed", messages)
+        window.count("consumed_bytes", size)
+
+    def _counted(self, sample: BrokerSample, start_ms: int) -> None:
+        known = self._saved.counters.get(sample.broker)
+        self._saved.counters[sample.broker] = _Counters(sample.started_ms, dict(sample.counters))
+        window = self._window(Series("brokers", broker=sample.broker), start_ms)
+        if known is None:
+            return  # What was counted before anybody looked is of no window.
+        restarted = known.started_ms != sample.started_ms
+        for name, value in sample.counters.items():
+            before = 0 if restarted else known.values.get(name, 0)
+            window.count(name, max(0, value - before))
+
+    def _known_rows(self, data: bytes, topic: str, broker: str) -> Any:
+        found = np.frombuffer(data, FOLLOWED_TYPE)
+        rows = np.empty(len(found), KNOWN_TYPE)
+        for name in FOLLOWED_TYPE.names or ():
+            rows[name] = found[name]
+        rows["place"] = self._places.setdefault((topic, broker), len(self._places))
+        return rows
+
+    def _follow(self, fresh: list[Any], told: Mapping[str, list[Any]]) -> None:
+        if fresh:
+            rows = np.concatenate(fresh)
+            self.known.add(f"{self.step + 1:012d}", rows)
+        if not (fresh or told):
+            return
+        self.forgotten += self.known.expire(self._traces_to - self._limits.follow_ms)
+        places = list(self._places)
+        waiting: dict[str, Any] = {}
+        for group in sorted({*told, *self._waiting}):
+            rows = np.concatenate([*([self._waiting[group]] if group in self._waiting else []), *told.get(group, [])])
+            matched, left = self.known.match(rows)
+            for place in np.unique(matched.known["place"]).tolist():
+                of_place = matched.known["place"] == place
+                self._deliver(places[place], group, matched.told[of_place], matched.known[of_place])
+            waiting[group] = left
+        self._waiting, given_up = limited(waiting, self._messages_to - self._limits.follow_ms)
+        self._saved.unmatched += given_up
+
+    def _deliver(self, place: tuple[str, str], group: str, told: Any, known: Any) -> None:
+        topic, broker = place
+        starts = told["time_ms"] - told["time_ms"] % self._limits.window_ms
+        for start in np.unique(starts).tolist():
+            mine = starts == start
+            window = self._window(Series("deliveries", topic, group, broker), start)
+            begun = mine & (told["cost_ms"] == BEGUN)
+            ended = mine & (told["cost_ms"] != BEGUN)
+            window.count("deliveries", int(begun.sum()))
+            window.count("failed", int(told["failed"][ended].sum()))
+            if begun.any():
+                times = told["time_ms"][begun]
+                window.spread("stored_consumed").add(times - known["store_ms"][begun])
+                window.spread("born_consumed").add(times - np.clip(known["born_ms"][begun], 0, 1 << 60))
+            if ended.any():
+                window.spread("handling").add(told["cost_ms"][ended].astype(np.int64))
+
+
+_EMPTY = Window()

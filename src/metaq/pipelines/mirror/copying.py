@@ -1,0 +1,240 @@
+"""Worker side of the mirror: a slice of a source queue → the same messages, staged for (or sent to) their queue in the target.
+
+Bodies and properties stay columns from the pull to the batch that is sent; Python looks at single messages only where they
+have been mirrored before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from metaq.client.arrow import records as arrow
+from metaq.client.arrow.rows import spans
+from metaq.errors import InvalidMessage
+from metaq.model import MessageQueue
+from metaq.model import properties as props
+from metaq.model.offsets import Slice
+from metaq.model.transactions.staging import ManifestPart
+from metaq.pipelines.mirror import marks
+from metaq.pipelines.mirror.table import Run, Table
+from metaq.spark.cluster.client import client_of
+from metaq.spark.cluster.courier import courier_of
+from metaq.spark.cluster.message_limits import MessageLimits
+from metaq.spark.schema import SLICE_SCHEMA
+from metaq.spark.sink.settings import SinkOptions
+from metaq.spark.sink.sink import attempt
+from metaq.spark.sink.task import SentRows, StagedRows
+from metaq.spark.source.fetch import FetchSettings, read_slice
+from metaq.wire import hot
+
+_LOG = logging.getLogger(__name__)
+
+COLUMNS: Final = ("body", "flag", "born_time", "born_host", "offset_id")
+ENTRY_BYTES_MAX: Final = 64
+"""What a batch and its request have beside body and properties."""
+BROKER_TEXT_BYTES: Final = 512
+"""Of a message's properties, what is left to the target's broker: it adds its cluster's name."""
+
+COPIED = pa.schema(
+    [
+        *SLICE_SCHEMA,
+        pa.field("rows", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("came_around", pa.int64()),
+        pa.field("unfit", pa.int64()),
+        pa.field("runs", pa.string()),
+        pa.field("parts", pa.string()),
+    ]
+)
+"""One row per slice. `bytes`: of bodies. `came_around`, `unfit`: messages that were left out. `runs`: [[source offset, number
+among those that were copied, count], ...], JSON. `parts`: what was staged, JSON."""
+
+_DROPPED: Final = (
+    rf"(^|{props.PAIR_END})({'|'.join((*marks.DROPPED, *marks.REPLACED))}){props.NAME_END}[^{props.PAIR_END}]*"
+)
+_ENDS: Final = rf"^{props.PAIR_END}+|{props.PAIR_END}+$"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copying:
+    """How messages are copied. Plain values: it travels to the workers."""
+
+    source: str
+    """The source's name in marks."""
+    target: str
+    leave_out: bool
+    """Messages that the target cannot take; else the first one is an error."""
+    limits: MessageLimits
+    """Of the target."""
+
+    def batch_of(self, queue: MessageQueue, decoded: arrow.Decoded) -> Batch:
+        """The messages as they go to the target. Raises InvalidMessage: the target cannot take one; BadRequest, as `Decoded`."""
+        batch = decoded.to_batch(COLUMNS)
+        texts = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+        offsets = decoded.queue_offsets
+        mirrored = pc.match_substring(texts, f"{marks.SOURCE}{props.NAME_END}")
+        more = self._marks(queue, batch, offsets)
+        around = np.zeros(len(batch), bool)
+        if pc.any(mirrored).as_py():
+            more, around = self._mirrored(texts, mirrored, more)
+        ids = arrow.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
+        if ids.null_count:  # As readers of the source call it, its consumers among them.
+            named = pc.binary_join_element_wise(
+                f"{props.PAIR_END}{props.UNIQUE_ID}{props.NAME_END}", batch["offset_id"], ""
+            )
+            more = pc.binary_join_element_wise(more, pc.if_else(ids.is_null(), named, ""), "")
+        kept = pc.replace_substring_regex(pc.replace_substring_regex(texts, _DROPPED, ""), _ENDS, "")
+        joint = pc.if_else(pc.equal(pc.binary_length(kept), 0), b"", props.PAIR_END.encode())
+        texts = pc.binary_join_element_wise(kept, joint, more.cast(pa.binary()), b"")
+        unfit = self._unfit(queue, batch["body"], texts, offsets, around)
+        return Batch(batch["body"], texts, batch["flag"], offsets, around, unfit)
+
+    def _marks(self, queue: MessageQueue, batch: pa.RecordBatch, offsets: Any) -> pa.Array:
+        """The properties that every message gets."""
+        topic, broker, queue_id = queue
+        head = f"{marks.SOURCE}{props.NAME_END}{self.source}/{topic}/{broker}/{queue_id}/"
+        source = pc.binary_join_element_wise(head, pa.array(offsets).cast(pa.string()), "")
+        born = pc.divide(batch["born_time"].cast(pa.int64()), 1000).cast(pa.string())
+        return pc.binary_join_element_wise(
+            source, props.PAIR_END, marks.BORN, props.NAME_END, born, " ", batch["born_host"], ""
+        )
+
+    def _mirrored(self, texts: pa.Array, mirrored: pa.Array, more: pa.Array) -> tuple[pa.Array, Any]:
+        """What messages get that were mirrored before, and a mask of those that came around."""
+        written, around = more.to_pylist(), np.zeros(len(texts), bool)
+        for row in pc.indices_nonzero(mirrored).to_pylist():
+            found = props.parse(texts[row].as_py().decode("utf-8", "replace"))
+            if marks.origin_of(found.get(marks.SOURCE)) is None:
+                continue
+            path = marks.path_of(found)
+            around[row] = marks.came_around(path, self.source, self.target)
+            own = props.parse(written[row])
+            born = found.get(marks.BORN, own[marks.BORN])
+            written[row] = props.join({**own, marks.PATH: ",".join(path), marks.BORN: born})
+        return pa.array(written, pa.string()), around
+
+    def _unfit(self, queue: MessageQueue, bodies: pa.Array, texts: pa.Array, offsets: Any, around: Any) -> Any:
+        """A mask of the messages that the target cannot take."""
+        body_bytes = pc.binary_length(bodies).to_numpy().astype(np.int64)
+        text_bytes = pc.binary_length(texts).to_numpy().astype(np.int64)
+        text_max, limits = props.PROPERTIES_BYTES_MAX - BROKER_TEXT_BYTES, self.limits
+        unfit = (body_bytes > limits.body_bytes) | (text_bytes > text_max)
+        if limits.whole_bytes is not None:
+            unfit |= body_bytes + text_bytes + ENTRY_BYTES_MAX > limits.whole_bytes
+        if not limits.empty:
+            unfit |= body_bytes == 0
+        unfit &= ~around
+        for row in np.flatnonzero(unfit).tolist():
+            what = (
+                f"the message at offset {int(offsets[row])} of {queue} has {int(body_bytes[row])} bytes and {int(text_bytes[row])} "
+                f"of properties; the target takes {limits.words}, and {text_max} of properties"
+            )
+            if not self.leave_out:
+                raise InvalidMessage(f"{what}. To go on without such messages: unfit = 'leave-out'")
+            _LOG.warning("%s: it is left out", what)
+        return unfit
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages as they go to the target, those that do not go among them."""
+
+    bodies: pa.Array
+    texts: pa.Array
+    flags: pa.Array
+    offsets: Any
+    """In the source queue."""
+    around: Any
+    unfit: Any
+
+    def kept(self) -> tuple[hot.RowColumns, Any, int]:
+        """What goes, its offsets, and the bytes of its bodies."""
+        stays = ~(self.around | self.unfit)
+        bodies, texts, flags = self.bodies, self.texts, self.flags
+        if not stays.all():
+            mask = pa.array(stays)
+            bodies, texts, flags = bodies.filter(mask), texts.filter(mask), flags.filter(mask)
+        size = pc.sum(pc.binary_length(bodies)).as_py() or 0
+        columns = hot.RowColumns(len(bodies), spans(bodies), spans(texts), flags.to_numpy())
+        return columns, self.offsets[stays], size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SliceCopier:
+    """What `mapInArrow` runs: slices in, a summary of each out."""
+
+    name_servers: str
+    settings: FetchSettings
+    sink: SinkOptions
+    transaction: str
+    """Empty: messages are sent at once."""
+    copying: Copying
+    queues: tuple[tuple[MessageQueue, MessageQueue], ...]
+    """Source queue → target queue, of all slices."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        queues = dict(self.queues)
+        rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+        for number, row in enumerate(rows):
+            queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
+            copied = self.copy(Slice(queue, row["start_offset"], row["end_offset"]), queues[queue], number)
+            yield pa.RecordBatch.from_pylist([row | copied], schema=COPIED)
+
+    def copy(self, wanted: Slice, target: MessageQueue, number: int) -> dict[str, Any]:
+        """Copy one slice, the task's of that number. Raises: what `read_slice` does, InvalidMessage, what brokers of the target refuse; the last fault."""
+        client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
+        courier = courier_of(self.sink.name_servers, self.sink.retry_seconds)
+        # Without ids of ours: every message has its own already, which is how consumers know it on both sides.
+        name = f"{attempt()}{number}."
+        staged = StagedRows(courier, self.sink, self.transaction, name, _no_prefix) if self.transaction else None
+        out = staged if staged is not None else SentRows(courier, self.sink, _no_prefix)
+        size = came_around = unfit = 0
+        table = Table((0, 0))
+        for decoded in itertools.chain.from_iterable(
+            one.pieces(COLUMNS) for one in read_slice(client, wanted, self.settings)
+        ):
+            batch = self.copying.batch_of(wanted.queue, decoded)
+            columns, offsets, more = batch.kept()
+            for first, count in _together(offsets):
+                table.add(Run(int(offsets[first]), out.rows + first, count))
+            if columns.count:
+                out.put(target, columns)
+            size += more
+            came_around += int(batch.around.sum())
+            unfit += int(batch.unfit.sum())
+        if staged is not None:
+            parts: tuple[ManifestPart, ...] = staged.finish()
+        else:
+            out.finish()
+            parts = ()
+        return {
+            "rows": out.rows, "bytes": size, "came_around": came_around, "unfit": unfit, "runs": json.dumps(table.runs),
+            "parts": msgspec.json.encode(parts).decode(),
+        }  # fmt: skip
+
+
+def parts_of(row: dict[str, Any]) -> tuple[ManifestPart, ...]:
+    """What was staged for a slice."""
+    return msgspec.json.decode(row["parts"], type=tuple[ManifestPart, ...])
+
+
+def _together(offsets: Any) -> Iterator[tuple[int, int]]:
+    """(index of the first, count) of each run of offsets that follow each other."""
+    if len(offsets):
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(offsets) != 1) + 1))
+        ends = np.concatenate((starts[1:], [len(offsets)]))
+        yield from zip(starts.tolist(), (ends - starts).tolist(), strict=True)
+
+
+def _no_prefix() -> bytes:
+    return b""

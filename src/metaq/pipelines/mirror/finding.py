@@ -1,0 +1,100 @@
+"""Where the mirror's messages have come to lie in the target: read from the target itself, which alone knows.
+
+The messages of one part lie together in its queue, so the first one of a part says where all of them are. Only what others
+have written in between is looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from metaq.client.arrow import records as arrow
+from metaq.model import MessageQueue
+from metaq.model import properties as props
+from metaq.model.offsets import Slice
+from metaq.pipelines.mirror import marks
+from metaq.pipelines.mirror.marks import Origin
+from metaq.pipelines.mirror.state import State
+from metaq.pipelines.mirror.table import Run
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.source.fetch import FetchSettings, read_slice
+
+LOOK_MESSAGES: Final = 500
+"""Read at a time where others write too."""
+LAST_MESSAGES: Final = 32
+"""How many of a queue's newest are looked at for an earlier mirror's."""
+
+
+class Part(NamedTuple):
+    """What went to one target queue from one slice. `runs`: source offset, number in the part, length."""
+
+    queue: MessageQueue
+    first: int
+    """Source offset of its first message."""
+    length: int
+    runs: tuple[Run, ...]
+
+    @property
+    def end(self) -> int:
+        """One past the source offset of its last message."""
+        return self.runs[-1].end
+
+
+def settings(retry_seconds: float) -> FetchSettings:
+    """How the target is read. What is gone there needs no translation."""
+    return FetchSettings(fail_on_data_loss=False, retry_seconds=retry_seconds, read_from="master")
+
+
+def origins(client: ClusterClient, wanted: Slice, how: FetchSettings) -> Iterator[tuple[int, Origin | None]]:
+    """Offset and mark of each message of a slice of the target. Raises as `read_slice`."""
+    for decoded in read_slice(client, wanted, how):
+        texts = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+        for offset, text in zip(decoded.queue_offsets.tolist(), texts.to_pylist(), strict=True):
+            found = props.parse(text.decode("utf-8", "replace"))
+            yield offset, marks.origin_of(found.get(marks.SOURCE))
+
+
+def look(
+    client: ClusterClient,
+    state: State,
+    targets: Iterable[MessageQueue],
+    parts: Iterable[tuple[MessageQueue, Part]],
+    how: FetchSettings,
+) -> None:
+    """Look through what is new in the queues `targets`, and note in the state what is found.
+
+    Args: parts: what was committed last, and where to; what is not named there is found message by message.
+    Raises as `ClusterClient`, `read_slice`: what was found until then is noted.
+    """
+    expected = {(target, part.queue, part.first): part for target, part in parts}
+    for target, end in sorted(client.ends(targets).items()):
+        at, ahead = state.seen[target], 1
+        while at < end:
+            stop, ahead = min(at + ahead, end), LOOK_MESSAGES
+            for offset, origin in list(origins(client, Slice(target, at, stop), how)):
+                if origin is None or origin.cluster != state.source or state.queues.get(origin.queue) != target:
+                    state.foreign.setdefault(target, offset)
+                    continue
+                part = expected.pop((target, origin.queue, origin.offset), None)
+                if part is None or offset + part.length > end:  # Of that one the rest is still to come.
+                    state.tables[origin.queue].add(Run(origin.offset, offset, 1))
+                    continue
+                for run in part.runs:
+                    state.tables[origin.queue].add(Run(run.source, offset + run.target, run.length))
+                stop, ahead = offset + part.length, 1
+                break
+            at = state.seen[target] = stop
+
+
+def newest_of(
+    client: ClusterClient, target: MessageQueue, end: int, source: str, how: FetchSettings
+) -> dict[MessageQueue, int]:
+    """Per source queue, the newest offset that a mirror of the cluster `source` has put among a queue's last messages."""
+    found: dict[MessageQueue, int] = {}
+    begin = max(client.starts([target])[target], end - LAST_MESSAGES)
+    if begin < end:
+        for _, origin in origins(client, Slice(target, begin, end), how):
+            if origin is not None and origin.cluster == source:
+                found[origin.queue] = max(found.get(origin.queue, 0), origin.offset)
+    return found

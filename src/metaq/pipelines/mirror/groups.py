@@ -1,0 +1,167 @@
+"""Carries the progress of consumer groups over: what they have consumed of the source counts in the target, too.
+
+A group is carried over as long as nobody of it is connected to the target; from then on it is at home there, and is left alone.
+Its progress in the target only ever grows, and never passes a message that the group has not consumed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from metaq.client.conversation.call import Call
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats
+from metaq.errors import BrokerError, MetaqError
+from metaq.model import MessageQueue
+from metaq.pipelines.mirror.state import State
+from metaq.pipelines.mirror.table import together
+from metaq.spark.cluster.client import ClusterClient
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+AT_HOME: Final = "it has members in the target: it has moved over"
+UNKNOWN: Final = "it has consumed nothing of these topics in the source"
+OWN: Final = "it has messages of its own to consume in the target, from before the mirror"
+NOT_MIRRORED: Final = (
+    "it has still to consume messages of the source that are not mirrored, because the mirror began behind them"
+)
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a group in one target queue."""
+
+    queue: str
+    sources: dict[str, int | None]
+    """Source queue → how far the group has consumed it."""
+    offset: int | None
+    """How far the group is in the target; None: it is not known there."""
+    why: str = ""
+    """What keeps it from being carried over."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a group."""
+
+    group: str
+    why: str = ""
+    """What keeps all of it from being carried over."""
+    queues: list[Carried] = []
+
+
+def placed(
+    state: State,
+    target: MessageQueue,
+    consumed: Mapping[MessageQueue, int | None],
+    starts: Mapping[MessageQueue, int],
+    now: int | None,
+) -> Carried:
+    """Where a group belongs in one target queue.
+
+    Args: consumed: by source queue. starts: the oldest messages kept there. now: its progress in the target.
+    Returns: with `offset` as it should be: greater than `now`, or the same.
+    """
+    sources = state.sources_of(target)
+    told = {str(source): consumed.get(source) for source in sources}
+
+    def stays(why: str) -> Carried:
+        return Carried(queue=str(target), sources=told, offset=now, why=why)
+
+    if all(consumed.get(source) is None for source in sources):
+        return stays(UNKNOWN)
+    found = []
+    for source in sources:
+        table, position = state.tables.get(source), consumed.get(source)
+        if table is None:  # Nothing of it is in the target yet.
+            found.append(state.seen[target])
+            continue
+        if now is not None and now < table.begin[1]:
+            return stays(OWN)
+        if position is not None and max(position, starts.get(source, 0)) < table.begin[0]:
+            return stays(NOT_MIRRORED)
+        found.append(table.begin[1] if position is None else table.translate(max(position, table.begin[0])))
+    place = together(found, state.foreign.get(target))
+    if place is None or (now is not None and place <= now):
+        return stays("")
+    return Carried(queue=str(target), sources=told, offset=place)
+
+
+class Carrier:
+    """Does it, group by group. Not thread-safe."""
+
+    def __init__(self, source: ClusterClient, target: ClusterClient, groups: list[str]) -> None:
+        self._source, self._target, self._groups = source, target, groups
+        self._why: dict[str, str] = {}
+
+    def carry(self, state: State) -> list[Told]:
+        """Carry all of them over, as far as the mirror has come. Raises as `ClusterClient`."""
+        return [self._carry(state, group) for group in self._groups]
+
+    def _carry(self, state: State, group: str) -> Told:
+        told = self._judged(state, group)
+        if told.why != self._why.get(group, ""):
+            self._why[group] = told.why
+            if told.why:
+                _LOG.info("the group %s is not carried over: %s", group, told.why)
+        return told
+
+    def _judged(self, state: State, group: str) -> Told:
+        targets = sorted(state.seen)
+        if not targets:
+            return Told(group=group, why="nothing is mirrored yet")
+        if self._is_at_home(group):
+            return Told(group=group, why=AT_HOME)
+        known, there = _progress(self._source, group), _progress(self._target, group)
+        consumed = {queue: known.get(queue) for queue in state.queues}
+        before = {queue: there.get(queue) for queue in targets}
+        late = [
+            queue
+            for queue, at in consumed.items()
+            if at is not None and queue in state.tables and at < state.tables[queue].begin[0]
+        ]
+        starts = self._source.starts(late) if late else {}
+        queues = {target: placed(state, target, consumed, starts, before[target]) for target in targets}
+        moved = {
+            target: one.offset
+            for target, one in queues.items()
+            if one.offset is not None and one.offset != before[target]
+        }
+        if moved:
+            self._target.report(group, moved)
+        reasons = {one.why for one in queues.values()}
+        why = UNKNOWN if reasons == {UNKNOWN} else next((one for one in (OWN, NOT_MIRRORED) if one in reasons), "")
+        return Told(group=group, why=why, queues=list(queues.values()))
+
+    def _is_at_home(self, group: str) -> bool:
+        call = GetConnections(group)
+        return any(_asked(self._target, address, call) is not None for address in self._target.masters().values())
+
+
+def _progress(client: ClusterClient, group: str) -> dict[MessageQueue, int]:
+    """How far a group is in all queues of the topics that it is known in.
+
+    Not by asking for single queues: there a broker answers 0 for whoever asks, as long as the queue's first message is kept.
+    """
+    found: dict[MessageQueue, int] = {}
+    for address in client.masters().values():
+        stats, _ = _asked(client, address, GetConsumeStats(group))
+        found |= {queue: one.consumer_offset for queue, one in stats.items()}
+    return found
+
+
+def _asked(client: ClusterClient, address: str, call: Call[T]) -> T:
+    try:
+        return client.link(address).ask([call])[0]
+    except BrokerError:
+        raise
+    except MetaqError:
+        client.drop(address)
+        raise
+
+
+def to_json(told: list[Told], now: str) -> dict[str, Any]:
+    """What `groups.json` says."""
+    return {"v": 1, "at": now, "groups": msgspec.to_builtins(told)}

@@ -1,0 +1,388 @@
+"""The pipeline `mirror`: topics of one cluster into another, every message once and in its queue's order.
+
+    slices of queues ──mapInArrow──▶ tasks read them, and stage copies in the target   (`copying`)
+           ▲                                  │ one row a slice
+    format("metaq"), rows=slices              ▼
+                                     one decision for all, look where they lie, save   (driver)
+                                              │
+                                     groups' progress, by a thread of its own          (`groups`)
+
+Every message once, because a batch is one transaction with the batch's number at its coordinator: what is replayed after a
+crash is decided already. The state in the folder is only what was learned: it is read from the target again where it is old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import logging
+import threading
+from typing import Any
+
+from metaq.client.conversation.administration import CreateTopic
+from metaq.client.conversation.staged import numbered
+from metaq.clock import SYSTEM
+from metaq.durable import disk_fault
+from metaq.errors import BrokerError, ClientClosed, ConfigError, MetaqError, NoRoute, NotSupported
+from metaq.model import MessageQueue, offsets
+from metaq.model.transactions.staging import transaction_id
+from metaq.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
+from metaq.pipelines.mirror import finding, queue_map
+from metaq.pipelines.mirror import state as saved_state
+from metaq.pipelines.mirror.copying import COPIED, Copying, SliceCopier, parts_of
+from metaq.pipelines.mirror.finding import Part
+from metaq.pipelines.mirror.groups import Carrier, to_json
+from metaq.pipelines.mirror.options import LEAVE_OUT, MirrorOptions
+from metaq.pipelines.mirror.state import State
+from metaq.pipelines.mirror.table import Run as Messages
+from metaq.pipelines.mirror.table import Table
+from metaq.pipelines.run import Run
+from metaq.spark import interpreter, schema
+from metaq.spark.cluster import message_limits
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.sink.settings import AT_LEAST_ONCE, SinkOptions
+from metaq.spark.sink.sink import Delivery, Written
+from metaq.spark.source.settings import SourceOptions
+
+_LOG = logging.getLogger(__name__)
+
+PERM_BOTH = 6
+ROUTE_SECONDS = 60.0
+"""How long a topic that was made may take until the name servers know all of it."""
+FOUND_SECONDS = 30.0
+"""How long the last look waits for copies that the target has acknowledged and not yet put into their queues."""
+LOOK_SECONDS = 0.05
+
+
+def start(spark: Any, options: MirrorOptions, run: Run) -> Any:
+    """The pipeline `mirror` (`metaq.pipelines.catalogue`).
+
+    Raises: ConfigError: what is told does not fit the clusters or the folder. NotSupported: the target is a RocketMQ, and
+        effectively-once was asked for. StoreCorrupt: the folder's state cannot be read.
+    """
+    if interpreter.is_remote(spark):
+        raise ConfigError(
+            "the mirror decides its batches in the process of its driver, and this session is a client of Spark Connect: use a "
+            "session of metaq.spark.session() in a process without one, or `metaq pipeline run mirror`"
+        )
+    interpreter.check(interpreter.running_context())
+    read = {"subscribe": options.topics} if options.topics_read else {"subscribePattern": options.topic_pattern or ""}
+    pairs = {
+        **options.source(),
+        **read,
+        "rows": "slices",
+        "failOnDataLoss": str(options.fail_on_data_loss).lower(),
+    }
+    chosen = SourceOptions.of(pairs)
+    chosen.check_stream()
+    state = saved_state.load(run.place, options.source_mark, options.target_mark)
+    checkpoint = run.place / CHECKPOINT
+    if state.query and query_id(checkpoint) != state.query:
+        raise ConfigError(
+            f"the folder {run.place} is of the query {state.query}, and its checkpoint is gone or of another query: going on would "
+            "mirror messages twice. Put the checkpoint back; or take an empty folder, and say with startingOffsets where to begin"
+        )
+    mirror = _Mirror(options, chosen, state, run)
+    run.at_end(mirror.close)
+    mirror.prepare()
+    reader = spark.readStream.format("metaq").options(**pairs).load()
+    writer = reader.writeStream.queryName("mirror").option("checkpointLocation", spark_path(checkpoint))
+    query = writer.foreachBatch(mirror.process).trigger(**options.trigger()).start()
+    mirror.carry_groups(query)
+    return query
+
+
+class _Mirror:
+    """The driver's half: one call of `process` per micro-batch, and a thread for the groups."""
+
+    def __init__(self, options: MirrorOptions, chosen: SourceOptions, state: State, run: Run) -> None:
+        self._options, self._chosen, self._state, self._run = options, chosen, state, run
+        self._source = ClusterClient(options.servers, options.retry_seconds)
+        self._target = ClusterClient(options.to, options.retry_seconds)
+        self._looking = finding.settings(options.retry_seconds)
+        self._sink = SinkOptions(
+            name_servers=options.to,
+            delivery=options.delivery,
+            retry_seconds=options.retry_seconds,
+            empty_bodies=options.exact,
+        )
+        self._limits = message_limits.SENT
+        self._remembered = False
+        """Whether the target's coordinator was asked if it knows earlier batches."""
+        self._copied: dict[MessageQueue, int] = {}
+        """Per source queue, one past the last message that this run has copied."""
+        self._looked = False
+        """Whether the target was looked through since the start."""
+        self._busy = threading.Lock()
+        """Of who changes the state."""
+        self._ended = threading.Event()
+        self._carrying: threading.Thread | None = None
+
+    def prepare(self) -> None:
+        """See that the target can take what is to come. Raises as `start`."""
+        if self._options.exact:
+            try:
+                Delivery(self._sink).coordinator("mirror:none")
+            except NotSupported:
+                raise NotSupported(
+                    f"a broker at {self._options.to} has no transactions of several messages: it is a RocketMQ, or an older "
+                    f"MetaQ, and cannot take every message once. With delivery = '{AT_LEAST_ONCE}' it can be written to; what is "
+                    "repeated after a fault comes twice"
+                ) from None
+            self._limits = message_limits.of_transactions(self._target)
+        for topic in self._options.topics_read:
+            self._map_topic(topic)
+
+    def carry_groups(self, query: Any) -> None:
+        """Carry groups over as long as the query runs, and a last time when it has ended."""
+        if self._options.group_names:
+            self._carrying = threading.Thread(
+                target=self._carry_on, args=(query,), name="metaq-mirror-groups", daemon=True
+            )
+            self._carrying.start()
+
+    def process(self, frame: Any, batch: int) -> None:
+        """Spark's foreachBatch: copy the slices in `frame`, as batch number `batch`.
+
+        Raises: MetaqError: it could not be done; nothing of it is in the target, or all of it is, and the next try finds that.
+        """
+        with self._busy:
+            if self._ended.is_set():  # Not silently: Spark would take the batch for done.
+                raise ClientClosed(f"the mirror was stopped before batch {batch} was copied")
+            try:
+                self._process(frame, batch)
+            except OSError as fault:
+                raise disk_fault(fault, f"the mirror's state could not be saved in {self._run.place}") from fault
+
+    def close(self) -> None:
+        """Copy nothing any more; carry the groups over once more. Returns when what was under way has ended."""
+        self._ended.set()
+        if self._carrying is not None:
+            self._carrying.join()
+        with self._busy:
+            self._source.close()
+            self._target.close()
+
+    # -------------------------------------------------------------- a batch
+    def _process(self, frame: Any, batch: int) -> None:
+        began, state = SYSTEM.monotonic(), self._state
+        query = query_id(self._run.place / CHECKPOINT)
+        if query is None:
+            raise ConfigError(f"the checkpoint in {self._run.place} has lost its metadata while the query runs")
+        state.query = query
+        if batch <= state.batch:
+            self._run.tell(f"batch {batch}: was copied before the restart", batch=batch, rows=0, replayed=True)
+            return
+        slices = frame.toArrow().to_pylist()
+        if not slices:
+            return
+        self._begin_queues(slices)
+        copied = self._copy(frame, query, batch, slices)
+        self._find(copied)
+        state.batch = batch
+        state.save(self._run.place)
+        figures = {name: sum(row[name] for row in copied) for name in ("rows", "bytes", "came_around", "unfit")}
+        self._tell(batch, figures, SYSTEM.monotonic() - began)
+
+    def _copy(self, frame: Any, query: str, batch: int, slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Copy everything, and decide. Returns a row a slice."""
+        delivery, row, transaction = Delivery(self._sink), f"mirror:{query}", ""
+        if self._options.exact:
+            coordinator = delivery.coordinator(row)
+            self._check_remembered(delivery, row, coordinator)
+            transaction = transaction_id(f"mirror-{query}-{batch}-{delivery.token}", coordinator)
+        copier = SliceCopier(
+            name_servers=self._options.servers,
+            settings=self._chosen.fetch_of_stream,
+            sink=self._sink,
+            transaction=transaction,
+            copying=Copying(
+                source=self._options.source_mark,
+                target=self._options.target_mark,
+                leave_out=self._options.unfit == LEAVE_OUT,
+                limits=self._limits,
+            ),
+            queues=tuple((queue, self._state.queues[queue]) for queue in {_queue_of(one) for one in slices}),
+        )
+        written = Written(0, transaction, row, batch)
+        try:
+            copied: list[dict[str, Any]] = frame.mapInArrow(copier, schema.ddl(COPIED)).toArrow().to_pylist()
+        except BaseException:
+            delivery.roll_back([written])
+            raise
+        parts = tuple(part for one in copied for part in parts_of(one))
+        if parts:
+            delivery.decide(
+                [Written(sum(one["rows"] for one in copied), transaction, row, batch, parts)], f"batch {batch}"
+            )
+            self._state.decided = batch
+        return copied
+
+    def _check_remembered(self, delivery: Delivery, row: str, coordinator: str) -> None:
+        """A mirror that has copied something has a row at its coordinator, or something is wrong. Asked once a run."""
+        if self._remembered or self._state.decided < 0 or self._options.adopt_batch:
+            return
+        courier, seconds = delivery.courier, self._options.retry_seconds
+        if courier.drive(numbered.row_of(row, coordinator, seconds, courier.now)) is None:
+            raise ConfigError(
+                f"no broker at {self._options.to} remembers earlier batches of this mirror ({row}). If the broker that does is away, "
+                "start it. If the target was made anew, take an empty folder; if going on is right, say so once with "
+                "adoptBatch = true. Nothing was copied"
+            )
+        self._remembered = True
+
+    def _find(self, copied: list[dict[str, Any]]) -> None:
+        parts = [(self._state.queues[part.queue], part) for one in copied if (part := _part_of(one)) is not None]
+        for _, part in parts:
+            self._copied[part.queue] = max(part.end, self._copied.get(part.queue, 0))
+        try:
+            # Without transactions the messages of a slice need not lie together.
+            known = parts if self._options.exact else []
+            finding.look(self._target, self._state, {target for target, _ in parts}, known, self._looking)
+        except (MetaqError, BrokerError) as fault:
+            _LOG.warning("where the last messages lie in the target is found later: %s", fault)
+
+    def _find_rest(self, client: ClusterClient, seconds: float) -> None:
+        """Look for copies where their batch did not find them, and wait `seconds` for them: no other batch may come.
+
+        A RocketMQ acknowledges a message before it has a place in its queue. Raises as `finding.look`.
+        """
+        until = SYSTEM.monotonic() + seconds
+        while True:
+            with self._busy:
+                # The run before may have left some, too.
+                if targets := self._unfound() if self._looked else set(self._state.seen):
+                    finding.look(client, self._state, targets, (), self._looking)
+                    self._looked = True
+                left = self._unfound()
+            if not left or SYSTEM.monotonic() >= until:
+                break
+            threading.Event().wait(LOOK_SECONDS)
+        if left and seconds:
+            _LOG.warning(
+                "not found in %s within %.0f s, though acknowledged: the last copies. Groups are carried over as far as copies were "
+                "found; run the mirror again for the rest",
+                ", ".join(map(str, sorted(left))),
+                seconds,
+            )
+
+    def _unfound(self) -> set[MessageQueue]:
+        """Target queues of which copies were not found yet."""
+        state = self._state
+        return {state.queues[queue] for queue, end in self._copied.items() if state.tables[queue].end < end}
+
+    def _tell(self, batch: int, figures: dict[str, int], seconds: float) -> None:
+        left = "".join(
+            f", {figures[name]:,} {what}"
+            for name, what in (("came_around", "left out because they came around"), ("unfit", "left out as unfit"))
+            if figures[name]
+        )
+        rate = figures["rows"] / seconds if seconds else 0
+        line = f"batch {batch}: {figures['rows']:,} messages, {figures['bytes'] / 1e6:,.1f} MB{left} ({seconds:.1f} s, {rate:,.0f}/s)"
+        _LOG.info("mirror: %s", line)
+        self._run.tell(line, batch=batch, **figures, seconds=round(seconds, 3), replayed=False)
+
+    # -------------------------------------------------------------- queues
+    def _begin_queues(self, slices: list[dict[str, Any]]) -> None:
+        """See that every queue has its place in the target, saved before anything is put there."""
+        state = self._state
+        for topic in sorted({one["topic"] for one in slices if _queue_of(one) not in state.queues}):
+            self._map_topic(topic, [_queue_of(one) for one in slices if one["topic"] == topic])
+        new = [one for one in slices if _queue_of(one) not in state.tables]
+        for one in new:
+            queue = _queue_of(one)
+            target = state.queues[queue]
+            if not self._options.again:
+                self._check_new(queue, target, one["start_offset"])
+            state.tables[queue] = Table((one["start_offset"], state.seen[target]))
+        if new:
+            state.save(self._run.place)
+
+    def _check_new(self, queue: MessageQueue, target: MessageQueue, start_offset: int) -> None:
+        """Raises ConfigError: an earlier mirror has put messages there that would come a second time."""
+        end = self._state.seen[target]
+        newest = finding.newest_of(self._target, target, end, self._state.source, self._looking).get(queue, -1)
+        if newest >= start_offset:
+            raise ConfigError(
+                f"{target} holds messages of {queue} up to offset {newest} already, which another mirror has put there. Go on with "
+                f"its folder; or begin behind them, startingOffsets = '{offsets.to_text({queue: newest + 1})}' with all other "
+                "queues; or say again = true to have them twice. Nothing was copied"
+            )
+
+    def _map_topic(self, topic: str, more: list[MessageQueue] | None = None) -> None:
+        """Find a place for each queue of a topic. Raises ConfigError: there is none."""
+        state = self._state
+        source = sorted({*self._source.queues([topic]), *(more or [])})
+        name = self._options.target_topic(topic)
+        target = self._target_queues(name, len(source))
+        state.queues = queue_map.extended(state.queues, source, target, merge=self._options.merge_queues)
+        new = {state.queues[queue] for queue in source} - state.seen.keys()
+        state.seen.update(self._target.ends(new))
+
+    def _target_queues(self, topic: str, wanted: int) -> list[MessageQueue]:
+        """The queues of a topic of the target that can be written to; it is made if it is not there."""
+        try:
+            self._target.queues([topic], 0.0)
+        except NoRoute:
+            masters = self._target.masters()
+            if not masters:
+                raise NoRoute(f"no broker is registered at {self._options.to}: is one running?") from None
+            counts = queue_map.spread(wanted, sorted(masters))
+            for broker, count in counts.items():
+                self._target.link(masters[broker]).ask([CreateTopic(topic, count, PERM_BOTH)])
+            _LOG.info("the topic %s was made in the target, with %d queues", topic, wanted)
+            until = SYSTEM.monotonic() + ROUTE_SECONDS
+            while len(self._known(topic)) < wanted and SYSTEM.monotonic() < until:
+                self._ended.wait(0.1)
+        return self._target.writable(topic)
+
+    def _known(self, topic: str) -> list[MessageQueue]:
+        with contextlib.suppress(NoRoute):
+            return self._target.queues([topic], 0.0)
+        return []
+
+    # -------------------------------------------------------------- groups
+    def _carry_on(self, query: Any) -> None:
+        source = ClusterClient(self._options.servers, self._options.retry_seconds)
+        target = ClusterClient(self._options.to, self._options.retry_seconds)
+        carrier = Carrier(source, target, self._options.group_names)
+        try:
+            going = True
+            while going:
+                going = not self._ended.wait(self._options.group_seconds) and _is_active(query)
+                self._carry(carrier, target, 0.0 if going else FOUND_SECONDS)
+        finally:
+            source.close()
+            target.close()
+
+    def _carry(self, carrier: Carrier, target: ClusterClient, seconds: float) -> None:
+        try:
+            self._find_rest(target, seconds)
+            with self._busy:
+                told = carrier.carry(self._state)
+            now = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
+            saved_state.write_groups(self._run.place, to_json(told, now))
+        except (MetaqError, BrokerError, OSError) as fault:
+            _LOG.warning("the progress of groups is carried over later: %s", fault)
+
+
+def _is_active(query: Any) -> bool:
+    try:
+        return bool(query.isActive)
+    except Exception:  # noqa: BLE001  Spark is gone, in one of many ways
+        return False
+
+
+def _queue_of(row: dict[str, Any]) -> MessageQueue:
+    return MessageQueue(row["topic"], row["broker"], row["queue_id"])
+
+
+def _part_of(row: dict[str, Any]) -> Part | None:
+    """What was copied of a slice; None: nothing."""
+    if not row["rows"]:
+        return None
+    runs = tuple(Messages(*run) for run in json.loads(row["runs"]))
+    # The first of them is known as long as no run was forgotten; otherwise messages are found one by one.
+    first = runs[0].source if runs[0].target == 0 else -1
+    return Part(_queue_of(row), first, row["rows"], runs)

@@ -1,0 +1,106 @@
+"""What a mirror keeps in its folder beside Spark's checkpoint, and finds again after a crash.
+
+FOLDER/_mirror.json     the map of queues, where messages lie in the target, and the last batch that is known to be there
+FOLDER/groups.json      how far each group was carried over when that was done last: for people
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from metaq.durable import write_whole
+from metaq.errors import ConfigError, StoreCorrupt
+from metaq.model import MessageQueue
+from metaq.pipelines.mirror import queue_map
+from metaq.pipelines.mirror.queue_map import QueueMap
+from metaq.pipelines.mirror.table import Run, Table
+
+STATE: Final = "_mirror.json"
+GROUPS: Final = "groups.json"
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    v: int = 1
+    query: str
+    source: str
+    target: str
+    batch: int
+    decided: int
+    queues: list[list[str | int]]
+    tables: list[tuple[MessageQueue, tuple[int, int], list[Run]]]
+    """Per source queue: where the mirror began, and its runs."""
+    seen: list[tuple[MessageQueue, int, int | None]]
+    """Per target queue: how far it was looked through, and the first message of others."""
+
+
+class State:
+    """All of it. Not thread-safe."""
+
+    def __init__(self, source: str, target: str) -> None:
+        """Args: what the clusters are called in marks."""
+        self.source, self.target = source, target
+        self.query = ""
+        """The id of the query that mirrors; empty: none yet."""
+        self.batch = -1
+        """The last one that is known to be in the target."""
+        self.decided = -1
+        """The last one of which the target's coordinator knows: one of which nothing was copied has no transaction."""
+        self.queues: QueueMap = {}
+        self.tables: dict[MessageQueue, Table] = {}
+        """By source queue."""
+        self.seen: dict[MessageQueue, int] = {}
+        """By target queue: up to where it was looked through."""
+        self.foreign: dict[MessageQueue, int] = {}
+        """By target queue: the first message there that the mirror has not written."""
+
+    def sources_of(self, target: MessageQueue) -> list[MessageQueue]:
+        """The source queues that go to this one."""
+        return [source for source, place in sorted(self.queues.items()) if place == target]
+
+    def save(self, folder: Path) -> None:
+        """Write it so that a crash leaves the old or the new. Raises OSError."""
+        kept = _Kept(
+            query=self.query, source=self.source, target=self.target, batch=self.batch,
+            decided=self.decided,
+            queues=queue_map.to_rows(self.queues),
+            tables=[(queue, table.begin, table.runs) for queue, table in sorted(self.tables.items())],
+            seen=[(queue, at, self.foreign.get(queue)) for queue, at in sorted(self.seen.items())],
+        )  # fmt: skip
+        write_whole(folder / STATE, msgspec.json.encode(kept))
+
+
+def load(folder: Path, source: str, target: str) -> State:
+    """What was saved last, or a new one.
+
+    Raises: StoreCorrupt: it cannot be read. ConfigError: the folder is of a mirror between other clusters.
+    """
+    state = State(source, target)
+    try:
+        kept = msgspec.json.decode((folder / STATE).read_bytes(), type=_Kept)
+        state.queues = queue_map.from_rows(kept.queues)
+    except FileNotFoundError:
+        return state
+    except (msgspec.DecodeError, ValueError, TypeError, OSError) as fault:
+        raise StoreCorrupt(
+            f"what the mirror keeps in {folder / STATE} cannot be read ({fault}): restore it from a copy with the rest of its folder. An "
+            "empty folder is for empty topics in the target, or messages would be there twice"
+        ) from fault
+    for what, was, now in (("source", kept.source, source), ("target", kept.target, target)):
+        if was != now:
+            raise ConfigError(
+                f"the folder {folder} is of a mirror whose {what} is called {was}, not {now}. If its name servers have moved, keep "
+                f"the name: {what}Name = '{was}'; for another cluster take another folder"
+            )
+    state.query, state.batch, state.decided = kept.query, kept.batch, kept.decided
+    state.tables = {queue: Table(begin, runs) for queue, begin, runs in kept.tables}
+    state.seen = {queue: at for queue, at, _ in kept.seen}
+    state.foreign = {queue: foreign for queue, _, foreign in kept.seen if foreign is not None}
+    return state
+
+
+def write_groups(folder: Path, told: Any) -> None:
+    """What was done for the groups. Raises OSError."""
+    write_whole(folder / GROUPS, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")

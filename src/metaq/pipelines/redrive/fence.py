@@ -1,0 +1,87 @@
+"""Finds out whether a planned step was sent, and sees to it that it is not sent later.
+
+A step is one transaction with a number, and the broker that decides remembers the last number. So whoever asks commits an
+empty transaction of the same number: if the step's own was committed before, that one counts and we are told so; if not, ours
+has the number now, and whatever a process that was given up may still try to commit is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from metaq.client.conversation.staged import numbered
+from metaq.clock import SYSTEM
+from metaq.errors import ConfigError, StaleBatch
+from metaq.model.transactions.staging import RowState, transaction_id
+from metaq.pipelines.redrive.ledger import Head, Ledger
+from metaq.spark.cluster.courier import Courier
+
+_EMPTY: Final = "redrive-void-"
+"""How the ids of empty transactions begin: what counts may be one of an earlier asker."""
+
+
+class Fence:
+    """Asks the broker that decides a redrive's transactions. Raises, from every method, what it raises when it is away."""
+
+    def __init__(self, courier: Courier, seconds: float) -> None:
+        """Args: seconds: how long a broker that is away is waited for."""
+        self._courier, self._seconds = courier, seconds
+
+    def new_head(self, topic: str) -> Head:
+        """For a folder that has none. Raises NotSupported: a broker has no such transactions."""
+        ledger = f"redrive-{SYSTEM.token()[:16]}"
+        brokers = self._courier.brokers()
+        row = row_of(ledger)
+        self._courier.drive(numbered.find_row(row, brokers, self._seconds, self._courier.now))
+        return Head(ledger=ledger, topic=topic, coordinator=numbered.choose_coordinator(row, brokers))
+
+    def settle(self, ledger: Ledger) -> bool | None:
+        """Have the ledger know how its last step ended. True: it was sent. None: there was nothing to find out.
+
+        Raises ConfigError: broker and folder do not fit each other, so nobody knows what was sent.
+        """
+        head, planned = ledger.head, ledger.planned
+        assert head is not None
+        found = self._row(head)
+        if found is None and ledger.number == 0:
+            self._commit_empty(head, 0)
+            return None
+        lowest = ledger.number - 1 if planned is not None else ledger.number
+        if found is None or found.sequence < lowest:
+            known = "nothing" if found is None else f"{found.sequence} transactions"
+            raise ConfigError(
+                f"the broker {head.coordinator} remembers {known} of this redrive ({row_of(head.ledger)}), and {ledger.place} "
+                f"has {ledger.number}: what was sent is not known. Begin in a new folder with checkTarget"
+            )
+        if found.sequence > ledger.number:
+            raise ConfigError(self._old(ledger, found.sequence))
+        if planned is None:
+            return None
+        try:
+            done = self._commit_empty(head, planned.number)
+        except StaleBatch:
+            raise ConfigError(self._old(ledger, planned.number + 1)) from None
+        sent = not done.decision.transaction.startswith(_EMPTY)
+        ledger.end(sent=sent)
+        return sent
+
+    def _row(self, head: Head) -> RowState | None:
+        steps = numbered.row_of(row_of(head.ledger), head.coordinator, self._seconds, self._courier.now)
+        return self._courier.drive(steps)
+
+    def _commit_empty(self, head: Head, number: int) -> numbered.Committed:
+        transaction = transaction_id(f"{_EMPTY}{SYSTEM.token()}", head.coordinator)
+        return self._courier.drive(
+            numbered.commit(transaction, (), row_of(head.ledger), number, self._seconds, self._courier.now)
+        )
+
+    def _old(self, ledger: Ledger, number: int) -> str:
+        return (
+            f"{ledger.place} is an older copy: it has {ledger.number} steps, and the broker has seen at least {number}. Going on "
+            "would send messages twice; use the newest folder, or a new one with checkTarget"
+        )
+
+
+def row_of(ledger: str) -> str:
+    """The row at the coordinator: that of the sink's batch writes with this `txnAppId`."""
+    return f"app:{ledger}:0"

@@ -1,0 +1,392 @@
+"""The pipeline `redrive`: dead letters, chosen by SQL, go back to their topics, each once.
+
+    where each queue ends now ─► count what is chosen ─► the oldest of it, some thousands at a time:
+        plan, saved in the folder ─► one numbered transaction of the sink ─► its end, saved in the folder
+
+Once, because a plan names its messages by queue and offset, whatever SQL would say when it is asked again, and because the
+broker that decides the transaction remembers its number: `fence` asks it about a plan whose end is not saved.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    SparkRuntimeException,
+)
+from pyspark.sql import functions as sql
+
+from metaq.clock import SYSTEM
+from metaq.errors import ConfigError, MetaqError, NotSupported
+from metaq.model.offsets import Positions, Slice
+from metaq.model.queue import MessageQueue
+from metaq.pipelines.driver import root_text
+from metaq.pipelines.redrive import frames
+from metaq.pipelines.redrive.fence import Fence
+from metaq.pipelines.redrive.frames import CHOSEN, PLACE, Frames
+from metaq.pipelines.redrive.ledger import Ledger, Step, Witness
+from metaq.pipelines.redrive.offset_ranges import Place, Ranges, count, first_gap, ranges_of, within
+from metaq.pipelines.redrive.options import FAIL, RedriveOptions
+from metaq.pipelines.redrive.pace import Pace
+from metaq.pipelines.redrive.report import Report, Sample, refusal
+from metaq.pipelines.redrive.topics import check_source, check_targets
+from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
+from metaq.spark import interpreter
+from metaq.spark.cluster import message_limits
+from metaq.spark.cluster.courier import Courier
+from metaq.spark.source.fetch import read_slice
+from metaq.spark.source.plan import Planner
+from metaq.spark.source.settings import EARLIEST, SourceOptions
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+WINDOW: Final = 1_000_000
+"""Places that the driver knows at a time: some 40 MB."""
+SAMPLES: Final = 5
+SAMPLE_CHARS: Final = 120
+SKEW_MS: Final = 3_600_000
+"""So much earlier than the dead letter the clock of another broker may say that its copy was stored."""
+
+
+_OF_A_VALUE: Final = (
+    ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, SparkRuntimeException,
+)  # fmt: skip
+"""What Spark raises where an expression cannot be worked out for a row."""
+
+
+class _Stopped(Exception):
+    """Somebody wants the run to end, and what was under way has ended."""
+
+
+def start(spark: Any, options: RedriveOptions, run: Run) -> Outcome:
+    """The pipeline `redrive` (`metaq.pipelines.catalogue`).
+
+    Raises: ConfigError: an option or its SQL is wrong, a topic to send to does not exist, or the folder does not fit what the
+        brokers remember, or its SQL fails for a message. NoRoute: the topic to read does not exist. NotSupported: the brokers
+        are a RocketMQ's. What Spark raises.
+    """
+    if interpreter.is_remote(spark):
+        raise ConfigError(
+            "redrive runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
+            "metaq.spark.session() in a process without one, or `metaq pipeline run redrive`"
+        )
+    interpreter.check(interpreter.running_context())
+    check_source(options)
+    return _Redrive(spark, options, run).go()
+
+
+@dataclass
+class _Redrive:
+    """One run."""
+
+    spark: Any
+    options: RedriveOptions
+    run: Run
+    report: Report = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self.report = Report(
+            options.source,
+            dry_run=options.dry_run,
+            cap=options.cap,
+            only_group=options.group if options.only_group else None,
+        )
+        self.looked_at: tuple[list[str], int] | None = None
+        """Topics that are looked through for copies, and from when on (ms since 1970)."""
+        self.ledger = Ledger(self.run.place)
+        self.ledger.check_topic(options.source)
+        self.courier = Courier(options.servers, options.retry_seconds)
+        self.fence = Fence(self.courier, options.retry_seconds)
+        pairs = {
+            "nameServers": options.servers, "subscribe": options.source, "retrySeconds": str(options.retry_seconds),
+            "startingTimestamp": options.starting_ms, "endingTimestamp": options.ending_ms,
+        }  # fmt: skip
+        self.source = SourceOptions.of({name: str(value) for name, value in pairs.items() if value is not None})
+        self.planner = Planner(self.source)
+        self.limits = message_limits.of_transactions(self.planner.client)
+        self.frames = Frames(self.spark, options, self.limits)
+
+    def go(self) -> Outcome:
+        try:
+            return self._go()
+        except _Stopped:
+            self.report.stopped = True
+            return self.report.outcome()
+        finally:
+            self.courier.close()
+
+    def _go(self) -> Outcome:
+        begin, end = self._bounds()
+        self._settle()
+        self._check_same_topic(end)
+        self.report.sent_before = sum(
+            stop - start
+            for queue, offset in end.items()
+            for start, stop in within(self._ranges(queue), begin[queue], offset)
+        )
+        messages = sum(end[queue] - begin[queue] for queue in end)
+        self.run.tell(f"looking through {messages:,} messages of {self.options.source}", looked_through=messages)
+        judged = self._count(begin, end)
+        self._check_stop()
+        if self.options.dry_run or not self.report.chosen:
+            self.report.samples = self._samples(judged)
+            return self.report.outcome()
+        if self.ledger.head is None:
+            self.ledger.begin(self.fence.new_head(self.options.source))
+            self._settle()
+        if self.options.only_group and not self.limits.retry_topics:
+            raise NotSupported(
+                "onlyGroup needs brokers of this version: an older one takes no transaction with messages for a retry topic. "
+                "Nothing was sent; bring it up to date, or give the group a topic of its own by to"
+            )
+        self._send_all(begin, end, judged)
+        return self.report.outcome()
+
+    # -------------------------------------------------------------- what there is
+    def _bounds(self) -> tuple[Positions, Positions]:
+        """Where to begin and end in each queue. What comes later is for the next run."""
+        begin = self.planner.start(EARLIEST)
+        end = self.planner.end(sorted(begin))
+        return begin, {queue: max(offset, begin[queue]) for queue, offset in end.items()}
+
+    def _settle(self) -> None:
+        if self.ledger.head is None:
+            return
+        planned = self.ledger.planned
+        sent = self.fence.settle(self.ledger)
+        if planned is not None and sent is not None:
+            done = "were sent" if sent else "were not sent, and are looked at anew"
+            self.run.tell(f"step {planned.number} of an earlier run had no end: its {planned.rows:,} messages {done}")
+
+    def _check_same_topic(self, end: Positions) -> None:
+        """Raises ConfigError: the topic was deleted and made anew, so offsets mean other messages."""
+        starts = self.planner.client.starts(end)
+        ends = self.planner.client.ends(end)
+        for (broker, queue_id), witness in self.ledger.witnesses.items():
+            queue = MessageQueue(self.options.source, broker, queue_id)
+            if queue not in ends:
+                _LOG.warning("%s is not there, its broker may be away: nothing of it is redriven in this run", queue)
+                continue
+            if witness.offset < starts[queue]:
+                continue
+            if witness.offset < ends[queue]:
+                wanted = Slice(queue, witness.offset, witness.offset + 1)
+                found = [
+                    place
+                    for decoded in read_slice(self.planner.client, wanted, self.source.fetch)
+                    for place in decoded.log_offsets.tolist()
+                ]
+                if found == [witness.log_offset]:
+                    continue
+            raise ConfigError(
+                f"{queue} is not what it was when {self.run.place} wrote down what was sent of it: the topic was deleted and made "
+                "anew, or its store replaced. Begin in a new folder, with checkTarget if the messages may be the same"
+            )
+
+    def _ranges(self, queue: MessageQueue) -> list[tuple[int, int]]:
+        return self.ledger.sent.get((queue.broker, queue.queue_id), [])
+
+    def _judged(self, begin: Positions, end: Positions) -> Any:
+        """The messages that were not sent before, judged."""
+        behind = {queue: min(first_gap(self._ranges(queue), offset), end[queue]) for queue, offset in begin.items()}
+        sent: Ranges = {}
+        for queue, offset in behind.items():
+            if some := within(self._ranges(queue), offset, end[queue]):
+                sent[queue.broker, queue.queue_id] = some
+        partitions = self.spark.sparkContext.defaultParallelism
+        found = self.frames.without(self.frames.read(behind, end, partitions), sent)
+        if self.looked_at is not None:
+            found = self.frames.without_ids(found, *self.looked_at)
+        return self.frames.judged(found)
+
+    def _count(self, begin: Positions, end: Positions) -> Any:
+        """Count the messages by their fates. Returns them, judged.
+
+        Raises ConfigError: what is to be sent has no topic that exists, or cannot be sent and onCorrupt=fail.
+        """
+        judged = self._judged(begin, end)
+        oldest = self._counted(judged)
+        retries = self.options.retry_topic
+        wanted = {retries: self.report.chosen} if retries and self.report.chosen else self.report.targets
+        targets = sorted(wanted)
+        check_targets(self.planner.client, wanted)
+        if self.options.check_target and targets:
+            chosen, self.looked_at = self.report.chosen, (targets, max(0, oldest - SKEW_MS))
+            judged = self._judged(begin, end)
+            self._counted(judged)
+            self.report.there = chosen - self.report.chosen
+        if self.report.unfit and self.options.on_corrupt == FAIL:
+            raise ConfigError(refusal(self.report))
+        return judged
+
+    def _counted(self, judged: Any) -> int:
+        """Counts by fate and target into the report. Returns the oldest chosen message's store time, ms since 1970."""
+        grouped = judged.groupBy("fate", sql.col("new.topic").alias("target")).agg(
+            sql.count(sql.lit(1)).alias("messages"), sql.min(sql.unix_millis("store_time")).alias("oldest")
+        )
+        try:
+            rows = self._stoppable(grouped.collect)
+        except _OF_A_VALUE as fault:
+            raise ConfigError(
+                f"where or select fails for a message, and nothing was sent: {frames.one_line(fault)}"
+            ) from fault
+        self.report.count([(row.fate, row.target, row.messages) for row in rows])
+        if self.report.unfit:
+            unfit = judged.filter(~sql.col("fate").isin(CHOSEN, frames.LEFT)).orderBy(*frames.OLDEST_FIRST)
+            found = self._stoppable(unfit.select("fate", *PLACE).limit(SAMPLES).collect)
+            self.report.unfit_places = [(row.fate, f"{row.broker}/{row.queue_id}/{row.queue_offset}") for row in found]
+        return min((row.oldest for row in rows if row.fate == CHOSEN), default=0)
+
+    def _samples(self, judged: Any) -> list[Sample]:
+        new = sql.col("new")
+        wanted = judged.filter(sql.col("fate") == CHOSEN).orderBy(*frames.OLDEST_FIRST).limit(SAMPLES)
+        rows = self._stoppable(
+            wanted.select(
+                *PLACE,
+                new.getField("topic").alias("topic"),
+                new.getField("tag").alias("tag"),
+                new.getField("keys").alias("keys"),
+                new.getField("body").cast("binary").alias("body"),
+            ).collect
+        )
+        return [
+            Sample(
+                f"{row.broker}/{row.queue_id}/{row.queue_offset}", row.topic, row.tag or "", " ".join(row["keys"] or ()),
+                bytes(row.body).decode("utf-8", "backslashreplace")[:SAMPLE_CHARS],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    # -------------------------------------------------------------- sending
+    def _send_all(self, begin: Positions, end: Positions, judged: Any) -> None:
+        # Of an earlier start of this run too: Spark may have had to be asked again.
+        self.report.sent = self.ledger.sent_by(self.run.status.run)
+        self.report.chosen += self.report.sent
+        self.report.sent_before -= self.report.sent
+        pace = Pace(self.options.rate)
+        while (room := self.report.room) > 0:
+            window = self._window(judged, min(room, WINDOW))
+            if not window.num_rows:
+                return
+            size = pace.step(self.options.batch)
+            for first in range(0, window.num_rows, size):
+                self._wait(pace)
+                began = SYSTEM.monotonic()
+                columns = window.slice(first, size).columns
+                some = list(zip(*(column.to_pylist() for column in columns), strict=True))
+                if self._send(some):
+                    pace.sent(len(some), began)
+                self.run.behind(self.report.room)
+            judged = self._judged(begin, end)
+
+    def _window(self, judged: Any, most: int) -> Any:
+        """An Arrow table: broker, queue id, queue offset and log offset of the oldest messages that are chosen."""
+        chosen = judged.filter(sql.col("fate") == CHOSEN).orderBy(*frames.OLDEST_FIRST).limit(most)
+        return self._stoppable(chosen.select(*PLACE, "log_offset").toArrow)
+
+    def _wait(self, pace: Pace) -> None:
+        """Until more may be sent. Raises _Stopped."""
+        while (seconds := pace.pause(SYSTEM.monotonic())) > 0 and not self.run.stopping:
+            self.run.wait(min(seconds, LOOK_SECONDS))
+        self._check_stop()
+
+    def _check_stop(self) -> None:
+        if self.run.stopping:
+            raise _Stopped
+
+    def _send(self, some: list[tuple[str, int, int, int]]) -> bool:
+        """Plan a step, send it, and write down that it was. Returns whether it was. Raises what the write does."""
+        ranges, witnesses = _places(some)
+        step = self.ledger.plan(self.run.status.run, ranges, witnesses)
+        try:
+            self._stoppable(lambda: self._write(step))
+        except BaseException as fault:
+            if not self._ended_well(step, fault):
+                raise
+        else:
+            self.ledger.end(sent=True)
+        self.report.sent += step.rows
+        line = f"step {step.number}: {step.rows:,} messages sent, {self.report.sent:,} of {self.report.chosen:,}"
+        self.run.tell(line, batch=step.number, rows=step.rows)
+        return True
+
+    def _ended_well(self, step: Step, fault: BaseException) -> bool:
+        """Whether a step was sent although its write failed. If that cannot be found out now, the next run does."""
+        try:
+            sent = self.fence.settle(self.ledger)
+        except MetaqError as unknown:
+            _LOG.warning("whether step %d was sent is not known, the next run finds out: %s", step.number, unknown)
+            return False
+        if sent:
+            _LOG.warning("step %d was sent, although its write failed: %s", step.number, root_text(str(fault)))
+        return bool(sent)
+
+    def _write(self, step: Step) -> None:
+        head = self.ledger.head
+        assert head is not None
+        ranges = step.ranges
+        begin = {self._queue(place): some[0][0] for place, some in ranges.items()}
+        end = {self._queue(place): some[-1][1] for place, some in ranges.items()}
+        rows = self.frames.read(begin, end)
+        if count(ranges) < sum(end[queue] - begin[queue] for queue in end):
+            rows = self.frames.only(rows, ranges)
+        only = {"onlyGroup": self.options.group} if self.options.only_group else {}
+        self.frames.sent(rows).write.format("metaq").options(
+            **only,
+            nameServers=self.options.servers,
+            txnAppId=head.ledger,
+            txnVersion=str(step.number),
+            coordinator=head.coordinator,
+            emptyBodies="true",
+            retrySeconds=str(self.options.retry_seconds),
+        ).mode("append").save()
+
+    def _queue(self, place: Place) -> MessageQueue:
+        return MessageQueue(self.options.source, *place)
+
+    # -------------------------------------------------------------- being stopped
+    def _stoppable(self, act: Callable[[], T]) -> T:
+        """Do it, and have Spark give it up when the run is asked to end. Raises _Stopped, or what `act` raises."""
+        # Not the session's own tags: Spark 4.2 does not give them to what Python collects.
+        context = self.spark.sparkContext
+        done, tag = threading.Event(), f"metaq-redrive-{SYSTEM.token()[:8]}"
+
+        def watch() -> None:
+            while not done.wait(LOOK_SECONDS):
+                if self.run.stopping:
+                    context.cancelJobsWithTag(tag)
+
+        watcher = threading.Thread(target=watch, name=tag, daemon=True)
+        watcher.start()
+        context.addJobTag(tag)
+        context.setInterruptOnCancel(True)
+        try:
+            return act()
+        except Exception as fault:
+            if self.run.stopping:
+                raise _Stopped from fault
+            raise
+        finally:
+            context.removeJobTag(tag)
+            context.setInterruptOnCancel(False)
+            done.set()
+            watcher.join()
+
+
+def _places(some: list[tuple[str, int, int, int]]) -> tuple[Ranges, dict[Place, Witness]]:
+    """What a step's plan says of its messages."""
+    queues: dict[Place, list[tuple[int, int]]] = {}
+    for broker, queue_id, offset, log_offset in some:
+        queues.setdefault((broker, queue_id), []).append((offset, log_offset))
+    ranges = {place: ranges_of(offset for offset, _ in sorted(pairs)) for place, pairs in queues.items()}
+    return ranges, {place: Witness(*max(pairs)) for place, pairs in queues.items()}

@@ -1,0 +1,231 @@
+"""What a redrive has sent: files in its folder, written so that after any crash each message is known as sent or as not.
+
+    FOLDER/_redrive.json                    which topic, under which name brokers number its transactions, and who decides them
+    FOLDER/_steps/0000000007.planned.json   these messages are about to be sent, as the transaction number 7
+    FOLDER/_steps/0000000007.sent.json      they were; the same file under another name
+    FOLDER/_steps/0000000007.void.json      they were not, and never will be under this number
+    FOLDER/_redriven.json                   the steps up to a number, as one: what was sent in them
+
+A step's plan is safe before anything of it is sent. Whoever finds a plan whose end is not written down asks the broker that
+decides (`metaq.pipelines.redrive.fence`), which remembers the last number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from metaq.durable import make_folder, sync_folder, write_whole
+from metaq.errors import ConfigError, StoreCorrupt
+from metaq.pipelines.redrive.offset_ranges import Place, Range, Ranges, count, joined
+
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
+
+HEAD, STEPS, MERGED = "_redrive.json", "_steps", "_redriven.json"
+PLANNED, SENT, VOID = "planned", "sent", "void"
+MERGE_FILES: Final = 100
+"""So many steps become one file."""
+
+
+class Witness(NamedTuple):
+    """A message that was sent: what lies at this offset later must lie at this place of the log, or it is another topic."""
+
+    offset: int
+    log_offset: int
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What stays the same for a folder's whole life."""
+
+    v: int = 1
+    ledger: str
+    """Unique: the `txnAppId` of what is sent."""
+    topic: str
+    """That is read."""
+    coordinator: str
+    """The broker that decides."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that go together, or of a merged file all that were sent so far."""
+
+    v: int = 1
+    number: int
+    run: str = ""
+    """Which run planned it; of a merged file, the last of them."""
+    run_rows: int = 0
+    """Of a merged file: how many messages that run had sent."""
+    queues: dict[str, dict[str, list[Range]]]
+    """Broker → queue id → ranges of queue offsets."""
+    last: dict[str, dict[str, Witness]] = {}
+    """The message with the largest offset of each queue."""
+
+    @property
+    def ranges(self) -> Ranges:
+        return {
+            (broker, int(queue_id)): [(start, end) for start, end in some]
+            for broker, queues in self.queues.items()
+            for queue_id, some in queues.items()
+        }
+
+    @property
+    def witnesses(self) -> dict[Place, Witness]:
+        return {
+            (broker, int(queue_id)): one for broker, queues in self.last.items() for queue_id, one in queues.items()
+        }
+
+    @property
+    def rows(self) -> int:
+        return count(self.ranges)
+
+
+def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> Step:
+    """A step as its file has it."""
+    queues: dict[str, dict[str, list[Range]]] = {}
+    last: dict[str, dict[str, Witness]] = {}
+    for (broker, queue_id), some in sorted(ranges.items()):
+        queues.setdefault(broker, {})[str(queue_id)] = some
+    for (broker, queue_id), one in sorted(witnesses.items()):
+        last.setdefault(broker, {})[str(queue_id)] = one
+    return Step(number=number, run=run, queues=queues, last=last)
+
+
+class Ledger:
+    """The files of one folder, for the run that has its lease. Raises, from every method: StoreCorrupt: a file is damaged.
+    StoreFull, StoreFailed: the disk.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.head: Head | None = self._read(place / HEAD, Head) if (place / HEAD).exists() else None
+        self.sent: Ranges = {}
+        """What was sent."""
+        self.witnesses: dict[Place, Witness] = {}
+        self.planned: Step | None = None
+        """Whose end is not written down."""
+        self.number = 0
+        """Of the newest step; 0: there was none."""
+        self._files: list[Path] = []
+        self._by_run: dict[str, int] = {}
+        self._load()
+
+    def sent_by(self, run: str) -> int:
+        """How many messages a run has sent, of those steps that are not merged yet."""
+        return self._by_run.get(run, 0)
+
+    def begin(self, head: Head) -> None:
+        """Write the head: from now on the folder is of this topic. Raises ConfigError: it is of another."""
+        if self.head is None:
+            self._write(self.place / HEAD, head)
+            self.head = head
+        self.check_topic(head.topic)
+
+    def check_topic(self, topic: str) -> None:
+        """Raises ConfigError: the folder is of another topic."""
+        if self.head is not None and self.head.topic != topic:
+            raise ConfigError(
+                f"the folder {self.place} is of {self.head.topic}, not of {topic}: give each topic a folder of its own"
+            )
+
+    def plan(self, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> Step:
+        """Write down what is to be sent next; after that it may be sent, under the step's number."""
+        assert self.planned is None, "the step before has no end yet"
+        step = step_of(self.number + 1, run, ranges, witnesses)
+        self._write(self._path(step.number, PLANNED), step)
+        self.number, self.planned = step.number, step
+        return step
+
+    def end(self, *, sent: bool) -> None:
+        """Write down how the planned step ended. A crash before this leaves it planned."""
+        step = self.planned
+        assert step is not None
+        final = self._path(step.number, SENT if sent else VOID)
+        with _told(final):
+            self._path(step.number, PLANNED).rename(final)
+            sync_folder(final.parent)
+        self._files.append(final)
+        if sent:
+            self._count(step)
+        self.planned = None
+        if len(self._files) >= MERGE_FILES:
+            self._merge()
+
+    def _count(self, step: Step) -> None:
+        for place, some in step.ranges.items():
+            self.sent[place] = joined(self.sent.get(place, ()), some)
+        for place, one in step.witnesses.items():
+            if place not in self.witnesses or one.offset > self.witnesses[place].offset:
+                self.witnesses[place] = one
+        self._by_run[step.run] = self._by_run.get(step.run, 0) + (step.run_rows or step.rows)
+
+    def _merge(self) -> None:
+        run = next(reversed(self._by_run), "")
+        merged = step_of(self.number, run, self.sent, self.witnesses)
+        self._write(self.place / MERGED, msgspec.structs.replace(merged, run_rows=self._by_run.get(run, 0)))
+        for path in self._files:
+            path.unlink(missing_ok=True)  # One that comes back after a power cut is passed over.
+        self._files = []
+
+    def _load(self) -> None:
+        merged = self._read(self.place / MERGED, Step) if (self.place / MERGED).exists() else None
+        if merged is not None:
+            self._count(merged)
+            self.number = merged.number
+        through = self.number
+        for path, number, state in self._step_files():
+            if number <= through:
+                path.unlink(missing_ok=True)
+                continue
+            step = self._read(path, Step)
+            if step.number != number or (state == PLANNED and self.planned is not None):
+                raise StoreCorrupt(f"the file {path} does not fit the others in its folder: somebody has changed them")
+            self.number = max(self.number, number)
+            if state == PLANNED:
+                self.planned = step
+                continue
+            self._files.append(path)
+            if state == SENT:
+                self._count(step)
+        if self.planned is not None and self.planned.number != self.number:
+            raise StoreCorrupt(
+                f"{self._path(self.planned.number, PLANNED)} is older than other steps: somebody put it there"
+            )
+
+    def _step_files(self) -> Iterator[tuple[Path, int, str]]:
+        for path in sorted((self.place / STEPS).glob("*.json")):
+            number, _, state = path.name.removesuffix(".json").partition(".")
+            if not number.isdecimal() or state not in (PLANNED, SENT, VOID):
+                raise StoreCorrupt(f"{path} is no file of a redrive: take it away")
+            yield path, int(number), state
+
+    def _path(self, number: int, state: str) -> Path:
+        return self.place / STEPS / f"{number:010d}.{state}.json"
+
+    def _write(self, path: Path, value: msgspec.Struct) -> None:
+        with _told(path):
+            make_folder(path.parent)
+            write_whole(path, msgspec.json.encode(value))
+
+    def _read(self, path: Path, kind: type[_Kind]) -> _Kind:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except (msgspec.DecodeError, OSError) as fault:
+            raise StoreCorrupt(
+                f"{path} cannot be read ({fault}): what was sent is not known without it. Bring it back, or begin in a new folder "
+                "with checkTarget"
+            ) from None
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Raises StoreFull, StoreFailed: what was to be written could not be."""
+    try:
+        yield
+    except OSError as fault:
+        from metaq.durable import disk_fault  # loads pyarrow and Spark
+
+        raise disk_fault(fault, f"{path} could not be written, which says what is sent") from fault

@@ -1,0 +1,144 @@
+"""The options of the pipeline `redrive`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from metaq.errors import ConfigError, Refused
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
+from metaq.option_table import option
+from metaq.pipelines.options import FolderOptions
+from metaq.pipelines.redrive.expressions import split_expressions
+
+NONE, UTF8, JSON, AVRO, PROTOBUF = "none", "utf8", "json", "avro", "protobuf"
+SKIP, FAIL = "skip", "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedriveOptions(FolderOptions):
+    """Dead letters → back to their topics, each once."""
+
+    group: str | None = option(None, "The consumer group whose dead letters are redriven.")
+    topic: str | None = option(None, "The topic to take messages from instead, whatever they are.")
+    where: str | None = option(
+        None,
+        "Spark SQL that chooses, such as `tag = 'paid' and value.amount > 10`; by default all.",
+        aliases=("filter",),
+    )
+    decode: str = option(
+        NONE,
+        "What bodies are read as: `utf8` gives the column text; `json`, `avro` and `protobuf` give value, a struct.",
+        choices=(NONE, UTF8, JSON, AVRO, PROTOBUF),
+    )
+    schema: str | None = option(
+        None,
+        "Of `json` a Spark schema, such as `id bigint, amount double`; of `avro` and `protobuf` the schema's or descriptor's "
+        "file.",
+    )
+    message: str | None = option(None, "Of `protobuf`: the message type, such as `shop.Order`.")
+    to: str | None = option(None, "The topic to send to; by default each goes back to the topic that it comes from.")
+    only_group: bool = option(
+        False,
+        "Send to the group's retry topic: only the group that failed gets them again, as messages of the topic that they come from.",
+    )
+    select: str | None = option(
+        None,
+        "Spark SQL of what is sent, such as `upper(text) as body, 'again' as tag`; what it does not name stays as it is.",
+    )
+    starting: str | None = option(
+        None, "Only what was stored as a dead letter at this time or later: ISO 8601, UTC if it says no zone, or ms."
+    )
+    ending: str | None = option(None, "Only what was stored before this time.")
+    dry_run: bool = option(False, "Count and show what would be sent, and send nothing.")
+    cap: int | None = option(None, "Most messages of one run; it says how many are left.", low=1)
+    rate: float | None = option(None, "Most messages a second, all topics together.")
+    batch: int = option(10_000, "Most messages that are sent as one transaction.", low=1, high=1_000_000)
+    on_corrupt: str = option(
+        SKIP,
+        "What becomes of chosen messages that cannot be sent, and of those that do not decode: `skip` leaves them where they "
+        "are and counts them, `fail` ends the run before anything is sent.",
+        choices=(SKIP, FAIL),
+    )
+    check_target: bool = option(
+        False,
+        "Read the topics that are sent to, and leave out what lies there already: for a folder that is new, or was lost.",
+    )
+    retry_seconds: float = option(120.0, "How long brokers that are away are waited for.", low=0)
+
+    @property
+    def source(self) -> str:
+        """The topic that is read."""
+        return self.topic or f"{DEAD_LETTER_PREFIX}{self.group}"
+
+    @property
+    def retry_topic(self) -> str | None:
+        """The topic that all go to, whatever the topic as which they are seen there; None: each to its own."""
+        return f"{RETRY_PREFIX}{self.group}" if self.only_group else None
+
+    @property
+    def topics_read(self) -> list[str]:
+        return [self.topic] if self.topic else []  # Of a group, `topics` says it in better words.
+
+    def check(self) -> None:
+        super().check()
+        if bool(self.group) == bool(self.topic):
+            raise ConfigError("name either group, whose dead letters are redriven, or topic, any other to take from")
+        try:
+            check_group(self.group or "none")
+            check_topic(self.source)
+            check_topic(self.to or "none")
+        except Refused as fault:
+            raise ConfigError(f"{'group' if self.group else 'topic or to'}: {fault}") from None
+        expressions = split_expressions(self.select, "select")
+        if not self.source.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)) and not (self.to or expressions):
+            raise ConfigError(f"to is missing: messages of {self.source} name no topic that they could go back to")
+        if self.to and self.to.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
+            raise ConfigError(f"to={self.to}: only brokers put messages into retry and dead-letter topics")
+        if self.to == self.source:
+            raise ConfigError(f"to={self.to}: that is where the messages are taken from")
+        if self.only_group and (not self.group or self.to):
+            raise ConfigError(
+                "onlyGroup sends dead letters back to the group that they are of, as messages of the topic that they come from: it "
+                "goes with group, and neither with topic nor with to"
+            )
+        if self.rate is not None and not self.rate > 0:
+            raise ConfigError(f"rate={self.rate:g}: nothing would be sent; leave it out for no limit, or use dryRun")
+        self._check_decode()
+        if self.starting_ms is not None and self.ending_ms is not None and self.ending_ms <= self.starting_ms:
+            raise ConfigError("ending is not behind starting: nothing can lie between them")
+
+    def _check_decode(self) -> None:
+        needed = {NONE: (), UTF8: (), JSON: ("schema",), AVRO: ("schema",), PROTOBUF: ("schema", "message")}[
+            self.decode
+        ]
+        for name in ("schema", "message"):
+            given = bool(getattr(self, name))
+            if given and name not in needed:
+                raise ConfigError(
+                    f"{name} says nothing to decode={self.decode}: take it away, or choose another decode"
+                )
+            if not given and name in needed:
+                raise ConfigError(f"{name} is missing: decode={self.decode} needs it")
+
+    @property
+    def starting_ms(self) -> int | None:
+        """`starting` in ms since 1970. Raises ConfigError."""
+        return moment("starting", self.starting)
+
+    @property
+    def ending_ms(self) -> int | None:
+        """`ending` in ms since 1970. Raises ConfigError."""
+        return moment("ending", self.ending)
+
+
+def moment(name: str, text: str | None) -> int | None:
+    """ms since 1970 of a time. Raises ConfigError: it is none."""
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r}: need a time such as 2026-03-01T12:00:00Z, or ms since 1970") from None
+    whole = found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+    return round(whole.timestamp() * 1000)

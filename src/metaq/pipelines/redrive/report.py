@@ -1,0 +1,133 @@
+"""What a redrive has found and done, for people and for programs. Loads no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from metaq.pipelines.run import Outcome
+
+CHOSEN, LEFT = "chosen", "left"
+WHY: Final = {
+    "corrupt": "do not decode",
+    "homeless": "name no topic that they could go back to (give to)",
+    "empty": "would have no body",
+    "illegal": "have a tag, a key or a property that no message may have",
+    "large": "are larger than the brokers take them (maxMessageSize; 31 KiB of properties)",
+}
+"""Why a message cannot be sent, by its fate."""
+
+
+class Sample(NamedTuple):
+    """A message as it would be sent."""
+
+    place: str
+    topic: str
+    tag: str
+    keys: str
+    body: str
+
+    def __str__(self) -> str:
+        more = "".join(f" {name}={value}" for name, value in (("tag", self.tag), ("keys", self.keys)) if value)
+        return f"{self.place} -> {self.topic}{more} {self.body}"
+
+
+@dataclass(kw_only=False)
+class Report:
+    """Figures of one run."""
+
+    source: str
+    dry_run: bool = False
+    chosen: int = 0
+    """That can be sent, sent ones of this run included."""
+    sent: int = 0
+    targets: dict[str, int] = field(default_factory=dict)
+    """Chosen ones by the topic that they go to."""
+    not_chosen: int = 0
+    sent_before: int = 0
+    """Known from the folder."""
+    there: int = 0
+    """Found at the target."""
+    unfit: dict[str, int] = field(default_factory=dict)
+    """By fate."""
+    unfit_places: list[tuple[str, str]] = field(default_factory=list)
+    """Fate and place of the first of them."""
+    cap: int | None = None
+    only_group: str | None = None
+    """The group that alone gets them."""
+    stopped: bool = False
+    samples: list[Sample] = field(default_factory=list)
+
+    def count(self, found: Iterable[tuple[str, str | None, int]]) -> None:
+        """Take over what was counted: fate, target, messages."""
+        self.chosen = self.not_chosen = 0
+        self.targets, self.unfit = {}, {}
+        for fate, target, messages in sorted(found, key=lambda one: (one[0], one[1] or "")):
+            if fate == CHOSEN:
+                self.chosen += messages
+                self.targets[target or ""] = self.targets.get(target or "", 0) + messages
+            elif fate == LEFT:
+                self.not_chosen += messages
+            else:
+                self.unfit[fate] = self.unfit.get(fate, 0) + messages
+
+    @property
+    def room(self) -> int:
+        """How many more this run may send."""
+        left = self.chosen - self.sent
+        return left if self.cap is None else min(left, self.cap - self.sent)
+
+    def outcome(self) -> Outcome:
+        figures = {
+            "dry_run": self.dry_run, "sent": self.sent, "left": self.chosen - self.sent, "chosen": self.chosen,
+            "targets": dict(self.targets), "not_chosen": self.not_chosen, "sent_before": self.sent_before,
+            "there": self.there, "unfit": dict(self.unfit), "stopped": self.stopped,
+        }  # fmt: skip
+        if self.samples:
+            figures["samples"] = [one._asdict() for one in self.samples]
+        return Outcome(figures, "\n".join(self.lines()))
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        if self.dry_run:
+            found = [
+                f"dry run, nothing was sent: {self.chosen:,} messages of {self.source} would be sent{self._capped()}"
+            ]
+        else:
+            left = self.chosen - self.sent
+            capped = self.cap is not None and self.sent >= self.cap
+            why = "it was stopped" if self.stopped else "the cap" if capped else "they could not be found again"
+            rest = f"; {left:,} are left ({why}), the next run goes on with them" if left else ""
+            found = [f"{self.sent:,} messages of {self.source} sent{rest}"]
+        alone = f", for the group {self.only_group} alone" if self.only_group else ""
+        found += [f"  to {target}{alone}: {messages:,}" for target, messages in self.targets.items()]
+        if self.not_chosen:
+            found.append(f"  not chosen by where: {self.not_chosen:,}")
+        if self.sent_before:
+            found.append(f"  sent before: {self.sent_before:,}")
+        if self.there:
+            found.append(f"  at their targets already: {self.there:,}")
+        found += unfit_lines(self)
+        return found + [f"  {one}" for one in self.samples]
+
+    def _capped(self) -> str:
+        return (
+            f", {self.cap:,} of them in the first run (cap)" if self.cap is not None and self.cap < self.chosen else ""
+        )
+
+
+def unfit_lines(report: Report) -> list[str]:
+    """What cannot be sent, and where the first of it lie."""
+    found = []
+    for fate, messages in sorted(report.unfit.items()):
+        places = [place for one, place in report.unfit_places if one == fate]
+        where = f" (at broker/queue/offset {', '.join(places)})" if places else ""
+        found.append(f"  left where they are, because they {WHY.get(fate, fate)}: {messages:,}{where}")
+    return found
+
+
+def refusal(report: Report) -> str:
+    """Why a run with onCorrupt=fail ends before it sends."""
+    why = "; ".join(line.strip() for line in unfit_lines(report))
+    return f"nothing was sent (onCorrupt=fail): {why}"

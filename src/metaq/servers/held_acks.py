@@ -1,0 +1,150 @@
+"""Acknowledgements that wait for what `metaq.broker.log.acks` says is due: the disk, a replica, or a disk that is less far behind.
+
+All answers of one read event wait together for the log to be durable up to the end that the event reached. Each event asks for that,
+so that the next sync begins with all of them as soon as the one under way is over; when a sync is reported, all answers up to there go
+out. That is group commit seen from the answers' side.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from metaq.broker.log.acks import AckPolicy, Due, Lack
+from metaq.clock import Clock
+from metaq.wire.codes import ResponseCode
+from metaq.wire.command import decode, encode
+from metaq.wire.frame import LENGTH_BYTES, frame_bytes
+
+log = logging.getLogger(__name__)
+
+
+class FlushedLog(Protocol):
+    """What holding them needs of the message store."""
+
+    def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
+        """Call `done`, from another thread, once the log is durable up to `log_end`; with False if it never will be."""
+        ...
+
+
+class Writes(Protocol):
+    """Where answers go when they may: a peer, or a place among its other answers."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+class Waiting(NamedTuple):
+    """Answers of one read event."""
+
+    due: Due
+    deadline: float
+    peer: Writes
+    frames: bytes
+
+
+CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
+    Lack.FLUSHED: ResponseCode.FLUSH_DISK_TIMEOUT,
+    Lack.COPIED: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+}
+
+
+class HeldAcks:
+    """Holds answers back. `call_soon` brings a call from another thread to the event loop; `too_late`: see `hold`."""
+
+    def __init__(
+        self,
+        acks: AckPolicy,
+        store: FlushedLog,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], None],
+        timeout_seconds: float,
+        too_late: Callable[[bytes, Lack], bytes] | None = None,
+    ) -> None:
+        self._acks, self._store, self._clock = acks, store, clock
+        self._call_soon, self._timeout = call_soon, timeout_seconds
+        self._too_late = _too_late if too_late is None else too_late
+        self._waiting: deque[Waiting] = deque()
+        self._told = self._lost = self._copying = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hold(self, peer: Writes, due: Due, frames: bytes) -> None:
+        """Write `frames`, whole answers, to `peer` when what is due has come. Offsets never go back from call to call.
+
+        When the time is up before, they go out too: as they are, or, if they promise what they lack, as `too_late` says it.
+        """
+        self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
+        self._acks.waiting_bytes += len(frames)
+        if self._acks.lack(due) is Lack.COPIED:
+            if len(self._waiting) == 1:
+                self._wait_for_copy(due)
+        else:
+            self._store.when_flushed(due.flushed, self._flushed)
+
+    def _wait_for_copy(self, due: Due) -> None:
+        """Of the first who waits: the others are looked at when he is released."""
+        if not self._copying:
+            self._copying = True
+            self._acks.copies.when_copied(due.copied, self._copied)
+
+    def _flushed(self, good: bool) -> None:
+        """Any thread. Of several at once, the first has all of them released."""
+        if not good:
+            self._lost = True
+        if not self._told:
+            self._told = True
+            self._call_soon(self._release)
+
+    def _copied(self) -> None:
+        self._copying = False
+        self._flushed(good=True)
+
+    def _release(self) -> None:
+        self._told = False  # first: who is told from here on has us called once more
+        if self._lost:
+            # A failed fsync is final (DESIGN, promise 1): nobody gets an acknowledgement any more.
+            self._lost = False
+            log.error("%d answers are withheld: the log could not be made durable", len(self._waiting))
+            while self._waiting:
+                self._pop()
+            return
+        while self._waiting:
+            lack = self._acks.lack(self._waiting[0].due)
+            if lack is not None:
+                if lack is Lack.COPIED:
+                    self._wait_for_copy(self._waiting[0].due)
+                return
+            waiting = self._pop()
+            waiting.peer.write(waiting.frames)
+
+    def expire(self) -> None:
+        """Answer those who waited too long: their messages are stored, but not known to be durable."""
+        now = self._clock.monotonic()
+        while self._waiting and self._waiting[0].deadline <= now:
+            waiting = self._pop()
+            lack = self._acks.lack(waiting.due) if waiting.due.promised else None
+            waiting.peer.write(self._too_late(waiting.frames, lack) if lack else waiting.frames)
+
+    def _pop(self) -> Waiting:
+        waiting = self._waiting.popleft()
+        self._acks.waiting_bytes -= len(waiting.frames)
+        return waiting
+
+
+def _too_late(frames: bytes, lack: Lack) -> bytes:
+    """The same answers, those to sends and about staged transactions with the code that tells what they lack.
+
+    The end of a half message's transaction has no such codes: it is answered with success, as RocketMQ does it.
+    """
+    parts, start = [], 0
+    while start < len(frames):
+        size = frame_bytes(frames, start, len(frames))
+        command = decode(frames[start + LENGTH_BYTES : start + size])
+        if command.code == ResponseCode.SUCCESS and command.ext:
+            command.code = CODE_OF[lack]
+        parts.append(encode(command))
+        start += size
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""The text protocol of MetaQ 1.x."""

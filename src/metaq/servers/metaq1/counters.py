@@ -1,0 +1,111 @@
+"""What the text door counts: commands since the start, and of topics that want it what came in the last minutes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.clock import Clock
+from metaq.model.topics.topic import TOPIC_CHARS_MAX
+
+RESET_SECONDS: Final = 30 * 60.0
+"""Counters of topics begin anew so often."""
+TOPICS_MAX: Final = 10_000
+"""A topic's name may be anything where no section of a server.ini says otherwise; one that is too long is no topic's."""
+SHOWN_CHARS_MAX: Final = 256
+"""Of what somebody takes for a topic."""
+
+
+class Counted(enum.Enum):
+    """The values are the words of `stats realtime`, in its order."""
+
+    PUT = "put"
+    GET = "get"
+    OFFSET = "offset"
+    GET_MISS = "get_miss"
+    PUT_FAILED = "put_failed"
+    BYTES = "message_size"
+
+
+class _Sum(Struct):
+    count: int = 0
+    value: int = 0
+
+
+class Counters:
+    """Not thread-safe."""
+
+    def __init__(
+        self, settings: Metaq1Settings, clock: Clock, puts: Callable[[], Iterable[tuple[str, int, int]]] = tuple
+    ) -> None:
+        """`puts`: topic, puts, bytes of all that came by the fast lane since it was asked last."""
+        self._settings, self._clock, self._puts = settings, clock, puts
+        self.totals = dict.fromkeys(Counted, 0)
+        """Events, and of `BYTES` their sum, since the start or `reset`."""
+        self._sums = dict[Counted, dict[str, _Sum]]()
+        self._since = clock.monotonic()
+
+    def count(self, what: Counted, topic: str, value: int = 1, count: int = 1) -> None:
+        """So many more, of so many bytes in all if bytes are counted."""
+        self.totals[what] += value
+        rules = self._settings.rules
+        if len(topic) <= TOPIC_CHARS_MAX and rules.settings(topic).stat and rules.accepts(topic):
+            sums = self._sums.setdefault(what, {})
+            found = sums.get(topic)
+            if found is None:
+                if len(sums) >= TOPICS_MAX:
+                    return
+                found = sums[topic] = _Sum()
+            found.count += count
+            found.value += value
+
+    def collect(self) -> None:
+        """Count what came by the fast lane. To be called before anything is told."""
+        for topic, puts, size in self._puts():
+            self.count(Counted.PUT, topic, puts, puts)
+            self.count(Counted.BYTES, topic, size, puts)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        if self._clock.monotonic() - self._since >= RESET_SECONDS:
+            self.collect()
+            self._begin()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.collect()
+        self.totals = dict.fromkeys(Counted, 0)
+        self._begin()
+
+    def _begin(self) -> None:
+        # As the original, what was counted goes on with nothing; but not what was not counted since the time before.
+        self._sums = {
+            what: {topic: _Sum() for topic, each in sums.items() if each.count} for what, sums in self._sums.items()
+        }
+        self._since = self._clock.monotonic()
+
+    def text(self, what: Counted, topic: str | None = None) -> str:
+        """`Count=5,Value=25,Value/Count=5,Count/Duration=0.09,Duration=58` of a topic, or of all; `null`: nothing was counted."""
+        sums = self._sums.get(what)
+        if sums is None:
+            return "null"
+        if topic is None:
+            count, value = sum(each.count for each in sums.values()), sum(each.value for each in sums.values())
+        elif topic in sums:
+            count, value = sums[topic].count, sums[topic].value
+        else:
+            return f"Invalid keyTwo:{topic[:SHOWN_CHARS_MAX]}"
+        seconds = int(self._clock.monotonic() - self._since)
+        return (
+            f"Count={count},Value={value},Value/Count={_ratio(value, count)},"
+            f"Count/Duration={_ratio(count, seconds)},Duration={seconds}"
+        )
+
+
+def _ratio(value: int, by: int) -> str:
+    """With two decimals at most."""
+    return f"{value / by:.2f}".rstrip("0").rstrip(".") if by else "invalid"

@@ -1,0 +1,111 @@
+"""The text door: MetaQ 1.x on the partitions of a broker. What its sessions share; `metaq1_session` has the commands."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from metaq.broker.broker import Broker
+from metaq.broker.log.acks import Lack
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.log import RateLimitedLog
+from metaq.net.address import join_address
+from metaq.net.peer import Peer
+from metaq.servers.held_acks import HeldAcks
+from metaq.servers.metaq1.answers import Behind
+from metaq.servers.metaq1.counters import Counters
+from metaq.servers.metaq1.session import Space, TextSession, Transactions
+from metaq.servers.metaq1.stats import StatsBodies
+from metaq.servers.pieces import ColdReads
+from metaq.servers.remoting.server import CallSoon
+from metaq.wire.hot import AppendOutcome, Replies
+from metaq.wire.metaq1.commands import Code, Reader, ResultLine, result
+
+log = logging.getLogger(__name__)
+
+COLD_READERS: Final = 2
+SCHEME: Final = "meta://"
+IDLE_SECONDS: Final = 300.0
+"""After so long without a word a connection is closed. The Java client says something every 10 s."""
+
+
+class TextDoor:
+    """Makes a session for each connection. A `metaq.servers.server.Door`.
+
+    Args: broker: one with partitions. call_soon: brings a call from another thread to the event loop. place: host and port
+          that clients know the door by. version: what they are told.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        settings: Metaq1Settings,
+        transactions: Transactions,
+        call_soon: CallSoon,
+        place: tuple[str, int],
+        version: str,
+    ) -> None:
+        assert broker.partitions is not None, "the broker serves MetaQ 1.x"
+        assert broker.partition_lane is not None, "as above"
+        self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-1x-cold-read")
+        counters = Counters(settings, broker.clock, broker.partition_lane.counts)
+        timeout = broker.store_options.sync_flush_timeout / 1000
+        self.stats = StatsBodies(
+            broker.partitions,
+            settings,
+            counters,
+            broker.clock,
+            (version, place[1]),
+            lambda: self._space.connections,
+        )
+        self._space = Space(
+            broker=broker,
+            partitions=broker.partitions,
+            settings=settings,
+            transactions=transactions,
+            held_acks=HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout, too_late),
+            cold_reads=ColdReads(self._cold_readers),
+            counters=counters,
+            stats=self.stats.body,
+            faults=RateLimitedLog(log, broker.clock),
+            url=SCHEME + join_address(*place),
+            version=version.encode(),
+            lane=broker.partition_lane,
+            acks=Replies(b"", trace_on=False),
+            outcome=AppendOutcome(),
+            waiting={},
+            behind=Behind(),
+        )
+
+        branches = broker.branches
+        if branches is not None:
+            self.stats.transactions = lambda: (
+                branches.begun, branches.begun_xa, branches.committed, branches.rolled_back,
+            )  # fmt: skip
+
+    def session(self, peer: Peer) -> TextSession:
+        """A new connection."""
+        return TextSession(peer, self._space)
+
+    def tick(self) -> None:
+        """Let time pass; called ten times a second."""
+        space = self._space
+        space.expire()
+        space.held_acks.expire()
+        space.counters.tick()
+        space.faults.tick()
+
+    def close(self) -> None:
+        self._cold_readers.shutdown(wait=False, cancel_futures=True)
+
+
+def too_late(answers: bytes, lack: Lack) -> bytes:
+    """The same answers to puts, with the news that their messages are stored but not as safe as was promised."""
+    reader, start, found = Reader(len(answers)), 0, list[bytes]()
+    text = f"the message is stored, but {lack.value}: "
+    while start < len(answers):
+        line, start = reader.next(answers, start)
+        assert isinstance(line, ResultLine), "answers to puts are results"
+        found.append(result(Code.ERROR, text.encode() + line.body, line.opaque))
+    return b"".join(found)

@@ -1,0 +1,575 @@
+"""One connection of the text door: lines become calls of `broker.partitions` and of transactions, outcomes become answers.
+
+Commands are taken one after the other. One that needs a change that is being saved (a topic that is made, positions that are
+computed) holds up those behind it, of its own connection alone: a transaction's steps and puts depend on their order. A
+get that reads old messages does not; only its answer is awaited by the later ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+
+from metaq.broker.broker import Broker
+from metaq.broker.channel import Answered, Told, Unanswered
+from metaq.broker.log.acks import Due, later
+from metaq.broker.metaq1.fast_path import PartitionLane
+from metaq.broker.metaq1.partitions import Partitions
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
+from metaq.log import RateLimitedLog
+from metaq.model.access import Action, Identity
+from metaq.model.message import host_bytes
+from metaq.model.metaq1.partition import (
+    FRAME_HEADER_BYTES,
+    Frames,
+    Got,
+    Judged,
+    Judging,
+    Later,
+    Moved,
+    PartitionGet,
+    PartitionPut,
+    PartitionStored,
+)
+from metaq.net.address import is_loopback, join_address
+from metaq.net.peer import Peer
+from metaq.saved import Pending, Saving
+from metaq.servers.held_acks import HeldAcks
+from metaq.servers.metaq1.answers import Answers, Behind, Slot
+from metaq.servers.metaq1.counters import Counted, Counters
+from metaq.servers.pieces import ColdReads
+from metaq.wire.hot import AppendOutcome, Replies
+from metaq.wire.metaq1.commands import (
+    Code,
+    Command,
+    GetLine,
+    Line,
+    OffsetLine,
+    PutLine,
+    QuitLine,
+    Reader,
+    ResultLine,
+    StatsLine,
+    SyncLine,
+    TooLong,
+    TransactionLine,
+    ValueLine,
+    VersionLine,
+    put_body,
+    result,
+    value_head,
+)
+
+log = logging.getLogger(__name__)
+
+TEXT_CHARS_MAX: Final = 4096
+"""Of an error text in an answer: some carry what the peer sent."""
+ATTEMPTS_MAX: Final = 8
+"""Of a command that needs something to be saved; more means that somebody deletes what it makes."""
+WAIT_SECONDS: Final = 5.0
+TURN_SECONDS: Final = 0.005
+"""After so long the other connections have their turn: 512 KiB hold 70 000 times `stats`, each of which looks at all topics."""
+_P: Final = ord("p")
+LATE_GETS_MAX: Final = 4
+"""Of one connection, each up to maxTransferSize."""
+
+CODE_OF: Final[Mapping[Reason, Code]] = {
+    Reason.INVALID: Code.ERROR,
+    Reason.NO_PERMISSION: Code.FORBIDDEN,
+    Reason.NO_TOPIC: Code.ERROR,
+    Reason.NO_GROUP: Code.ERROR,
+    Reason.NOT_SUBSCRIBED: Code.ERROR,
+    Reason.SUBSCRIPTION_OLD: Code.ERROR,
+    Reason.BAD_FILTER: Code.ERROR,
+    Reason.NO_FILTER: Code.ERROR,
+    Reason.OFFLINE: Code.ERROR,
+    Reason.NOT_FOUND: Code.NOT_FOUND,
+    Reason.ILLEGAL_MESSAGE: Code.ERROR,
+    Reason.STALE: Code.ERROR,
+    Reason.BUSY: Code.UNAVAILABLE,
+    Reason.THROTTLED: Code.UNAVAILABLE,
+    Reason.UNAVAILABLE: Code.UNAVAILABLE,
+    Reason.NOT_STORED: Code.ERROR,
+}
+"""Complete: a reason without a code would be a command without an answer (tests/servers/remoting/test_refusals.py)."""
+
+
+class Transactions(Protocol):
+    """What the door asks of transactions (`servers/metaq1/transactions.py`)."""
+
+    def step(self, line: TransactionLine, session: TextSession) -> bytes | None:
+        """Take a step. Returns the body of the answer, None: there is none. Raises Refused with the whole text, Saving."""
+        ...
+
+    def put(self, line: PutLine, put: PartitionPut, session: TextSession) -> bytes:
+        """Put a message into a transaction. Returns the body of the answer. Raises Refused with the whole text, Saving."""
+        ...
+
+    def due(self) -> Due | None:
+        """What the answers to steps that were taken by now wait for; None: nothing."""
+        ...
+
+
+class Space(Struct):
+    """What the sessions of one door work with."""
+
+    broker: Broker
+    partitions: Partitions
+    settings: Metaq1Settings
+    transactions: Transactions
+    held_acks: HeldAcks
+    cold_reads: ColdReads
+    counters: Counters
+    stats: Callable[[str | None], bytes]
+    """The body of the answer to `stats`. Raises as a service does."""
+    faults: RateLimitedLog
+    url: str
+    version: bytes
+    lane: PartitionLane
+    acks: Replies
+    """Answers of one call of the fast lane."""
+    outcome: AppendOutcome
+    waiting: dict[TextSession, float]
+    """The sessions that wait, in the order of their deadlines."""
+    behind: Behind
+    connections: int = 0
+
+    def expire(self) -> None:
+        """Let time pass: nobody waits for ever."""
+        now = self.broker.clock.monotonic()
+        while self.waiting:
+            session, deadline = next(iter(self.waiting.items()))
+            if deadline > now:
+                return
+            session.waited_long()
+
+
+class _Wait(Struct, eq=False):
+    """What holds up a connection."""
+
+    line: Command
+    pending: Sequence[Pending]
+    then: Callable[[], Any] | None
+    attempts: int
+
+
+class TextSession:
+    """One client's connection. It is also the `Channel` that services know it by."""
+
+    def __init__(self, peer: Peer, space: Space) -> None:
+        self.peer, self._space = peer, space
+        space.connections += 1
+        self.remote = join_address(*peer.address)
+        self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
+        self._reader = Reader(0)
+        self._gates = space.lane.of(self.identity)
+        self._answers = Answers(peer, self._go_on, space.behind)
+        self._acks = list[bytes]()
+        """Answers to puts and steps of this read event, which may have to wait for the disk."""
+        self._steps = False
+        """Whether answers to steps of transactions are among them."""
+        self._late_gets = 0
+        self._wait: _Wait | None = None
+        self._attempts = 0
+        """How often the next command has been tried and had to wait."""
+        self._failed: Refused | None = None
+        """Why the next command cannot have what it waited for."""
+        self._ending: str | None = None
+        """Why the connection is to be closed once all answers are out."""
+        peer.on_half_closed = self._half_closed
+
+    # -- metaq.broker.channel.Channel
+    @functools.cached_property
+    def identity(self) -> Identity:
+        """Who is at the other end."""
+        address = self.peer.address[0]
+        return Identity(address, is_loopback(address))
+
+    @property
+    def congested(self) -> bool:
+        """Whether the client leaves much unread."""
+        return self.peer.congested
+
+    def tell(self, what: Told) -> None:
+        """Nothing can be told to a client of MetaQ 1.x."""
+        log.debug("a client of MetaQ 1.x cannot be told %s", what)
+
+    def ask(self, question: object, seconds: float, done: Answered) -> None:  # noqa: ARG002  it cannot be asked
+        done(Unanswered.UNKNOWN)
+
+    # -- metaq.net.peer.Session
+    def data_received(self, data: memoryview) -> int:
+        """Take every whole command, until one must wait. Returns the bytes used.
+
+        Raises RemoteProtocolError after answering what came before.
+        """
+        if self._stopped:
+            return 0
+        space, reader, start, size = self._space, self._reader, 0, len(data)
+        reader.body_bytes_max = space.settings.options.max_transfer_size - FRAME_HEADER_BYTES
+        rest, rest_at, until = b"", -1, space.broker.clock.monotonic() + TURN_SECONDS
+        """The bytes of `data` from a place on, for what the fast lane leaves."""
+        try:
+            while not (self._stopped or self.peer.congested):
+                if not (self._attempts or self._failed or reader.passing):
+                    start = self._plain_puts(data, start)
+                if start == size and size:
+                    break
+                if rest_at < 0:
+                    rest, rest_at = bytes(data[start:]), start
+                try:
+                    line, end = reader.next(rest, start - rest_at)
+                    end += rest_at
+                except RemoteProtocolError as error:
+                    self._end(str(error))
+                    break
+                if line is None:
+                    start = end
+                    break
+                if self._take(line):
+                    start = end
+                    if space.broker.clock.monotonic() >= until and start < size and not self._stopped:
+                        self.peer.pause()
+                        self.peer.resume()
+                        break
+        finally:
+            self._flush()
+            if space.broker.hold.grown:
+                space.broker.answer_pulls()
+        if self._ending is not None:
+            start = size
+            if not self._answers.late:
+                raise RemoteProtocolError(self._ending)
+        if self._stopped:
+            self.peer.pause()
+        return start
+
+    def _plain_puts(self, data: memoryview, start: int) -> int:
+        """Have the fast lane store the plain puts at `start`. Returns where they end."""
+        if start == len(data) or data[start] != _P or not self._gates:
+            return start
+        space = self._space
+        try:
+            end = space.lane.run(data, start, self._gates, self.born_host, space.acks, space.outcome)
+            if end > start:
+                self._reader.forget()
+                self._acks.append(space.acks.take())
+        except BaseException:
+            space.acks.clear()  # they must not reach the next peer
+            raise
+        return end
+
+    def frame_needed(self) -> int:
+        return self._reader.needed
+
+    def connection_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason
+        space = self._space
+        self._wait = None
+        self._answers.close()
+        space.connections -= 1
+        space.waiting.pop(self, None)
+        space.cold_reads.forget(self)
+        space.broker.closed(self)
+
+    # -- waiting
+    @property
+    def _stopped(self) -> bool:
+        return (
+            self._wait is not None or self._ending is not None or self._answers.full or self._late_gets >= LATE_GETS_MAX
+        )
+
+    def _go_on(self) -> None:
+        """Something that this connection waited for has come."""
+        if self._ending is not None:
+            if not self._answers.late:
+                self.peer.close(self._ending)
+        elif not self._stopped:
+            self.peer.resume()
+
+    def _half_closed(self) -> bool:
+        """The client sends no more, as `nc` does at the end of its input. Returns whether it is yet to get answers."""
+        if self._answers.late and self._ending is None:
+            self._end("it sends no more")
+        return self._answers.late > 0
+
+    def _end(self, why: str) -> None:
+        self._flush()
+        self._ending, self._answers.awaited = why, True
+
+    def _must_wait(self, line: Command, saving: Saving) -> bool:
+        """Wait for what `saving` names. Returns whether the command is taken: else it comes again."""
+        pending = tuple(pending for pending in saving.pending if not pending.done)
+        self._attempts += 1
+        if self._attempts > ATTEMPTS_MAX:
+            self._say_failure(line, Refused(Reason.BUSY, "what it needs is deleted as often as it is made, try again"))
+            return True
+        wait = self._wait = _Wait(line, pending or saving.pending, saving.then, self._attempts)
+        space = self._space
+        space.waiting[self] = space.broker.clock.monotonic() + WAIT_SECONDS
+        for each in wait.pending:
+            each.when_done(lambda error: self._saved(wait, error))
+        return saving.then is not None
+
+    def _saved(self, wait: _Wait, error: Refused | None) -> None:
+        if wait is not self._wait or (error is None and not all(pending.done for pending in wait.pending)):
+            return
+        self._wait = None
+        self._space.waiting.pop(self, None)
+        if wait.then is None:
+            self._failed = error
+        elif error is not None:
+            self._say_failure(wait.line, error)
+        else:
+            self._answer(wait.line, wait.then)
+        self._flush()
+        self._go_on()
+
+    def waited_long(self) -> None:
+        """What the connection waits for has not come in time."""
+        wait = self._wait
+        assert wait is not None, "only those who wait are told"
+        outcome = (
+            "Nothing was done" if wait.then is None else "It may still take effect: look, and repeat it if it has not"
+        )
+        text = f"a change that the command needs was not saved within {WAIT_SECONDS:g} s. {outcome}, try again"
+        self._saved(wait, Refused(Reason.BUSY, text))
+
+    # -- commands
+    def _take(self, line: Line | TooLong) -> bool:
+        """Answer a command. False: it is to come again."""
+        match line:
+            case ResultLine() | ValueLine():
+                return True  # answers to nobody's question, which the original passes over too
+            case TooLong(line=PutLine() as put, body_bytes=size):
+                self._count(put, size)
+                self._say_failure(put, self._space.partitions.too_long(put.topic, size))
+                return True
+            case TooLong(line=SyncLine() as sync):
+                return self._take(sync)
+            case TooLong():
+                return True
+            case QuitLine():
+                self._end("it said quit")
+                return True
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self._attempts = 0
+            self._say_failure(line, failed)
+            return True
+        if self._acks and not isinstance(line, PutLine | TransactionLine):
+            self._flush_acks()
+            if self._answers.full:  # by the others: what is answered now would wait, too
+                return False
+        return self._answer(line, functools.partial(self._run, line))
+
+    def _answer(self, line: Command, run: Callable[[], Any]) -> bool:
+        """Run a command, or the rest of it. False: it is to come again."""
+        try:
+            body = run()
+        except Saving as saving:
+            return self._must_wait(line, saving)
+        except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
+            self._say_failure(line, error)
+        else:
+            if body is not None:
+                self._say_success(line, body)
+        self._attempts = 0
+        return True
+
+    def _run(self, line: Command) -> bytes | None:
+        """The body of the answer that says success; None: it is said otherwise."""
+        space = self._space
+        self._count(line, len(line.body) if isinstance(line, PutLine) else 0)
+        match line:
+            case PutLine():
+                return self._put(line)
+            case GetLine():
+                self._get(line)
+                return None
+            case OffsetLine():
+                return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self)
+            case TransactionLine():
+                return space.transactions.step(line, self)
+            case VersionLine():
+                return space.version
+            case StatsLine():
+                space.broker.authorise(self.identity, Action.OBSERVE, "stats")
+                return space.stats(line.item)
+            case SyncLine():
+                raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
+        raise AssertionError(f"{line} is taken elsewhere")
+
+    def _put(self, line: PutLine) -> bytes:
+        space = self._space
+        put = PartitionPut(
+            topic=line.topic,
+            partition=line.partition,
+            body=line.body,
+            flag=line.flag,
+            checksum=line.checksum,
+            born_host=self.born_host,
+        )
+        if line.transactional:
+            return space.transactions.put(line, put, self)
+        return self._stored(line.topic, functools.partial(space.partitions.put, put, self))
+
+    def _stored(self, topic: str, run: Callable[[], PartitionStored]) -> bytes:
+        try:
+            stored = run()
+        except Saving as saving:
+            if saving.then is None:
+                raise
+            raise Saving(*saving.pending, then=functools.partial(self._stored, topic, saving.then)) from None
+        self._space.lane.open(self._gates, topic, stored.partition, self.identity)
+        return put_body(stored.message_id, stored.partition, stored.position)
+
+    def _count(self, line: Command, size: int) -> None:
+        """Count a command once, however often it has to wait."""
+        counters = self._space.counters
+        if self._attempts:
+            return
+        match line:
+            case PutLine():
+                counters.count(Counted.PUT, line.topic)
+                counters.count(Counted.BYTES, line.topic, size)
+            case GetLine():
+                counters.count(Counted.GET, line.topic)
+            case OffsetLine():
+                counters.count(Counted.OFFSET, line.topic)
+
+    # -- gets
+    def _get(self, line: GetLine) -> None:
+        space = self._space
+        wanted = PartitionGet(
+            topic=line.topic,
+            group=line.group,
+            partition=line.partition,
+            position=line.offset,
+            size_max=line.max_bytes,
+        )
+        got = space.partitions.get(wanted, self)
+        self._flush_acks()
+        if isinstance(got, Frames | Moved):
+            self._answers.say(*self._got(line, got))
+            return
+        slot = self._answers.later()
+        self._late_gets += 1
+        self._get_on(line, slot, lambda: got)
+
+    def _get_on(self, line: GetLine, slot: Slot, come: Callable[[], Judged]) -> None:
+        """The next step of a get that is answered late: `come` returns what it has come to, or raises."""
+        if self.peer.closed:
+            return
+        try:
+            match got := come():
+                case Judging():
+                    got.begin(lambda outcome: self._get_on(line, slot, lambda: raised_or(outcome)))
+                    return
+                case Later(job, finish):
+
+                    def done(future: asyncio.Future[Any]) -> None:
+                        if not future.cancelled():
+                            self._get_on(line, slot, lambda: finish(future.result()))
+
+                    if self._space.cold_reads.read(self, job, done):
+                        return
+                    busy = Refused(Reason.BUSY, "too many gets of old messages wait for the disk")
+                    data = self._failure(line, busy)
+                case _:
+                    data = b"".join(self._got(line, got))
+        except Saving as saving:
+            pending = next((pending for pending in saving.pending if not pending.done), None)
+            if pending is not None:
+                pending.when_done(
+                    lambda error: self._get_on(line, slot, come if error is None else lambda: raised_or(error))
+                )
+                return
+            data = self._failure(line, Refused(Reason.BUSY, "what it needs is gone as often as it comes, try again"))
+        except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer
+            data = self._failure(line, error)
+        self._late_gets -= 1
+        slot.write(data)
+        self._go_on()
+
+    def _got(self, line: GetLine, got: Got) -> tuple[bytes | memoryview, ...]:
+        if isinstance(got, Frames):
+            return value_head(len(got.body), line.opaque), got.body
+        return (result(Code.MOVED, b"%d" % got.position, line.opaque),)
+
+    # -- answers
+    def _say_success(self, line: Command, body: bytes) -> None:
+        assert not isinstance(line, QuitLine), "nothing is answered to it"
+        data = result(Code.SUCCESS, body, line.opaque)
+        if isinstance(line, PutLine | TransactionLine):
+            self._acks.append(data)
+            self._steps |= isinstance(line, TransactionLine)
+        else:
+            self._flush_acks()
+            self._answers.say(data)
+
+    def _say_failure(self, line: Command, error: BaseException) -> None:
+        self._flush_acks()
+        self._answers.say(self._failure(line, error))
+
+    def _failure(self, line: Command, error: BaseException) -> bytes:
+        assert not isinstance(line, QuitLine), "nothing is answered to it"
+        code, text = self._told(line, error)
+        counters = self._space.counters
+        match line:
+            case PutLine():
+                counters.count(Counted.PUT_FAILED, line.topic)
+                if code is not Code.FORBIDDEN and not line.transactional:
+                    place = f"[broker '{self._space.url}'] [partition '{line.topic[:TEXT_CHARS_MAX]}-{line.partition}']"
+                    text = f"Put message to {place} failed.Detail:{text}"
+            case GetLine():
+                counters.count(Counted.GET_MISS, line.topic)
+        return result(code, text.encode("utf-8", "replace"), line.opaque)
+
+    def _told(self, line: Command, error: BaseException) -> tuple[Code, str]:
+        if isinstance(error, Refused):
+            code = CODE_OF[error.reason]
+            if error.reason is Reason.INVALID and isinstance(line, GetLine):
+                code = Code.BAD_REQUEST
+            elif isinstance(line, TransactionLine) or (isinstance(line, PutLine) and line.transactional):
+                code = Code.ERROR  # the only one that transaction managers' clients tell from success
+            return code, error.text[:TEXT_CHARS_MAX]
+        word, text = type(line).__name__, f"{type(error).__name__}: {error}"
+        faults = self._space.faults
+        if isinstance(error, MetaqError | OSError | MemoryError):
+            text = shortage(error) or text
+            faults.warning((word, type(error).__name__), "a %s of %s failed: %s", word, self.remote, text)
+        else:
+            faults.error((word, type(error).__name__), "a %s of %s failed", word, self.remote, error=error)
+        return Code.ERROR, text[:TEXT_CHARS_MAX]
+
+    def _flush_acks(self) -> None:
+        """Let the answers to puts go out when they may, before anything that is said after them."""
+        if not self._acks:
+            return
+        data = b"".join(self._acks)
+        self._acks.clear()
+        steps, self._steps = self._steps, False
+        due = self._space.partitions.acks.due()
+        if steps:
+            due = later(due, self._space.transactions.due())
+        if due is None:
+            self._answers.say(data)
+        else:
+            self._space.held_acks.hold(self._answers.later(), due, data)
+
+    def _flush(self) -> None:
+        self._flush_acks()
+        self._answers.flush()
+
+
+def raised_or(outcome: Judged | Exception) -> Judged:
+    """An outcome, or the error that it is."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -1,0 +1,79 @@
+"""Transactions at the text door: the steps of MetaQ 1.x become calls of `metaq.broker.metaq1.transactions`, faults the codes of XA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from metaq.broker.channel import Channel
+from metaq.broker.log.acks import Due
+from metaq.broker.metaq1.transactions import Branches
+from metaq.errors import Refused
+from metaq.model.metaq1.partition import PartitionPut
+from metaq.model.transactions.metaq1 import BranchRefused, Ended, Fault, Vote
+from metaq.wire.metaq1.commands import PutLine, Step, TransactionLine, put_body
+
+XA_CODES: Final[Mapping[Fault, int]] = {
+    Fault.NOT_KNOWN: -4,  # XAER_NOTA
+    Fault.PROTOCOL: -6,  # XAER_PROTO
+    Fault.INVALID: -5,  # XAER_INVAL
+    Fault.CANNOT: -3,  # XAER_RMERR
+    Fault.ROLLED_BACK: 104,  # XA_RBOTHER
+    Fault.RETRY: 4,  # XA_RETRY
+    Fault.UNAVAILABLE: -7,  # XAER_RMFAIL
+    Fault.COMMITTED_BY_HAND: 7,  # XA_HEURCOM
+    Fault.ROLLED_BACK_BY_HAND: 6,  # XA_HEURRB
+}
+VOTES: Final[Mapping[Vote, bytes]] = {Vote.PREPARED: b"0", Vote.READ_ONLY: b"3"}
+"""XA_OK and XA_RDONLY."""
+
+
+class TransactionHandlers:
+    """What the text door answers to steps of transactions, and to puts into one."""
+
+    def __init__(self, branches: Branches) -> None:
+        self._branches = branches
+
+    def step(self, line: TransactionLine, session: Channel) -> bytes | None:
+        """Take a step. Returns the body of the answer that says success, None: there is no answer.
+
+        Raises Refused, whose text is the body of the answer; Saving.
+        """
+        try:
+            return self._step(line, session)
+        except BranchRefused as error:
+            raise Refused(error.reason, f"XAException:code={XA_CODES[error.fault]},msg={error.text}") from error
+
+    def _step(self, line: TransactionLine, session: Channel) -> bytes | None:
+        branches, key, ended = self._branches, line.key, Ended(stored=False)
+        match line.step:
+            case Step.BEGIN:
+                branches.begin(key, line.timeout or 0, session)
+            case Step.END:
+                return None  # the client has sent everything; it waits for nothing
+            case Step.PREPARE:
+                ended = branches.prepare(key, session)
+                return VOTES[ended.vote]
+            case Step.COMMIT_ONE_PHASE:
+                branches.commit(key, session, one_phase=True)
+            case Step.COMMIT_TWO_PHASE:
+                branches.commit(key, session, one_phase=False)
+            case Step.ROLLBACK:
+                branches.rollback(key, session)
+            case Step.FORGET:
+                branches.forget(key)
+            case Step.RECOVER:
+                return "\r\n".join(map(str, branches.recover(line.qualifier))).encode()
+        return b""
+
+    def put(self, line: PutLine, put: PartitionPut, session: Channel) -> bytes:
+        """Put a message into a transaction. Returns the body of the answer that says success: it has no position yet.
+
+        Raises Refused, whose text is the body of the answer; Saving.
+        """
+        stored = self._branches.put(line.key, put, session)
+        return put_body(stored.message_id, stored.partition, stored.position)
+
+    def due(self) -> Due | None:
+        """What the answers to steps that were taken by now wait for; None: nothing."""
+        return self._branches.due()

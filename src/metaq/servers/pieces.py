@@ -1,0 +1,103 @@
+"""Long answers to pulls, piece by piece, and reads of old messages, in turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+from metaq.store.reads.long_body import ColdBody, LongBody
+
+UNDER_WAY_MAX = 8
+"""Reads of old messages at a time: what each brings into memory is at most 256 KiB, or one message."""
+WAITING_MAX = 1024
+"""Reads of one connection that may wait."""
+
+Done = Callable[["asyncio.Future[Any]"], None]
+
+
+class ColdReads:
+    """Reads that may wait for the disk, in threads: the connections that want one take turns."""
+
+    def __init__(self, readers: Executor) -> None:
+        self._readers = readers
+        self._waiting: dict[object, deque[tuple[Callable[[], Any], Done]]] = {}
+        """By connection; the first has the next turn."""
+        self._under_way = 0
+
+    def read(self, connection: object, job: Callable[[], Any], done: Done) -> bool:
+        """Run `job` in a thread and call `done` on the event loop with its future.
+
+        False: too many of this connection wait already.
+        """
+        mine = self._waiting.setdefault(connection, deque())
+        if len(mine) >= WAITING_MAX:
+            return False
+        mine.append((job, done))
+        self._begin()
+        return True
+
+    def forget(self, connection: object) -> None:
+        """Drop what a connection that is gone waits for."""
+        self._waiting.pop(connection, None)
+
+    def _begin(self) -> None:
+        while self._waiting and self._under_way < UNDER_WAY_MAX:
+            connection = next(iter(self._waiting))
+            mine = self._waiting.pop(connection)
+            job, done = mine.popleft()
+            if mine:
+                self._waiting[connection] = mine
+            self._under_way += 1
+            loop = asyncio.get_running_loop()
+            try:
+                future = loop.run_in_executor(self._readers, job)
+            except RuntimeError as error:  # no more threads, or the door is closed
+                future = loop.create_future()
+                future.set_exception(error)
+            future.add_done_callback(partial(self._done, done))
+
+    def _done(self, done: Done, future: asyncio.Future[Any]) -> None:
+        self._under_way -= 1
+        if not future.cancelled():
+            future.exception()  # looked at, so that nobody complains when the connection is gone meanwhile
+            self._begin()
+        done(future)
+
+
+class Pieces:
+    """A `net.turns.Source` of recent records: read on the event loop."""
+
+    def __init__(self, body: LongBody) -> None:
+        self._body = body
+
+    def take(self, ready: Callable[[], None]) -> bytes | memoryview | None:  # noqa: ARG002  it always is
+        return self._body.next()
+
+
+class ColdPieces:
+    """A `net.turns.Source` of old records: one piece at a time, read in a thread where the disk has to be waited for."""
+
+    def __init__(self, body: ColdBody, connection: object, reads: ColdReads) -> None:
+        self._body, self._connection, self._reads = body, connection, reads
+        self._read: asyncio.Future[bytes | memoryview] | None = None
+        self._reading = False
+
+    def take(self, ready: Callable[[], None]) -> bytes | memoryview | None:
+        read, self._read = self._read, None
+        if read is not None:
+            return read.result()
+        if not self._reading:
+            if (piece := self._body.next_cached()) is not None:
+                return piece
+            self._reading = self._reads.read(self._connection, self._body.next, partial(self._done, ready))
+            if not self._reading:
+                raise RuntimeError("too many reads of old messages wait for this connection")
+        return None
+
+    def _done(self, ready: Callable[[], None], future: asyncio.Future[bytes | memoryview]) -> None:
+        self._read, self._reading = future, False
+        ready()

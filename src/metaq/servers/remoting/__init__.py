@@ -1,0 +1,1 @@
+"""The remoting protocol of RocketMQ."""

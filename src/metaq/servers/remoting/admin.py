@@ -1,0 +1,165 @@
+"""Administration of a broker: topics, groups, figures (17, 21, 26, 28, 43, 45, 200-204, 207, 208, 215, 300, 305).
+
+Everybody who may connect may ask for these, as with RocketMQ. Changing the configuration over the wire (25) is none of
+them: it is answered like any unknown request. Having its file read again (30007, ours alone) is for this machine only, as
+long as there is no access control.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from metaq.broker.broker import Broker
+from metaq.errors import Reason, Refused
+from metaq.model import TopicConfig
+from metaq.model.access import Action
+from metaq.model.topics.topic import FILTER_TYPES, check_group, check_topic
+from metaq.servers.remoting.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
+from metaq.servers.remoting.reports import runtime_table, settings_text
+from metaq.servers.remoting.session import session_of
+from metaq.wire import bodies, extensions, headers
+from metaq.wire.codes import RequestCode
+
+log = logging.getLogger(__name__)
+
+
+class AdminHandlers:
+    """Handlers of one broker.
+
+    `after_registration` calls its argument when the name servers know the topics as they are: a client that was told
+    that its topic exists asks for the route next.
+    """
+
+    def __init__(self, broker: Broker, after_registration: Callable[[Callable[[], None]], None]) -> None:
+        self._broker, self._after_registration = broker, after_registration
+
+    # -- topics
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, headers.CreateTopicHeader, Action.ADMINISTER)
+    def _create_topic(self, call: Call[headers.CreateTopicHeader]) -> Answer:
+        header = call.header
+        if header.topic_filter_type not in FILTER_TYPES:
+            raise Refused(
+                Reason.INVALID, f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}"
+            )
+        config = TopicConfig(
+            header.topic,
+            header.read_queues,
+            header.write_queues,
+            header.perm,
+            header.topic_sys_flag,
+            filter_type=header.topic_filter_type,
+        )
+        log.info("%s creates or changes the topic %s", call.session.remote, header.topic)
+
+        def saved() -> Later:
+            self._after_registration(lambda: call.answer(None))
+            return LATER
+
+        return After(self._broker.topics.update(config), saved)
+
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, headers.TopicHeader, Action.ADMINISTER)
+    def _delete_topic(self, call: Call[headers.TopicHeader]) -> Answer:
+        topic = check_topic(call.header.topic)
+        log.info("%s deletes the topic %s", call.session.remote, topic)
+        return After(self._broker.delete_topic(topic))
+
+    @handles(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader, Action.OBSERVE)
+    def _topics(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.topic_table(self._broker.topics.table, self._broker.topics.version)
+
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, NoHeader, Action.OBSERVE)
+    def _system_topics(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.topic_list(self._broker.topics.system_names())
+
+    # -- groups
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, NoHeader, Action.ADMINISTER)
+    def _create_group(self, call: Call[NoHeader]) -> Answer:
+        group = bodies.group_of(call.body)
+        log.info("%s creates or changes the group %s", call.session.remote, group.name)
+        return After(self._broker.groups.update(group))
+
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, headers.DeleteGroupHeader, Action.ADMINISTER)
+    def _delete_group(self, call: Call[headers.DeleteGroupHeader]) -> Answer:
+        group = check_group(call.header.group)
+        log.info("%s deletes the group %s", call.session.remote, group)
+        return After(self._broker.delete_group(group, with_offsets=call.header.remove_offset))
+
+    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NoHeader, Action.OBSERVE)
+    def _groups(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.group_table(self._broker.groups.table, self._broker.groups.version)
+
+    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, NoHeader, Action.OBSERVE)
+    def _offsets(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.group_offsets(self._broker.offsets.table)
+
+    @handles(RequestCode.GET_ALL_DELAY_OFFSET, NoHeader, Action.OBSERVE)
+    def _delay_offsets(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.delay_offsets(self._broker.schedule.positions.offsets)
+
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, headers.ResetOffsetHeader, Action.ADMINISTER)
+    def _reset_offsets(self, call: Call[headers.ResetOffsetHeader]) -> bytes:
+        header = call.header
+        log.info("%s moves group %s in topic %s", call.session.remote, header.group, header.topic)
+        moved = self._broker.reset_offsets(header.group, header.topic, header.timestamp, force=header.force)
+        return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
+
+    # -- configuration
+    @handles(RequestCode.RELOAD, NoHeader, Action.ADMINISTER)
+    def _reload(self, call: Call[NoHeader]) -> Answer:
+        session = session_of(call)
+        log.info("%s has the configuration read again", session.remote)
+        asked = self._broker.reloading.ask(session.identity)
+        return After(asked, lambda: extensions.reloaded(asked.outcome) if asked.outcome else b"")
+
+    @handles(RequestCode.CLOSE_PARTITIONS, headers.ClosePartitionsHeader, Action.ADMINISTER)
+    def _close_partitions(self, call: Call[headers.ClosePartitionsHeader]) -> bytes:
+        header, partitions = call.header, self._broker.partitions
+        if partitions is None:
+            raise Refused(Reason.INVALID, "this broker serves no clients of MetaQ 1.x: it has no partitions")
+        if header.first < 0 and header.last < 0:
+            log.info("%s opens all partitions of the topic %s", call.session.remote, header.topic)
+            partitions.open_partitions(header.topic)
+        else:
+            log.info(
+                "%s closes partitions %d to %d of the topic %s",
+                call.session.remote,
+                header.first,
+                header.last,
+                header.topic,
+            )
+            partitions.close_partitions(header.topic, header.first, header.last)
+        return extensions.closed_partitions(self._broker.closed_partitions.of(header.topic))
+
+    # -- figures
+    @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
+    def _config(self, _call: Call[NoHeader]) -> Reply:
+        version = bodies.data_version(self._broker.topics.version).decode()
+        return Reply(
+            headers.VersionReplyHeader(version=version), settings_text(self._broker.reports.settings()).encode()
+        )
+
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, NoHeader, Action.OBSERVE)
+    def _runtime(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.kv_table(runtime_table(self._broker.reports.facts()))
+
+    @handles(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader, Action.OBSERVE)
+    def _topic_stats(self, call: Call[headers.TopicHeader]) -> bytes:
+        return bodies.topic_stats(self._broker.reports.topic_stats(call.header.topic))
+
+    @handles(RequestCode.GET_CONSUME_STATS, headers.ConsumeStatsHeader, Action.OBSERVE)
+    def _consume_stats(self, call: Call[headers.ConsumeStatsHeader]) -> bytes:
+        stats = self._broker.reports.consume_stats(call.header.consumer_group, call.header.topic)
+        return bodies.consume_stats(stats, 0.0)
+
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerGroupHeader, Action.OBSERVE)
+    def _consumers(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:
+        return bodies.consumer_connections(*self._broker.reports.consumer(call.header.consumer_group))
+
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.ProducerGroupHeader, Action.OBSERVE)
+    def _producers(self, call: Call[headers.ProducerGroupHeader]) -> bytes:
+        return bodies.producer_connections(self._broker.reports.producers(call.header.producer_group))
+
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader, Action.OBSERVE)
+    def _groups_of_topic(self, call: Call[headers.TopicHeader]) -> bytes:
+        return bodies.group_list(self._broker.reports.groups_of(call.header.topic))

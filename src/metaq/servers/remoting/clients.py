@@ -1,0 +1,95 @@
+"""Clients come, say what they want and go: heartbeats, goodbyes, member lists and filter checks (34, 35, 38, 46).
+
+And locks on queues, for those that consume in order (41, 42).
+"""
+
+from __future__ import annotations
+
+from metaq.broker.broker import Broker
+from metaq.broker.pulls.pull import no_classes
+from metaq.errors import BadRequest, Reason, Refused
+from metaq.model import QueueLocks
+from metaq.model.access import Action
+from metaq.model.filters.predicates import PREDICATE
+from metaq.options import MIB
+from metaq.servers.remoting.handlers import Call, NoHeader, Reply, handles
+from metaq.servers.remoting.session import session_of
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.extensions import OUR_MARK
+
+HEARTBEAT_BYTES_MAX = 4 * MIB
+"""What a heartbeat says is kept as long as its connection lives."""
+LOCK_BYTES_MAX = MIB
+"""Some 5 000 queues with the longest names; one request must not stop the loop for long."""
+
+
+class ClientHandlers:
+    """Handlers of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @handles(RequestCode.HEART_BEAT, NoHeader, Action.SUBSCRIBE)
+    def _beat(self, call: Call[NoHeader]) -> Reply:
+        beat, size = None, len(call.body)
+        try:
+            if size > HEARTBEAT_BYTES_MAX:
+                raise Refused(  # noqa: TRY301
+                    Reason.INVALID, f"a heartbeat of {size} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
+                )
+            beat = bodies.heartbeat_of(call.body)
+            self._broker.beat(session_of(call), call.language, call.version, beat)
+        except (BadRequest, Refused) as error:
+            if beat is not None:
+                names = beat.client_id, [view.group for view in beat.consumers]
+            else:
+                names = bodies.heartbeat_names_of(call.body) if size <= HEARTBEAT_BYTES_MAX else ("", [])
+            self._broker.members.refused(call.session.remote, *names, error)
+            raise
+        return Reply(OUR_MARK)
+
+    @handles(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClientHeader, Action.SUBSCRIBE)
+    def _unregister(self, call: Call[headers.UnregisterClientHeader]) -> None:
+        call.session.parked.in_turn()  # a heartbeat before it must not join the groups that this leaves
+        header = call.header
+        self._broker.unregister(session_of(call), header.producer_group, header.consumer_group)
+
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ConsumerGroupHeader, Action.OBSERVE)
+    def _members(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:
+        group = call.header.consumer_group
+        client_ids = self._broker.members.client_ids(group)
+        if not client_ids:
+            raise Refused(Reason.INVALID, f"no consumer for this group, {group}")
+        return bodies.consumer_ids(client_ids)
+
+    @handles(RequestCode.LOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
+    def _lock(self, call: Call[NoHeader]) -> bytes:
+        return bodies.locked_queues(self._broker.locks.lock(session_of(call).identity, _locks_of(call)))
+
+    @handles(RequestCode.UNLOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
+    def _unlock(self, call: Call[NoHeader]) -> None:
+        call.session.parked.in_turn()  # a lock before it that waits must not come back after it
+        self._broker.locks.unlock(session_of(call).identity, _locks_of(call))
+
+    @handles(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, Action.OBSERVE)
+    def _check_filter(self, call: Call[NoHeader]) -> None:
+        """A consumer asks before it starts whether its filter will work. Tags always do."""
+        _, _, wanted = bodies.client_check_of(call.body)
+        self._broker.filters.check(wanted, session_of(call).identity.address)
+        if wanted.expression_type == PREDICATE:
+            self._broker.predicates.check(wanted.expression)
+
+    @handles(RequestCode.REGISTER_FILTER_SERVER, NoHeader, Action.OBSERVE)
+    def _filter_server(self, call: Call[NoHeader]) -> None:  # noqa: ARG002  whatever it says
+        raise Refused(Reason.INVALID, no_classes(self._broker.predicates))
+
+    @handles(RequestCode.REGISTER_MESSAGE_FILTER_CLASS, NoHeader, Action.OBSERVE)
+    def _filter_class(self, call: Call[NoHeader]) -> None:  # noqa: ARG002  whatever it says
+        raise Refused(Reason.INVALID, no_classes(self._broker.predicates))
+
+
+def _locks_of(call: Call[NoHeader]) -> QueueLocks:
+    if len(call.body) > LOCK_BYTES_MAX:
+        raise Refused(Reason.INVALID, f"a list of queues of {len(call.body)} bytes, the limit is {LOCK_BYTES_MAX}")
+    return bodies.queue_locks_of(call.body)

@@ -1,0 +1,243 @@
+"""What the remoting doors share: frames to commands, commands to handlers, errors to answers.
+
+A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns what to answer. What it raises becomes an answer too:
+`Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory with its remedy. `Saving`
+is none: the request is kept until what it needs is saved, then handled once more (`metaq.servers.remoting.parking`). Only a broken
+frame closes the connection, since nobody knows where the next one would begin.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from metaq.broker.channel import Answered, Unanswered
+from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
+from metaq.log import RateLimitedLog
+from metaq.model.access import Authorise, Identity, everybody
+from metaq.net.address import is_loopback, join_address
+from metaq.net.peer import Peer
+from metaq.saved import Pending, Saving
+from metaq.servers.remoting.asking import Questions
+from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
+from metaq.servers.remoting.parking import Parked, Parking
+from metaq.servers.remoting.refusals import CODE_OF, remark_of
+from metaq.wire.codes import ResponseCode, request_name
+from metaq.wire.command import Command, decode, encode, reply
+from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
+
+log = logging.getLogger(__name__)
+
+REMARK_CHARS_MAX = 4096
+"""Of an error text in an answer: some carry what the peer sent."""
+
+
+def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command | None:
+    """What `then` answers if the change has taken effect. Raises Saving with it, or the refusal."""
+    if not pending.done:
+        raise Saving(pending, then=then)
+    pending.settle()
+    return then()
+
+
+class Handling(Struct, frozen=True):
+    """What the sessions of one door share."""
+
+    handlers: Mapping[int, Handler]
+    parking: Parking
+    questions: Questions
+    faults: RateLimitedLog
+    """Failed requests."""
+    authorise: Authorise = everybody
+    frame_bytes_max: int = FRAME_BYTES_MAX
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self.faults.tick()
+        self.parking.expire()
+        self.questions.expire()
+
+
+class RemotingSession:
+    """One connection of a remoting door."""
+
+    def __init__(self, peer: Peer, handling: Handling) -> None:
+        self.peer, self.handling = peer, handling
+        self.parked = Parked()
+        self.remote = join_address(*peer.address)
+        self._frame_bytes_max = handling.frame_bytes_max
+        self._needed = 0
+        self._pushes = 0
+
+    # -- metaq.net.peer.Session
+    def data_received(self, data: memoryview) -> int:
+        """Handle every whole frame. Returns the bytes used. Raises RemoteProtocolError."""
+        start, end, self._needed = 0, len(data), 0
+        while not self.peer.congested:
+            size = frame_bytes(data, start, end, self._frame_bytes_max)
+            if not size or start + size > end:
+                self._needed = size
+                break
+            with data[start + LENGTH_BYTES : start + size] as frame:
+                command = decode(frame)
+            start += size
+            self.handle(command)
+        return start
+
+    def frame_needed(self) -> int:
+        return self._needed
+
+    def connection_lost(self, why: str) -> None:
+        self.handling.questions.gone(self)
+        self.on_lost(why)
+
+    # -- for doors
+    def on_lost(self, why: str) -> None:
+        """The connection is gone. A door that keeps state for it overrides this."""
+
+    def ask(self, question: object, seconds: float, done: Answered) -> None:
+        """Ask the peer; `done` gets the answer, or an `Unanswered`."""
+        if self.gone:
+            done(Unanswered.GONE)
+        else:
+            self.handling.questions.ask(self, question, seconds, done)
+
+    def handle(self, command: Command) -> None:
+        """Answer one command, unless nobody wants an answer."""
+        answer = self.answer(command)
+        if answer is not None and not command.is_oneway:
+            self.send(answer)
+
+    def answer(self, command: Command) -> Command | None:
+        """What to say to a command; None: nothing, or later."""
+        if command.is_response:
+            self.handling.questions.answered(self, command)
+            return None
+        handler = self.handling.handlers.get(command.code)
+        if handler is None:
+            return reply(
+                command,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f" request type {request_name(command.code)} not supported",
+            )
+        return self._outcome(command, functools.partial(self._run, handler, command))
+
+    @functools.cached_property
+    def identity(self) -> Identity:
+        """Who is at the other end."""
+        address = self.peer.address[0]
+        return Identity(address, is_loopback(address))
+
+    def _run(self, handler: Handler, command: Command) -> Command | None:
+        header = handler.header.from_ext(command.ext)
+        try:
+            self.handling.authorise(self.identity, handler.action, handler.resource_of(header))
+        except Refused as refused:
+            raise Refused(refused.reason, f"{handler.name}: {refused.text}") from None
+        return self._made(command, handler.run(Call(self, header, command)))
+
+    def _made(self, command: Command, answer: Answer) -> Command | None:
+        """The answer that a handler's result stands for; None: it comes later, or never."""
+        if isinstance(answer, After):
+            return when_saved(answer.pending, lambda: self._made(command, answer.then()))
+        if isinstance(answer, Later):
+            return None
+        if isinstance(answer, Reply):
+            return reply(command, answer.code, answer.header, remark=answer.remark, body=answer.body)
+        if isinstance(answer, bytes):
+            return reply(command, body=answer)
+        return reply(command, 0, answer)
+
+    def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
+        """Answer a request that a handler has put off."""
+        late = self._outcome(command, lambda: self._made(command, work()))
+        if late is not None and not command.is_oneway and not self.gone:
+            self.send(late)
+
+    def _outcome(self, command: Command, work: Callable[[], Command | None]) -> Command | None:
+        try:
+            return work()
+        except Saving as saving:
+            return self.park(command, saving)
+        except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
+            return self.failure(command, error)
+
+    # -- requests that wait for something to be saved
+    @property
+    def gone(self) -> bool:
+        """The connection is closed: nothing that is said on it arrives."""
+        return self.peer.closed
+
+    def park(self, command: Command, saving: Saving) -> Command | None:
+        """Keep a request until what it needs is saved. Returns None, or the answer that too many wait."""
+        try:
+            self.handling.parking.park(self, command, saving)
+        except Refused as busy:
+            return self.failure(command, busy)
+        return None
+
+    def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
+        """Handle a request that waited once more, or answer it by `work`."""
+        if self.gone:
+            return
+        if work is None:
+            self.handle(command)
+            return
+        answer = self._outcome(command, work)
+        if answer is not None and not command.is_oneway:
+            self.send(answer)
+
+    def refuse(self, command: Command, error: Refused) -> None:
+        """Answer a request that waited: what it needs could not be saved."""
+        if not command.is_oneway and not self.gone:
+            self.send(self.failure(command, error))
+
+    def failure(self, command: Command, error: Exception) -> Command:
+        """The answer that tells an error."""
+        if isinstance(error, Refused):
+            return reply(command, CODE_OF[error.reason], remark=remark_of(error)[:REMARK_CHARS_MAX])
+        if isinstance(error, BadRequest):
+            return reply(command, ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])
+        told, text = (command.code, type(error).__name__), f"{type(error).__name__}: {error}"
+        if isinstance(error, MetaqError | OSError | MemoryError):
+            text = shortage(error) or text
+            self.handling.faults.warning(
+                told, "request %s of %s failed: %s", request_name(command.code), self.remote, text
+            )
+        else:
+            self.handling.faults.error(
+                told, "request %s of %s failed", request_name(command.code), self.remote, error=error
+            )
+        return reply(command, ResponseCode.SYSTEM_ERROR, remark=text[:REMARK_CHARS_MAX])
+
+    def send(self, command: Command) -> None:
+        """Write a command. An answer that cannot be encoded is replaced by one that says so."""
+        try:
+            data = encode(command)
+        except LocalProtocolError as error:
+            log.error("an answer to %s cannot be sent: %s", self.remote, error)  # noqa: TRY400  the text says it all
+            if not command.is_response:
+                return
+            data = encode(
+                Command(
+                    ResponseCode.SYSTEM_ERROR,
+                    command.opaque,
+                    command.flag,
+                    remark=str(error)[:REMARK_CHARS_MAX],
+                    serialize=command.serialize,
+                )
+            )
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Hand whole frames to the transport; a door may gather them first."""
+        self.peer.write(data)
+
+    def push(self, command: Command) -> None:
+        """Send a request of our own. It gets its number here, which is ours: the peer counts its own."""
+        self._pushes = self._pushes + 1 & 0x7FFFFFFF
+        command.opaque = self._pushes
+        self.send(command)

@@ -1,0 +1,171 @@
+"""How a remoting door is told what it answers: one decorated method for each request code, or for a few alike.
+
+    @handles(RequestCode.GET_MAX_OFFSET, headers.QueueHeader, Action.OBSERVE)
+    def _max_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
+        return headers.OffsetReplyHeader(offset=self._lookup.max_offset(call.header.topic, call.header.queue_id))
+
+The frame (`metaq.servers.remoting.dispatch`) decodes the header, asks whether the peer may, calls the method, and makes an answer of
+what it returns or raises, unless nobody wants one.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import fields
+
+from metaq.model.access import Action
+from metaq.net.peer import Peer
+from metaq.saved import Pending
+from metaq.servers.remoting.parking import Parked
+from metaq.wire.codes import RequestCode, request_name
+from metaq.wire.command import Command, ExtWriter, SerializeType
+from metaq.wire.headers import Header
+
+H = TypeVar("H", bound=Header)
+T = TypeVar("T")
+
+NoHeader = Header
+"""For requests that have none."""
+_MARK = "_metaq_handles"
+_RESOURCES = ("topic", "group", "consumer_group", "producer_group")
+"""Fields of a header that name what a request is about; the first that it has counts."""
+
+
+class Reply(NamedTuple):
+    """An answer with more than a header or a body."""
+
+    header: ExtWriter | Mapping[str, str] | None = None
+    body: bytes = b""
+    code: int = 0
+    remark: str | None = None
+
+
+class After(NamedTuple):
+    """The answer comes when a change has taken effect; `then` makes it. A refusal of the change is the answer instead."""
+
+    pending: Pending
+    then: Callable[[], Answer] = lambda: None
+
+
+class Later(enum.Enum):
+    """What a handler returns that answers by itself, with `Call.answer` or otherwise."""
+
+    LATER = enum.auto()
+
+
+LATER = Later.LATER
+
+Answer: TypeAlias = "Header | bytes | Reply | After | Later | None"
+"""What a handler returns. A header or body of its own is an answer with code 0; None is code 0 and nothing else."""
+
+
+class CallSession(Protocol):
+    """The connection that a request came by, as its handler sees it."""
+
+    peer: Peer
+    remote: str
+    parked: Parked
+
+    def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
+        """Answer a request that a handler has put off."""
+        ...
+
+
+class Call(Struct, Generic[H]):
+    """One request, as its handler sees it."""
+
+    session: CallSession
+    header: H
+    command: Command
+    """As it came. Most handlers need none of it."""
+
+    @property
+    def body(self) -> bytes:
+        return bytes(self.command.body)
+
+    @property
+    def version(self) -> int:
+        """Of the client, as RocketMQ counts."""
+        return self.command.version
+
+    @property
+    def language(self) -> str:
+        return self.command.language
+
+    @property
+    def oneway(self) -> bool:
+        """Nobody waits for an answer."""
+        return self.command.is_oneway
+
+    @property
+    def reply_to(self) -> tuple[int, bool]:
+        """What the hot module's answers need: the request's number, and whether its header was binary."""
+        return self.command.opaque, self.command.serialize is SerializeType.BINARY
+
+    def answer(self, answer: Answer) -> None:
+        """Answer now, from a handler that returned LATER."""
+        self.session.answer_late(self.command, lambda: answer)
+
+
+class Handler(Struct, frozen=True):
+    """One entry of a door's table."""
+
+    name: str
+    """Of the request: what is to be allowed where it names no topic or group."""
+    header: type[Header]
+    action: Action
+    resource: str
+    """The field of the header that names the topic or group; empty if there is none."""
+    run: Callable[[Call[Any]], Answer]
+
+    def resource_of(self, header: Header) -> str:
+        """What the request is about."""
+        return (getattr(header, self.resource) or self.name) if self.resource else self.name
+
+
+class _Mark(NamedTuple):
+    codes: tuple[int, ...]
+    header: type[Header]
+    action: Action
+
+
+def handles(
+    codes: int | tuple[int, ...], header: type[H], action: Action
+) -> Callable[[Callable[[T, Call[H]], Answer]], Callable[[T, Call[H]], Answer]]:
+    """Mark a method as the handler of these request codes, whose header is `header` and which do `action`."""
+    mark = _Mark(codes if isinstance(codes, tuple) else (codes,), header, action)
+
+    def marked(method: Callable[[T, Call[H]], Answer]) -> Callable[[T, Call[H]], Answer]:
+        setattr(method, _MARK, mark)
+        return method
+
+    return marked
+
+
+def table_of(*owners: object) -> dict[int, Handler]:
+    """Request code → handler, from the marked methods of these objects. Raises ValueError: two for one code."""
+    table: dict[int, Handler] = {}
+    for owner in owners:
+        for _, method in inspect.getmembers(owner, inspect.ismethod):
+            mark: _Mark | None = getattr(method, _MARK, None)
+            if mark is None:
+                continue
+            known = {field.name for field in fields(mark.header)}
+            resource = next((name for name in _RESOURCES if name in known), "")
+            for code in mark.codes:
+                if code in table:
+                    raise ValueError(f"request {request_name(code)} has two handlers")
+                table[code] = Handler(_name(code), mark.header, mark.action, resource, method)
+    return table
+
+
+def _name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)

@@ -1,0 +1,167 @@
+"""The slow lane of messages: sends, pulls, offsets, look-ups and messages that come back (10-12, 14, 15, 29-33, 36, 310, 320)."""
+
+from __future__ import annotations
+
+from metaq.broker.broker import Broker
+from metaq.broker.requests import KeyQuery, OffsetCommit, PullRequest, Send, SendBack
+from metaq.errors import Reason, Refused
+from metaq.model.access import Action
+from metaq.model.message import host_bytes
+from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
+from metaq.servers.remoting.session import RETRY_LIMIT_VERSION, SENDS, Workspace, session_of
+from metaq.wire import headers
+from metaq.wire.codes import RequestCode
+
+PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+class MessageHandlers:
+    """Handlers of one broker."""
+
+    def __init__(self, broker: Broker, workspace: Workspace) -> None:
+        self._broker, self._workspace = broker, workspace
+
+    # -- in
+    @handles(SENDS, headers.SendHeader, Action.PUBLISH)
+    def _send(self, call: Call[headers.SendHeader]) -> Answer:
+        host, port = call.session.peer.address
+        sent = self._broker.sends.send(
+            send_of(call.header, call.body, host_bytes(host.partition("%")[0], port), call.version)
+        )
+        if call.oneway:
+            return LATER
+        if sent.wait:
+            self._workspace.acks.add_send(*call.reply_to, sent.queue_id, sent.message_id, sent.put.queue_offset)
+            return LATER
+        options = self._broker.options
+        answer = headers.SendReplyHeader(
+            message_id=sent.message_id, queue_id=sent.queue_id, queue_offset=sent.put.queue_offset
+        )
+        trace = "true" if options.trace_on else "false"
+        return Reply({**answer.to_ext(), "MSG_REGION": options.region_id, "TRACE_ON": trace})
+
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendBackHeader, Action.SUBSCRIBE)
+    def _send_back(self, call: Call[headers.SendBackHeader]) -> None:
+        self._broker.retries.send_back(send_back_of(call.header, call.version))
+
+    # -- out
+    @handles(PULLS, headers.PullHeader, Action.SUBSCRIBE)
+    def _pull(self, call: Call[headers.PullHeader]) -> Later:
+        if not call.oneway:
+            session = session_of(call)
+            session.pull_one(self._broker.pulls.make(session, pull_of(call.header), call.reply_to))
+        return LATER
+
+    @handles(RequestCode.QUERY_MESSAGE, headers.QueryMessageHeader, Action.SUBSCRIBE)
+    def _query(self, call: Call[headers.QueryMessageHeader]) -> Reply:
+        header = call.header
+        found = self._broker.lookup.query(
+            KeyQuery(
+                topic=header.topic,
+                key=header.key,
+                count_max=header.max_messages,
+                begin_ms=header.begin_ms,
+                end_ms=header.end_ms,
+                unique=header.unique_id_query,
+            )
+        )
+        store = self._broker.store
+        answer = headers.QueryMessageReplyHeader(
+            index_last_update_ms=store.newest_ms, index_last_update_offset=store.indexed_log
+        )
+        return Reply(answer, b"".join(found))
+
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessageHeader, Action.SUBSCRIBE)
+    def _view(self, call: Call[headers.ViewMessageHeader]) -> bytes:
+        return self._broker.lookup.record(call.header.offset)
+
+    # -- offsets
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET, headers.QueryOffsetHeader, Action.SUBSCRIBE)
+    def _query_offset(self, call: Call[headers.QueryOffsetHeader]) -> headers.OffsetReplyHeader:
+        header = call.header
+        offset = self._broker.lookup.consumer_offset(header.group, header.topic, header.queue_id)
+        if offset is None:
+            where = f"{header.group}, {header.topic}:{header.queue_id}"
+            raise Refused(Reason.NOT_FOUND, f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: {where}")
+        return headers.OffsetReplyHeader(offset=offset)
+
+    @handles(RequestCode.UPDATE_CONSUMER_OFFSET, headers.UpdateOffsetHeader, Action.SUBSCRIBE)
+    def _update_offset(self, call: Call[headers.UpdateOffsetHeader]) -> None:
+        header = call.header
+        self._broker.commit_offset(
+            OffsetCommit(group=header.group, topic=header.topic, queue_id=header.queue_id, offset=header.commit_offset)
+        )
+
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, headers.SearchOffsetHeader, Action.OBSERVE)
+    def _search_offset(self, call: Call[headers.SearchOffsetHeader]) -> headers.OffsetReplyHeader:
+        header = call.header
+        return headers.OffsetReplyHeader(
+            offset=self._broker.lookup.offset_at(header.topic, header.queue_id, header.timestamp)
+        )
+
+    @handles(RequestCode.GET_MAX_OFFSET, headers.QueueHeader, Action.OBSERVE)
+    def _max_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
+        return headers.OffsetReplyHeader(offset=self._broker.lookup.max_offset(call.header.topic, call.header.queue_id))
+
+    @handles(RequestCode.GET_MIN_OFFSET, headers.QueueHeader, Action.OBSERVE)
+    def _min_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
+        return headers.OffsetReplyHeader(offset=self._broker.lookup.min_offset(call.header.topic, call.header.queue_id))
+
+    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, headers.QueueHeader, Action.OBSERVE)
+    def _earliest(self, call: Call[headers.QueueHeader]) -> headers.TimestampReplyHeader:
+        at = self._broker.lookup.earliest_time(call.header.topic, call.header.queue_id)
+        return headers.TimestampReplyHeader(timestamp=at)
+
+
+def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: int) -> Send:
+    """What a client of `version` asks for with this header."""
+    return Send(
+        topic=header.topic,
+        body=body,
+        born_ms=header.born_ms,
+        born_host=born_host,
+        queue_id=header.queue_id,
+        properties=header.properties,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        batch=header.batch,
+        reconsume_times=header.reconsume_times,
+        retries_max=_retries_max(header.max_reconsume_times, version),
+        template=header.default_topic,
+        template_queues=header.default_topic_queues,
+        unit=header.unit_mode,
+        producer_group=header.producer_group,
+    )
+
+
+def send_back_of(header: headers.SendBackHeader, version: int) -> SendBack:
+    """What a client of `version` asks for with this header."""
+    return SendBack(
+        group=header.group,
+        log_offset=header.offset,
+        delay_level=header.delay_level,
+        retries_max=_retries_max(header.max_reconsume_times, version),
+        repeated=bool(header.repeated),
+    )
+
+
+def _retries_max(said: int | None, version: int) -> int | None:
+    return said if version >= RETRY_LIMIT_VERSION else None
+
+
+def pull_of(header: headers.PullHeader) -> PullRequest:
+    """What a client asks for with this header. Its flags are those of a `PullRequest`."""
+    return PullRequest(
+        group=header.group.encode("utf-8", "replace"),
+        topic=header.topic.encode("utf-8", "replace"),
+        queue_id=header.queue_id,
+        offset=header.queue_offset,
+        count_max=header.max_messages,
+        flags=header.sys_flag,
+        commit_offset=header.commit_offset,
+        hold_ms=header.suspend_ms,
+        subscription=None if header.subscription is None else header.subscription.encode("utf-8", "replace"),
+        version=header.sub_version,
+        expression_type=None if header.expression_type is None else header.expression_type.encode("utf-8", "replace"),
+        bytes_max=header.max_msg_bytes or 0,
+    )

@@ -1,0 +1,190 @@
+"""The name server's remoting door: request code → service call → answer (docs/formats/remoting.md)."""
+
+from __future__ import annotations
+
+import logging
+
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model.access import Action, administered_locally
+from metaq.model.topics.registration import BrokerIdentity, Registration
+from metaq.namesrv.service import NameService
+from metaq.net.peer import Peer
+from metaq.servers.remoting.asking import Questions
+from metaq.servers.remoting.dispatch import Handling, RemotingSession
+from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
+from metaq.servers.remoting.parking import Parking
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.hot import crc31
+
+log = logging.getLogger(__name__)
+
+MODERN_REGISTRATION_VERSION = 37
+"""From V3_0_11 on, the body of a registration wraps the topic table (reference 1.5)."""
+
+_DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
+
+
+class NamesrvDoor:
+    """Makes a session for each connection to one name server."""
+
+    def __init__(self, service: NameService) -> None:
+        self.service = service
+        self.handling = Handling(
+            table_of(
+                BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
+            ),
+            Parking(service.clock),
+            Questions(service.clock, {}),
+            RateLimitedLog(log),
+            administered_locally,
+            service.options.frame_bytes_max,
+        )
+
+    def session(self, peer: Peer) -> RemotingSession:
+        """A new connection."""
+        return _NamesrvSession(peer, self)
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self.handling.tick()
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class _NamesrvSession(RemotingSession):
+    """A connection whose end takes with it the brokers that registered through it."""
+
+    def __init__(self, peer: Peer, door: NamesrvDoor) -> None:
+        super().__init__(peer, door.handling)
+        self._service = door.service
+
+    def on_lost(self, why: str) -> None:
+        for address in self._service.disconnected(self):
+            log.info("the broker at %s is gone: its connection ended%s", address, f" ({why})" if why else "")
+
+
+class BrokerRegistration:
+    """Brokers come, stay and go (103, 104, 322)."""
+
+    def __init__(self, service: NameService) -> None:
+        self._service = service
+
+    @handles(RequestCode.REGISTER_BROKER, headers.RegisterBrokerHeader, Action.REGISTER)
+    def _register(self, call: Call[headers.RegisterBrokerHeader]) -> Reply:
+        header, body = call.header, call.body
+        if header.body_crc32 and crc31(body) != header.body_crc32:
+            raise Refused(
+                Reason.INVALID, f"crc32 not match: the registration of {header.broker_name} was damaged on its way"
+            )
+        bare = call.version < MODERN_REGISTRATION_VERSION
+        version, topics = bodies.registration_of(body, compressed=header.compressed, bare=bare)
+        who = BrokerIdentity(
+            header.cluster, header.broker_name, header.broker_id, header.broker_address, header.ha_address
+        )
+        told = self._service.register(Registration(who, version, topics), call.session)
+        answer = headers.RegisterBrokerReplyHeader(ha_address=told.master_ha_address, master_address=told.master)
+        return Reply(answer, bodies.kv_table(told.order) if told.order is not None else b"")
+
+    @handles(RequestCode.UNREGISTER_BROKER, headers.BrokerHeader, Action.REGISTER)
+    def _unregister(self, call: Call[headers.BrokerHeader]) -> None:
+        header = call.header
+        self._service.unregister(header.broker_name, header.broker_id, header.broker_address)
+
+    @handles(RequestCode.QUERY_DATA_VERSION, headers.BrokerHeader, Action.REGISTER)
+    def _check_version(self, call: Call[headers.BrokerHeader]) -> Reply:
+        found = self._service.check_version(call.header.broker_address, bodies.data_version_of(call.body))
+        answer = headers.DataVersionReplyHeader(changed=found.changed)
+        return Reply(answer, bodies.data_version(found.known) if found.known else b"")
+
+
+class RouteHandlers:
+    """Who holds which topic (105, 106, 206, 216, 224, 304, 311-313)."""
+
+    def __init__(self, service: NameService) -> None:
+        self._service = service
+
+    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader, Action.OBSERVE)
+    def _route(self, call: Call[headers.RouteHeader]) -> bytes:
+        try:
+            return bodies.route(self._service.route(call.header.topic))
+        except Refused as refused:
+            raise Refused(refused.reason, f"{refused.text}\n{_DOCS}") from None
+
+    @handles(RequestCode.GET_BROKER_CLUSTER_INFO, NoHeader, Action.OBSERVE)
+    def _clusters(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.cluster_info(self._service.clusters())
+
+    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, NoHeader, Action.OBSERVE)
+    def _topics(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.topic_list(self._service.topics())
+
+    @handles(RequestCode.GET_TOPICS_BY_CLUSTER, headers.ClusterHeader, Action.OBSERVE)
+    def _topics_of_cluster(self, call: Call[headers.ClusterHeader]) -> bytes:
+        return bodies.topic_list(self._service.topics(call.header.cluster))
+
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoHeader, Action.OBSERVE)
+    def _system_topics(self, _call: Call[NoHeader]) -> bytes:
+        found = self._service.system_topics()
+        return bodies.topic_list(found.names, found.broker_address)
+
+    @handles(RequestCode.GET_UNIT_TOPIC_LIST, NoHeader, Action.OBSERVE)
+    def _unit_topics(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.topic_list(self._service.unit_topics())
+
+    @handles(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, NoHeader, Action.OBSERVE)
+    def _unit_subscribed_topics(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.topic_list(self._service.unit_subscribed_topics())
+
+    @handles(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoHeader, Action.OBSERVE)
+    def _unit_subscribed_plain_topics(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.topic_list(self._service.unit_subscribed_plain_topics())
+
+    @handles(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader, Action.ADMINISTER)
+    def _delete_topic(self, call: Call[headers.DeleteRouteHeader]) -> None:
+        self._service.delete_topic(call.header.topic, call.header.cluster)
+
+
+class PermissionHandlers:
+    """A broker's queues lose their write permission, and get it back (205, 327)."""
+
+    def __init__(self, service: NameService) -> None:
+        self._service = service
+
+    @handles(RequestCode.WIPE_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader, Action.ADMINISTER)
+    def _wipe(self, call: Call[headers.BrokerNameHeader]) -> headers.WipedReplyHeader:
+        return headers.WipedReplyHeader(topics=self._service.set_writable(call.header.broker_name, writable=False))
+
+    @handles(RequestCode.ADD_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader, Action.ADMINISTER)
+    def _restore(self, call: Call[headers.BrokerNameHeader]) -> headers.RestoredReplyHeader:
+        return headers.RestoredReplyHeader(topics=self._service.set_writable(call.header.broker_name, writable=True))
+
+
+class KvHandlers:
+    """The KV configuration and the server's own (100-102, 219, 319)."""
+
+    def __init__(self, service: NameService) -> None:
+        self._service = service
+
+    @handles(RequestCode.PUT_KV_CONFIG, headers.PutKvHeader, Action.ADMINISTER)
+    def _put(self, call: Call[headers.PutKvHeader]) -> Answer:
+        header = call.header
+        return After(self._service.put_kv(header.namespace, header.key, header.value))
+
+    @handles(RequestCode.GET_KV_CONFIG, headers.KvKeyHeader, Action.OBSERVE)
+    def _get(self, call: Call[headers.KvKeyHeader]) -> headers.KvValueReplyHeader:
+        return headers.KvValueReplyHeader(value=self._service.get_kv(call.header.namespace, call.header.key))
+
+    @handles(RequestCode.DELETE_KV_CONFIG, headers.KvKeyHeader, Action.ADMINISTER)
+    def _delete(self, call: Call[headers.KvKeyHeader]) -> Answer:
+        return After(self._service.delete_kv(call.header.namespace, call.header.key))
+
+    @handles(RequestCode.GET_KVLIST_BY_NAMESPACE, headers.NamespaceHeader, Action.OBSERVE)
+    def _table(self, call: Call[headers.NamespaceHeader]) -> bytes:
+        return bodies.kv_table(self._service.kv_table(call.header.namespace))
+
+    @handles(RequestCode.GET_NAMESRV_CONFIG, NoHeader, Action.ADMINISTER)  # it names folders: not for everybody
+    def _config(self, _call: Call[NoHeader]) -> bytes:
+        return self._service.options.properties_text().encode()

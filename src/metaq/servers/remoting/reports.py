@@ -1,0 +1,103 @@
+"""A broker's figures and settings as RocketMQ's tools read them: texts by name (26, 28)."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from metaq.model.facts import BrokerFacts, BrokerSettings, Rates
+from metaq.options import GIB, KIB, MIB
+from metaq.servers.remoting.rocketmq_settings import DEFAULTS
+from metaq.wire.command import VERSION
+from metaq.wire.extensions import OUR_MARK
+
+NO_POOL: Final = "0"
+"""We have no thread pools; tools parse their figures all the same."""
+POOLS: Final = ("send", "pull", "query")
+
+
+def runtime_table(facts: BrokerFacts) -> dict[str, str]:
+    """28: name → text. `brokerVersionDesc` says which RocketMQ we answer as; METAQ says who we are."""
+    age = (facts.now_ms - facts.started_ms) // 1000
+    asked = Rates(*map(sum, zip(facts.get_hits, facts.get_misses, strict=True)))
+    table = {
+        "brokerVersionDesc": "V4_9_8",
+        "brokerVersion": str(VERSION),
+        "bootTimestamp": str(facts.started_ms),
+        "startAcceptSendRequestTimeStamp": "0",
+        "runtime": f"[ {age // 86400} days, {age // 3600 % 24} hours, {age // 60 % 60} minutes, {age % 60} seconds ]",
+        "putTps": _three(facts.puts),
+        "getTransferedTps": _three(facts.gets),
+        "getFoundTps": _three(facts.get_hits),
+        "getMissTps": _three(facts.get_misses),
+        "getTotalTps": _three(asked),
+        "msgPutTotalYesterdayMorning": "0",
+        "msgPutTotalTodayMorning": "0",
+        "msgPutTotalTodayNow": str(facts.put_messages),
+        "msgGetTotalYesterdayMorning": "0",
+        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalTodayNow": str(facts.got_messages),
+        "putMessageTimesTotal": str(facts.put_messages),
+        "putMessageFailedTimes": str(facts.put_failures),
+        "putMessageSizeTotal": str(facts.put_bytes),
+        "putMessageAverageSize": f"{facts.put_bytes / max(1, facts.put_messages):.1f}",
+        "putMessageEntireTimeMax": "0",
+        "getMessageEntireTimeMax": "0",
+        "putMessageDistributeTime": "",
+        "pageCacheLockTimeMills": "0",
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "commitLogMinOffset": str(facts.log_min),
+        "commitLogMaxOffset": str(facts.log_end),
+        "earliestMessageTimeStamp": str(facts.earliest_ms),
+        "remainHowManyDataToFlush": _size(facts.log_end - facts.log_flushed),
+        "remainTransientStoreBufferNumbs": str(2**31 - 1),
+        "EndTransactionQueueSize": NO_POOL,
+        "EndTransactionThreadPoolQueueCapacity": NO_POOL,
+        "commitLogDiskRatio": f"{facts.disk_ratio:.4f}",
+        "consumeQueueDiskRatio": f"{facts.disk_ratio:.4f}",
+        "heldPulls": str(facts.held_pulls),
+        "unsavedFiles": "; ".join(f"{name}: {why}" for name, why in facts.unsaved.items()),
+        "metaqTrouble": facts.trouble,
+        "metaqStagedParts": str(facts.staged_parts),
+        "metaqStagedBytes": str(facts.staged_bytes),
+        "metaqHeldForTopic": facts.held_for,
+        "metaqHeldForTopicBytes": str(facts.held_bytes),
+        **OUR_MARK,
+    }
+    for pool in POOLS:
+        table |= {
+            f"{pool}ThreadPoolQueueSize": NO_POOL,
+            f"{pool}ThreadPoolQueueCapacity": NO_POOL,
+            f"{pool}ThreadPoolQueueHeadWaitTimeMills": NO_POOL,
+        }
+    for level, progress in facts.delay_levels.items():
+        table[f"scheduleMessageOffset_{level}"] = f"{progress.delivered},{progress.end}"
+    return table
+
+
+def settings_text(settings: BrokerSettings) -> str:
+    """26: `key=value` lines: all our options, and all that a RocketMQ tells, under its names."""
+    own = {
+        "brokerName": settings.name,
+        "brokerIP1": settings.host,
+        "brokerIP2": settings.host,
+        "listenPort": str(settings.port),
+        "haListenPort": str(settings.port + 1),
+        "checkCRCOnRecover": str(settings.store.check_crc_on_recover).lower(),
+        "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # tools take it for the number of cores
+        "storePathRootDir": settings.folder,
+    }
+    table = DEFAULTS | settings.options.properties() | settings.store.properties() | own
+    return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
+
+
+def _three(rates: Rates) -> str:
+    return " ".join(f"{rate:.6f}" for rate in rates)
+
+
+def _size(count: int) -> str:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} B"

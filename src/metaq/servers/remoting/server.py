@@ -1,0 +1,96 @@
+"""The broker's remoting door: what its sessions share, and the table of its request codes.
+
+A session (`remoting_session`) has a fast lane for plain sends and pulls; everything else is handled one by one
+(`remoting_messages`, `remoting_replies`, `remoting_clients`, `remoting_transactions`, `remoting_staging`,
+`remoting_admin`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+from metaq.broker.broker import Broker
+from metaq.log import RateLimitedLog
+from metaq.net import sweep
+from metaq.net.peer import Peer
+from metaq.servers.held_acks import HeldAcks
+from metaq.servers.pieces import ColdReads
+from metaq.servers.remoting.admin import AdminHandlers
+from metaq.servers.remoting.asking import Asking, Questions
+from metaq.servers.remoting.clients import ClientHandlers
+from metaq.servers.remoting.dispatch import Handling
+from metaq.servers.remoting.handlers import table_of
+from metaq.servers.remoting.messages import MessageHandlers
+from metaq.servers.remoting.metaq1_transactions import BranchHandlers
+from metaq.servers.remoting.parking import Parking
+from metaq.servers.remoting.replies import ASKING, ReplyHandlers
+from metaq.servers.remoting.session import BrokerSession, Workspace
+from metaq.servers.remoting.staging import StagingHandlers
+from metaq.servers.remoting.sweeping import SweptSends
+from metaq.servers.remoting.transactions import TransactionHandlers
+
+log = logging.getLogger(__name__)
+
+COLD_READERS = 2
+
+CallSoon: TypeAlias = Callable[[Callable[[], None]], None]
+WhenAnnounced: TypeAlias = Callable[[Callable[[], None]], None]
+"""Calls its argument when the name servers know the topics as they are."""
+
+
+def at_once(done: Callable[[], None]) -> None:
+    """For a broker that is registered nowhere."""
+    done()
+
+
+class RemotingDoor:
+    """Makes a session for each connection to one broker. A `metaq.servers.server.Door`.
+
+    Args: call_soon: brings a call from another thread to the event loop: `loop.call_soon_threadsafe`.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        call_soon: CallSoon,
+        when_announced: WhenAnnounced = at_once,
+        asking: Asking | None = None,
+    ) -> None:
+        self.broker = broker
+        self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
+        timeout = broker.store_options.sync_flush_timeout / 1000
+        held = HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout)
+        self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
+        if sweep.available():
+            self.workspace.sweep = SweptSends(self.workspace).sweep
+        self.handling = Handling(
+            table_of(
+                MessageHandlers(broker, self.workspace),
+                ClientHandlers(broker),
+                TransactionHandlers(broker, self.workspace),
+                ReplyHandlers(broker),
+                StagingHandlers(broker, self.workspace),
+                BranchHandlers(broker, self.workspace),
+                AdminHandlers(broker, when_announced),
+            ),
+            Parking(broker.clock),
+            Questions(broker.clock, ASKING if asking is None else asking),
+            RateLimitedLog(log, broker.clock),
+            broker.authorise,
+            broker.options.frame_bytes_max,
+        )
+
+    def session(self, peer: Peer) -> BrokerSession:
+        """A new connection."""
+        return BrokerSession(peer, self.handling, self.workspace)
+
+    def tick(self) -> None:
+        """Let time pass; called ten times a second."""
+        self.workspace.held_acks.expire()
+        self.handling.tick()
+
+    def close(self) -> None:
+        self._cold_readers.shutdown(wait=False, cancel_futures=True)

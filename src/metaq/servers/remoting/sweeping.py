@@ -1,0 +1,86 @@
+"""Plain sends of connections that send them one by one: all that are ready go to the log, and are answered, in one pass.
+
+A request that comes alone costs the loop's event, the session's turn and a write, twice as much as reading, storing and
+answering it. `BrokerSession` joins the sweep (`metaq.net.sweep`) when such requests follow each other; what the pass cannot
+do, of whatever kind, the session does as before, in the order in which it came.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+from metaq.net.sweep import ANSWERED, COLUMNS, Member, Sweep
+from metaq.servers.remoting.session import Workspace
+from metaq.wire.frame import frame_bytes
+
+log = logging.getLogger(__name__)
+AWAKE_MICROS: Final = 50
+"""A producer of the same machine needs 10 to 30 for its next request. On a single core nobody could send it meanwhile."""
+
+
+class SweptSends:
+    """The sweep of one door, and what is done with what it reads."""
+
+    def __init__(self, space: Workspace) -> None:
+        self._space = space
+        micros = space.broker.options.busy_poll_micros
+        if micros is None:
+            micros = AWAKE_MICROS if len(os.sched_getaffinity(0)) > 1 else 0
+        self.sweep = Sweep(self._handle, micros)
+
+    def _handle(self, sweep: Sweep) -> None:
+        space = self._space
+        parts = sweep.read()
+        if not parts:
+            return
+        left: list[tuple[Member, memoryview]] = []
+        try:
+            space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)
+            left = sweep.left(parts)  # before anything is written, which may let a member leave
+            if space.broker.hold.grown:  # first: a consumer that waits has waited for longer
+                space.broker.answer_pulls()
+            if len(space.acks):
+                self._answer(sweep, parts)
+        except Exception as error:  # noqa: BLE001  those whose answers are lost pay, the others notice nothing
+            space.acks.clear()
+            log.error("the answers of a pass are lost: %s", error or type(error).__name__)  # noqa: TRY400
+            for lost in sweep.answered(parts):
+                if lost is not None:
+                    lost.abort("its answer is lost")
+        for member, data in left:
+            member.take(data)
+        if space.broker.hold.grown:
+            space.broker.answer_pulls()
+
+    def _answer(self, sweep: Sweep, parts: memoryview) -> None:
+        due, answers = self._space.broker.acks.due(), self._space.acks.take()
+        if due is None:
+            sweep.write(answers, parts)
+        else:
+            self._space.held_acks.hold(SweptAnswers(sweep, parts, answers), due, answers)
+
+
+class SweptAnswers:
+    """The answers of one pass, which have to wait. Who leaves the sweep meanwhile gets his all the same."""
+
+    def __init__(self, sweep: Sweep, parts: memoryview, answers: bytes) -> None:
+        self._sweep, self._answers = sweep, answers
+        self._parts, self._members = memoryview(bytearray(parts)).cast("i"), sweep.answered(parts)
+
+    def write(self, data: bytes) -> None:
+        """Write the answers, or others in their place: as many, in their order."""
+        if data is not self._answers:
+            self._measure(data)
+        self._sweep.write(data, self._parts, self._members)
+
+    def _measure(self, data: bytes) -> None:
+        """Let the parts say where their answers end in `data`."""
+        before = after = 0
+        for place in range(ANSWERED, len(self._parts), COLUMNS):
+            while before < self._parts[place]:
+                before += frame_bytes(self._answers, before, len(self._answers))
+                after += frame_bytes(data, after, len(data))
+            if self._parts[place]:
+                self._parts[place] = after

@@ -1,0 +1,1 @@
+"""Blocking connections to brokers and name servers."""

@@ -1,0 +1,380 @@
+"""What a Spark driver asks of name servers and brokers: routes, where queues begin and end, and progress reports."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from metaq.client.conversation.administration import GetSettings
+from metaq.client.conversation.call import At, Call, Consultation
+from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
+from metaq.client.conversation.name_servers import NameServers, parse_addresses
+from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
+from metaq.client.conversation.reading.pulling import Pull
+from metaq.client.conversation.reading.sizes import Sample, sample_sizes
+from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
+from metaq.client.conversation.retry import Patience, Purpose
+from metaq.client.conversation.staged.driver import converse, converse_all
+from metaq.clock import SYSTEM
+from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
+from metaq.model.clients import ConsumerView, Heartbeat
+from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.offsets import Positions, Slice
+from metaq.model.queue import MessageQueue
+from metaq.model.topics.route import MASTER_ID, guessed
+from metaq.model.topics.system import AUTO_CREATE_TOPIC
+from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.spark.cluster.link import Link
+from metaq.spark.cluster.replicas import AUTO, Replicas
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+V = TypeVar("V")
+
+TIMEOUT_SECONDS = 10.0
+_LARGEST: Final = "maxMessageSize"
+REST_SECONDS = 2.0
+TELL_SECONDS = 60.0
+"""How often it is said that something is waited for."""
+MADE_QUEUES = 4
+"""Of a topic that is made for what a query writes, at each broker."""
+UNDER_WAY_MAX = 512
+"""Calls under way on one connection: their answers must fit the peer's limit for unanswered bytes."""
+PULLS_UNDER_WAY_MAX = 8
+"""The same for pulls of single messages, each of which may be as large as a message may be."""
+
+
+def says_away(fault: MetaqError) -> bool:
+    """Whether a fault may say no more than that its broker is not up: it starts, stops, cannot be reached."""
+    if isinstance(fault, BrokerError):
+        return fault.retriable
+    return isinstance(fault, ConnectionFailed | RequestTimeout | NoRoute)
+
+
+class Takes(NamedTuple):
+    """What a broker takes: which of our extensions (0: it is a RocketMQ), and bodies of how many bytes."""
+
+    level: int
+    body_bytes: int
+
+
+class Tries:
+    """One operation's tries: how long it may go on failing, with pauses that grow."""
+
+    def __init__(self, seconds: float) -> None:
+        self._patience = Patience(Purpose.SLICE, seconds, SYSTEM.monotonic())
+        self._told_at: float | None = None
+
+    def renew(self) -> None:
+        """Something worked: the next fault starts anew."""
+        self._patience.renew(SYSTEM.monotonic())
+
+    def pause(self, fault: MetaqError) -> None:
+        """Wait before the next try. Raises `fault` when another cannot help, or the time is over."""
+        seconds = self._patience.pause(fault, SYSTEM.monotonic())
+        _LOG.warning("%s; trying again in %.1f s", fault, seconds)
+        threading.Event().wait(seconds)
+
+    def rest(self, text: str) -> None:
+        """Wait, now that the time is over, because another try is to be made all the same; say so now and then."""
+        now = SYSTEM.monotonic()
+        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            _LOG.warning("%s", text)
+        threading.Event().wait(REST_SECONDS)
+
+
+class ClusterClient:
+    """Blocking questions, with one connection per peer. Not thread-safe. Every method tries again for `retry_seconds`.
+
+    Raises, from every method: NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError.
+    """
+
+    def __init__(self, name_servers: str, retry_seconds: float, read_from: str = AUTO) -> None:
+        """Args: read_from: one of `replicas.READ_FROM`. Raises ConfigError: an address is malformed, or there is none."""
+        self._name_servers = NameServers(parse_addresses(name_servers))
+        self._retry_seconds = retry_seconds
+        self._links: dict[str, Link] = {}
+        self.replicas = Replicas(read_from)
+        self._introduced: set[tuple[str, str]] = set()
+        """Groups and brokers, of those whose progress was reported."""
+        self._begun: dict[str, set[tuple[str, str]]] = {}
+        """Group → brokers and topics that have kept progress of it."""
+
+    # -------------------------------------------------------------- routes
+    def topics(self, pattern: str) -> list[str]:
+        """Topics whose name matches the glob `pattern`. System, retry and dead-letter topics must be named whole."""
+        found = self._tried(lambda: self._consult(self._name_servers.topics()))
+        return [name for name in found if fnmatch.fnmatchcase(name, pattern)]
+
+    def queues(self, topics: Iterable[str], seconds: float | None = None) -> list[MessageQueue]:
+        """The readable queues of the topics; `seconds` to try, if not `retry_seconds`.
+
+        Raises NoRoute: one of them has none.
+        """
+        found: list[MessageQueue] = []
+        for topic in topics:
+            queues = self._tried(functools.partial(self._readable, topic), seconds=seconds)
+            if not queues:
+                raise NoRoute(f"the topic {topic} has no readable queue at {self._name_servers}")
+            found += queues
+        return sorted(found)
+
+    def writable(self, topic: str, seconds: float | None = None) -> list[MessageQueue]:
+        """The queues of a topic that can be sent to; of one that does not exist, those that it will have once it is made.
+
+        `seconds` as in `queues`. Raises NoRoute: it does not exist, and brokers make none by themselves.
+        """
+        return self._tried(functools.partial(self._writable, topic), seconds=seconds)
+
+    def _writable(self, topic: str) -> list[MessageQueue]:
+        try:
+            route = self._consult(self._name_servers.route(topic))
+        except NoRoute:
+            try:
+                route = guessed(topic, self._consult(self._name_servers.route(AUTO_CREATE_TOPIC)), MADE_QUEUES)
+            except NoRoute:
+                raise self._consult(self._name_servers.no_route(topic)) from None
+        queues = route.writable()
+        if not queues:
+            raise NoRoute(f"the topic {topic} has no queue that can be sent to at {self._name_servers}")
+        return queues
+
+    def masters(self) -> dict[str, str]:
+        """The addresses of all masters, by broker name."""
+        found = self._tried(lambda: self._consult(self._name_servers.cluster())).brokers
+        return {name: data.master for name, data in found.items() if data.master is not None}
+
+    def takes(self, broker: str) -> Takes:
+        """What the master of that name takes. It may refuse to tell its settings: then RocketMQ's default is taken for it."""
+        return self._tried(functools.partial(self._takes, broker))
+
+    def _takes(self, broker: str) -> Takes:
+        data = self._consult(self._name_servers.cluster()).brokers.get(broker)
+        if data is None or data.master is None:
+            raise NoRoute(f"no master of the name {broker} is up")
+        level = self._outcome(At(data.master, SendHeartbeat(Heartbeat(f"{SYSTEM.token()}@spark"))))
+        try:
+            said = self._outcome(At(data.master, GetSettings())).get(_LARGEST, "")
+        except BrokerError:
+            said = ""
+        return Takes(level, int(said) if said.isdecimal() else BODY_BYTES_MAX)
+
+    def _readable(self, topic: str) -> list[MessageQueue]:
+        """The topic's readable queues; notes where their brokers are."""
+        route = self._consult(self._name_servers.route(topic))
+        self.replicas.learn(route)
+        return route.readable()
+
+    # -------------------------------------------------------------- positions
+    def ends(self, queues: Iterable[MessageQueue], seconds: float | None = None) -> Positions:
+        """The max offset of each queue: one past the newest message. `seconds` to try, if not `retry_seconds`."""
+        return self._ask({queue: GetMaxOffset(queue) for queue in queues}, seconds)
+
+    def starts(self, queues: Iterable[MessageQueue], seconds: float | None = None) -> Positions:
+        """The min offset of each queue: the oldest message that is kept. `seconds` as in `ends`."""
+        return self._ask({queue: GetMinOffset(queue) for queue in queues}, seconds)
+
+    def at(self, queues: Iterable[MessageQueue], timestamp_ms: int, group: str) -> Positions:
+        """Of each queue, the first message stored at `timestamp_ms` or later; the end if there is none yet.
+
+        Some twenty rounds of one small pull per queue, for `group`.
+        """
+        return converse_all({queue: first_at_or_after(queue, timestamp_ms, group) for queue in queues}, self._ask)
+
+    def store_times(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
+        """Store time (ms since 1970) of the first message kept at each position or behind it; None: there is none."""
+        asked = {queue: store_time_from(queue, offset) for queue, offset in positions.items()}
+        return converse_all(asked, self._ask)
+
+    def sizes(
+        self, slices: Iterable[Slice], group: str, pulls_max: int, known: Mapping[MessageQueue, list[Sample]]
+    ) -> dict[MessageQueue, list[Sample]]:
+        """How large messages of each slice are, by at most `pulls_max` small pulls a queue, for `group`, and what is known.
+
+        Only once, without another try: of queues whose broker is away nothing is found.
+        """
+        found: dict[MessageQueue, list[Sample]] = {}
+        for broker, pieces in itertools.groupby(
+            sorted(slices, key=lambda piece: (piece.queue.broker, piece)), lambda piece: piece.queue.broker
+        ):
+            looked_at = {
+                one.queue: sample_sizes(
+                    one.queue, one.start, one.end, group=group, pulls_max=pulls_max, known=known.get(one.queue, ())
+                )
+                for one in pieces
+            }
+            try:
+                found |= converse_all(looked_at, functools.partial(self._ask, seconds=0.0))
+            except MetaqError as fault:
+                _LOG.warning("how large messages at the broker %s are is guessed: %s", broker, fault)
+        return found
+
+    def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
+        """How far a consumer group has come in each queue; None: it has no progress there."""
+        return self._ask({queue: GetPosition(group, queue) for queue in queues})
+
+    def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
+        """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it.
+
+        Queues that are no longer there are passed over. `seconds` as in `ends`.
+        """
+        calls = {queue: SetPosition(group, queue, offset) for queue, offset in positions.items()}
+        begun = self._begun.setdefault(group, set())
+        for some in ({queue: calls.pop(queue) for queue in beginners(calls, begun)}, calls):
+            kept = self.of_those_there(some, functools.partial(self._ask, seconds=seconds))
+            begun |= {(queue.broker, queue.topic) for queue in kept}
+        for broker, queue in {queue.broker: queue for queue in positions}.items():
+            if (group, broker) not in self._introduced:
+                self._introduced.add((group, broker))  # Only once: the progress itself is stored.
+                try:
+                    self._introduce(group, queue)
+                except MetaqError as fault:
+                    _LOG.warning("RocketMQ's tools may not list the group %s at broker %s: %s", group, broker, fault)
+
+    def of_those_there(self, asked: Mapping[MessageQueue, T], ask: Callable[[Mapping[MessageQueue, T]], V]) -> V:
+        """`ask` of all, or where that fails of those that are left: a topic was deleted, a queue taken away.
+
+        A query that goes on from a checkpoint has such queues for ever. Raises what `ask` does.
+        """
+        try:
+            return ask(asked)
+        except (NoRoute, BrokerError):
+            left = self._left_of(asked)
+            if len(left) == len(asked):
+                raise
+            return ask({queue: asked[queue] for queue in left})
+
+    def _left_of(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Without those that no route names, though their broker is up."""
+        up = self.masters()
+        left = []
+        for topic, mine in itertools.groupby(sorted(queues), lambda queue: queue.topic):
+            try:
+                readable = set(self._readable(topic))
+            except NoRoute:
+                readable = set()
+            left += [queue for queue in mine if queue in readable or queue.broker not in up]
+        return left
+
+    def _introduce(self, group: str, queue: MessageQueue) -> None:
+        """Have the broker of `queue` make the group's retry topic, as for any consumer: mqadmin finds groups by it.
+
+        Brokers make it when a consumer joins, so we join for a moment, unless somebody did before.
+        """
+        try:
+            route = self._consult(self._name_servers.route(RETRY_PREFIX + group))
+        except NoRoute:
+            pass
+        else:
+            if any(broker.broker == queue.broker for broker in route.brokers):
+                return
+        client_id = f"{SYSTEM.token()}@spark"
+        view = ConsumerView(group, push=False)
+        for call in (SendHeartbeat(Heartbeat(client_id, (view,))), LeaveGroup(client_id, consumer_group=group)):
+            try:
+                self._ask_broker(queue, [call])
+            except BrokerError:
+                raise
+            except MetaqError:
+                self.forget(queue)
+                raise
+
+    def _ask(self, calls: Mapping[MessageQueue, Call[T]], seconds: float | None = None) -> dict[MessageQueue, T]:
+        """The outcome of each call, made of the broker that holds its queue; many at a time. `seconds` as in `queues`."""
+        per_broker: dict[str, list[MessageQueue]] = {}
+        for queue in sorted(calls):
+            per_broker.setdefault(queue.broker, []).append(queue)
+        outcomes: dict[MessageQueue, T] = {}
+        for mine in per_broker.values():
+            under_way = PULLS_UNDER_WAY_MAX if any(isinstance(calls[q], Pull) for q in mine) else UNDER_WAY_MAX
+            for first in range(0, len(mine), under_way):
+                some = mine[first : first + under_way]
+                ask = functools.partial(self._ask_broker, some[0], [calls[queue] for queue in some])
+                outcomes.update(zip(some, self._tried(ask, some[0], seconds), strict=True))
+        return outcomes
+
+    def _ask_broker(self, queue: MessageQueue, calls: list[Call[T]]) -> list[T]:
+        return self.link_to(queue).ask(calls)
+
+    # -------------------------------------------------------------- connections
+    def link_to(self, queue: MessageQueue) -> Link:
+        """The connection to whoever tells where `queue` begins and ends: its broker's master, as a rule."""
+        self._find(queue)
+        return self.link_at(queue, self.replicas.teller(queue))
+
+    def is_told_by_master(self, queue: MessageQueue) -> bool:
+        """Whether it is a master that tells where `queue` begins and ends."""
+        self._find(queue)
+        return self.replicas.teller(queue) == MASTER_ID
+
+    def usable(self, queue: MessageQueue) -> list[int]:
+        """The ids of those machines of its broker that messages of `queue` may be pulled from."""
+        self._find(queue)
+        return self.replicas.usable(queue)
+
+    def link_at(self, queue: MessageQueue, broker_id: int) -> Link:
+        """The connection to one machine of the broker that holds `queue`. Raises NoRoute: it is not up."""
+        self._find(queue)
+        address = self.replicas.address(queue.broker, broker_id)
+        if not address:
+            raise NoRoute(f"the {'slave' if broker_id else 'master'} of the broker {queue.broker} of {queue} is not up")
+        return self.link(address)
+
+    def _find(self, queue: MessageQueue) -> None:
+        if not self.replicas.knows(queue.broker):
+            self._readable(queue.topic)
+
+    def forget(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> None:
+        """Drop the connection to a machine of the queue's broker, and ask for the addresses anew next time."""
+        self.drop(self.replicas.address(queue.broker, broker_id))
+        self.replicas.forget(queue.broker)
+
+    def close(self) -> None:
+        for address in list(self._links):
+            self.drop(address)
+
+    def _consult(self, consultation: Consultation[T]) -> T:
+        return converse(consultation, self._outcome)
+
+    def _outcome(self, step: At[T]) -> T:
+        try:
+            return self.link(step.address).ask([step.call])[0]
+        except BrokerError:
+            raise
+        except MetaqError:
+            self.drop(step.address)
+            raise
+
+    def link(self, address: str) -> Link:
+        """The connection to a peer, made if there is none."""
+        if address not in self._links:
+            self._links[address] = Link(address, TIMEOUT_SECONDS)
+        return self._links[address]
+
+    def drop(self, address: str) -> None:
+        """Close the connection to a peer, if there is one."""
+        link = self._links.pop(address, None)
+        if link is not None:
+            link.close()
+
+    def _tried(self, act: Callable[[], T], queue: MessageQueue | None = None, seconds: float | None = None) -> T:
+        tries = Tries(self._retry_seconds if seconds is None else min(seconds, self._retry_seconds))
+        while True:
+            try:
+                return act()
+            except MetaqError as fault:
+                if queue is not None:
+                    self.forget(queue)
+                tries.pause(fault)
+
+
+@functools.lru_cache(maxsize=8)
+def client_of(name_servers: str, retry_seconds: float, read_from: str = AUTO) -> ClusterClient:
+    """This process's connections to a cluster: Spark's workers live longer than a task, and so may their sockets."""
+    return ClusterClient(name_servers, retry_seconds, read_from)

@@ -1,0 +1,130 @@
+"""Carries the steps of staged transactions to brokers, for a thread that may block: a task of Spark's, or its driver."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from metaq.client.conversation.call import FAULTS, Call
+from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
+from metaq.client.conversation.staged.driver import converse
+from metaq.client.conversation.staged.parts import too_old_for_large
+from metaq.clock import SYSTEM
+from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
+from metaq.model import MessageQueue
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.cluster.link import Link
+from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
+
+T = TypeVar("T")
+
+LANES_MAX = 16
+"""Brokers that are asked at the same time."""
+
+
+class Courier:
+    """Not thread-safe; what goes side by side gets couriers of its own."""
+
+    def __init__(self, name_servers: str, retry_seconds: float) -> None:
+        self._name_servers, self._retry_seconds = name_servers, retry_seconds
+        self._client = ClusterClient(name_servers, retry_seconds)
+        self._masters: dict[str, str] = {}
+        self._body_bytes_max: dict[str, int] = {}
+
+    def now(self) -> float:
+        """The clock of all conversations: seconds that run evenly."""
+        return SYSTEM.monotonic()
+
+    def brokers(self) -> list[str]:
+        """The names of all brokers that have a master. Raises as `ClusterClient`; NoRoute: there is none."""
+        self._masters = self._client.masters()
+        if not self._masters:
+            raise NoRoute(f"no broker is registered at name servers {self._name_servers}: is one running?")
+        return sorted(self._masters)
+
+    def writable(self, topic: str, seconds: float) -> list[MessageQueue]:
+        """The queues of a topic that can be sent to. Raises as `ClusterClient.writable`."""
+        return self._client.writable(topic, seconds)
+
+    def body_bytes_max(self, broker: str) -> int:
+        """The largest body that the broker takes in a transaction.
+
+        Raises NotSupported: it is an older one of ours, which takes none above 1 MiB; as `ClusterClient`.
+        """
+        if broker not in self._body_bytes_max:
+            takes = self._client.takes(broker)
+            if takes.level < LARGE_CHUNKS_LEVEL:
+                raise NotSupported(too_old_for_large(broker, "a row"))
+            self._body_bytes_max[broker] = takes.body_bytes
+        return self._body_bytes_max[broker]
+
+    def drive(self, steps: Steps[T]) -> T:
+        """A conversation to its end. Raises what it raises."""
+        return converse(steps, self._take)
+
+    def link_to(self, broker: str) -> Link:
+        """The connection to the master of that name. Raises NoRoute, and as `ClusterClient`."""
+        if broker not in self._masters:
+            self._masters = self._client.masters()
+        if broker not in self._masters:
+            raise NoRoute(f"no master of the name {broker} is up")
+        return self._client.link(self._masters[broker])
+
+    def forget(self, broker: str) -> None:
+        """Drop the connection to a broker, and ask for its address anew next time."""
+        self._client.drop(self._masters.pop(broker, ""))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def _take(self, step: Step) -> object:
+        if isinstance(step, Ask):
+            return self._ask(step.broker, step.call)
+        if isinstance(step, Tell):
+            with contextlib.suppress(*FAULTS):
+                self._ask(step.broker, step.call)
+            return None
+        if isinstance(step, Pause):
+            threading.Event().wait(step.seconds)
+            return None
+        return self._together(step)
+
+    def _ask(self, broker: str, call: Call[T]) -> T:
+        try:
+            return self.link_to(broker).ask([call])[0]
+        except BrokerError:
+            raise
+        except MetaqError:
+            self.forget(broker)
+            raise
+
+    def _together(self, step: SideBySide) -> dict[str, object]:
+        if len(step.lanes) == 1:
+            return {name: self._lane(steps) for name, steps in step.lanes.items()}
+
+        def alone(steps: Steps[Any]) -> object:
+            other = Courier(self._name_servers, self._retry_seconds)
+            other._masters = dict(self._masters)
+            try:
+                return other._lane(steps)
+            finally:
+                other.close()
+
+        with ThreadPoolExecutor(min(len(step.lanes), LANES_MAX), "metaq-lane") as pool:
+            return dict(zip(step.lanes, pool.map(alone, step.lanes.values()), strict=True))
+
+    def _lane(self, steps: Steps[Any]) -> object:
+        try:
+            return self.drive(steps)
+        except MetaqError as error:
+            return error
+
+
+@functools.lru_cache(maxsize=8)
+def courier_of(name_servers: str, retry_seconds: float) -> Courier:
+    """This process's connections for writing: Spark's workers live longer than a task."""
+    return Courier(name_servers, retry_seconds)

@@ -1,0 +1,285 @@
+"""`format("metaq")`: topics as DataFrames, in batch and streaming queries.
+
+What runs where: `MetaqDataSource` and the planning methods in short-lived processes beside the driver, `read` in the
+executors' Python workers. Everything that crosses is a plain value; connections are made where they are used and kept
+per process (`client_of`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from metaq.client.arrow import records as arrow
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import ConfigError, MetaqError
+from metaq.model import offsets
+from metaq.model.filters.subscription import checked_expression, subscribe
+from metaq.model.offsets import Positions, Slice
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.spark import interpreter, schema
+from metaq.spark.sink.settings import SinkOptions
+from metaq.spark.sink.sink import MetaqStreamWriter, MetaqWriter
+from metaq.spark.source import slicing as cutting
+from metaq.spark.source.fetch import read_slice
+from metaq.spark.source.plan import Planner, planner_of
+from metaq.spark.source.pushdown import Pushed, push
+from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
+
+_LOG = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0
+"""How long `latestOffset` may look for news before it says that there are none: Spark asks again at once, 60-85 times a
+second, and every question is one to the brokers."""
+LOOK_SECONDS = 0.02
+LOOK_SHARE = 0.05
+"""While idle, at most this share of the time is spent asking."""
+
+
+class SlicePartition(InputPartition):  # type: ignore[misc]
+    """One Spark partition: some messages of one queue."""
+
+    def __init__(self, wanted: Slice) -> None:
+        super().__init__(str(wanted))
+        self.wanted = wanted
+
+
+class MetaqDataSource(DataSource):  # type: ignore[misc]
+    """What Spark finds under the name `metaq` (through the module `pyspark_metaq`)."""
+
+    @classmethod
+    def name(cls) -> str:
+        interpreter.check(interpreter.running_context())  # The first thing that `spark.dataSource.register` asks.
+        return "metaq"
+
+    def schema(self) -> str:
+        if self._files():
+            from metaq.spark.files import files  # not above: see _files
+            from metaq.spark.files import settings as store_settings  # not above: see _files
+
+            return files.files_ddl(store_settings.FilesOptions.of(dict(self.options)))
+        options = self._options()
+        if options.rows == "slices":
+            return schema.ddl(schema.SLICE_SCHEMA)
+        return schema.ddl(arrow.schema_of(schema.columns_of(options.columns)))
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        if self._files():
+            from metaq.spark.files import files  # not above: see _files
+            from metaq.spark.files import settings as store_settings  # not above: see _files
+
+            return files.FilesReader(store_settings.FilesOptions.of(dict(self.options)), schema)
+        options = self._options()
+        return (MetaqReaderWithPushFilters if options.push_filters else MetaqReader)(options, schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        options = SinkOptions.of(dict(self.options))
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten, only added to: write with .mode('append')")
+        return MetaqWriter(options, schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        options = SinkOptions.of(dict(self.options))
+        options.check_stream()
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten, only added to: .outputMode('append') or 'update'")
+        return MetaqStreamWriter(options, schema)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        if self._files():
+            from metaq.spark.files import files  # not above: see _files
+
+            files.refuse_stream()
+        options = self._options()
+        options.check_stream()
+        return MetaqStreamReader(options, schema)
+
+    def _files(self) -> bool:
+        """Whether files are read, and no topics. What reads them takes longer to import than all the rest: only who needs it."""
+        return any(name.lower() in {"path", "paths"} for name in self.options)
+
+    def _options(self) -> SourceOptions:
+        return SourceOptions.of(dict(self.options))
+
+
+class _SliceReading:
+    """What batch and stream reader share: the way from a slice to rows."""
+
+    def __init__(self, options: SourceOptions, struct: Any) -> None:
+        self.options, self.fetch = options, options.fetch
+        known = schema.SLICE_SCHEMA if options.rows == "slices" else arrow.schema_of(tuple(arrow.TYPES))
+        self.columns = schema.columns_of_struct(struct, known)
+
+    @property
+    def planner(self) -> Planner:
+        return planner_of(self.options)
+
+    def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
+        """Exactly the rows of the partition's slice. Runs in an executor, on an instance of its own."""
+        if self.options.rows == "slices":
+            yield schema.slice_batch(partition.wanted, self.columns)
+            return
+        client = self.planner.client
+        for decoded in read_slice(client, partition.wanted, self.fetch):
+            yield from decoded.to_batches(self.columns)
+
+
+class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
+    """A batch read: from startingOffsets (earliest) to endingOffsets (latest), as they are when the query is planned."""
+
+    pushed: Pushed | None = None
+    """What the query's conditions say about what is to be read."""
+
+    def partitions(self) -> list[InputPartition]:
+        planner = self.planner
+        start = planner.start(EARLIEST, self.pushed)
+        slices = cutting.slices_between(start, planner.end(sorted(start)))
+        if self.pushed is not None:
+            slices = planner.narrowed(slices, self.pushed)
+        slices = planner.cut(slices)
+        # Spark would call read(None) for an empty list; a slice of nothing reads nothing.
+        empty = [Slice(queue, offset, offset) for queue, offset in sorted(start.items())[:1]]
+        return [SlicePartition(wanted) for wanted in slices or empty]
+
+    def read(self, partition: SlicePartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is not None and partition.wanted.messages:
+            yield from super().read(partition)
+
+
+class MetaqReaderWithPushFilters(MetaqReader):
+    """A batch read that lets the query's conditions choose what is read.
+
+    A class of its own, because Spark refuses every read of one that has `pushFilters` where its setting for that is off.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        topics = {*self.options.topics, *(queue.topic for queue in self.options.assigned)}
+        # Units of that topic hold no hash of the tag, so brokers cannot choose by it.
+        by_tag = self.options.subscription.takes_all and SCHEDULE_TOPIC not in topics
+        self.pushed, left = push(filters, by_tag=by_tag)
+        if self.pushed.tags:
+            wanted = subscribe("", checked_expression("the query", self.pushed.tags))
+            self.fetch = dataclasses.replace(self.fetch, subscription=wanted)
+        return left
+
+
+class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A streaming read. One instance plans a query for as long as it runs; others only `read`.
+
+    **The start is pinned by an empty batch 0.** Spark writes only the *ends* of batches into its checkpoint, and asks
+    `initialOffset` again when it replays a batch 0 that was not committed. With startingOffsets=latest the answer would
+    have moved, and the messages between would be lost. So the first `latestOffset` returns the first `initialOffset`
+    unchanged: the end of batch 0 in the checkpoint is the start of the query, whatever happens later.
+    """
+
+    clock: ClassVar[Clock] = SYSTEM
+
+    def __init__(self, options: SourceOptions, struct: Any) -> None:
+        super().__init__(options, struct)
+        self._initial: Positions | None = None
+        self._pinned = False
+        self._target: Positions | None = None
+        self._seen: Positions = {}
+        self._reported: Positions | None = None
+        self._waiting_since: float | None = None
+        """Since when there are messages, but too few."""
+        self._watch = self.planner.watch()
+        self._completed = False
+        self.fetch = options.fetch_of_stream
+
+    # The camelCase names are Spark's.
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._initial is None:  # Asked twice: before the first latestOffset, and again when batch 0 is run.
+            self._initial = self.planner.start(LATEST)
+        return offsets.to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self.options.max_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        # Spark knows no limit by rows *and* bytes, and hands ours back as it is: all that counts is that it is one.
+        return ReadMaxRows(1 << 62) if self.options.max_bytes_per_trigger is not None else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self.planner.target(self._watch)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = offsets.from_json(start)
+        pinned, self._pinned = self._pinned, True
+        if not pinned and begin == self._initial:
+            if self._target is not None:  # What has come between the two questions: this run ends where it begins.
+                self._target = {queue: max(end, begin.get(queue, end)) for queue, end in self._target.items()}
+            return start
+        self._report(begin)
+        planner = self.planner
+        if self._target is not None and not self._completed:
+            self._target, self._completed = planner.completed(self._target, begin, self._watch), True
+        end = self._news(planner, begin)
+        if not isinstance(limit, ReadAllAvailable):
+            end = planner.limited(begin, end)
+        return offsets.to_json(end)
+
+    def _enough(self, begin: Positions, end: Positions) -> bool:
+        """Whether a micro-batch is worth while: there are `minOffsetsPerTrigger` messages, or they have waited long enough."""
+        least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
+        if least is None or self._target is not None or fresh:
+            return True  # Queues that are new are pinned at once.
+        messages = sum(end[queue] - begin[queue] for queue in begin)
+        now = self.clock.monotonic()
+        if messages and self._waiting_since is None:
+            self._waiting_since = now
+        waited = now - self._waiting_since if self._waiting_since is not None else 0.0
+        assert self.options.trigger_delay is not None
+        if 0 < messages < least and waited < self.options.trigger_delay:
+            return False
+        self._waiting_since = None
+        return True
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        # Where the queues of a broker end that is away is not known: they only stay where they are.
+        known = {queue: end for queue, end in self._seen.items() if not self._watch.is_away(queue.broker)}
+        return offsets.to_json(known) if known else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        # Only a function of its arguments: a replayed batch must read the same.
+        self._pinned = True  # Of a batch 0 that is replayed the end was logged by an earlier run.
+        slices = cutting.slices_between(offsets.from_json(start), offsets.from_json(end))
+        return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
+
+    def _news(self, planner: Planner, begin: Positions) -> Positions:
+        """The queues' ends; waits up to IDLE_SECONDS for them to move far enough. `begin` if they have not."""
+        give_up = SYSTEM.monotonic() + IDLE_SECONDS
+        while True:
+            asked_at = SYSTEM.monotonic()
+            end = self._seen = planner.advance(begin, self._target, self._watch)
+            enough = self._enough(begin, end)
+            now = SYSTEM.monotonic()
+            if (enough and end != begin) or self._target is not None or now >= give_up:
+                return end if enough else begin
+            threading.Event().wait(min(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE), give_up - now))
+
+    def _report(self, done: Positions) -> None:
+        # Spark's own commit() lags one batch behind and never comes for the last one. But it asks for the next offset
+        # only after a batch is committed, so where the next batch begins is how far the query has come.
+        if done == self._reported:
+            return
+        try:
+            if self.planner.report(done, self._watch):
+                self._reported = done
+        except MetaqError as fault:
+            _LOG.warning("the progress of group %s was not stored: %s", self.options.progress_group, fault)

@@ -1,0 +1,176 @@
+"""A Spark session that works at once: finds or brings Java, knows `format("metaq")`, and keeps quiet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import zipimport
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+import metaq
+from metaq.spark import daemon, interpreter
+from metaq.spark.data_source import MetaqDataSource
+from metaq.spark.engine.java import cache_folder, find_java
+from metaq.spark.engine.spark_home import without_zip
+
+_LOG = logging.getLogger(__name__)
+
+# The gateway's own level must be the root's: where they differ, Spark takes the session for a shell's, and tells it so.
+_LOG4J = """rootLogger.level = {level}
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
+"""
+
+_PYTHON_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where Spark's Python side logs each error of a query's text again, in JSON with the JVM's trace, before it raises it."""
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+_UI = "spark.ui.enabled"
+_KEPT_FOR_PAGES = ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions")
+"""What Spark remembers for its pages, which are off: a thousand of each, some 15 MB that a stream fills in its first hours."""
+
+LOCAL: Mapping[str, str] = {
+    _UI: "false",
+    "spark.ui.showConsoleProgress": "false",
+    **dict.fromkeys(_KEPT_FOR_PAGES, "50"),
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",  # A state store per partition: 200, the default, costs 80 s on a laptop.
+    "spark.python.unix.domain.socket.enabled": "true",  # Up to a quarter more rows per second from the workers.
+    "spark.buffer.size": str(
+        512 * 1024
+    ),  # Of what comes from a worker at once: 5-10 % more of 1 KB bodies than with 64 KiB.
+    # Renames instead of Hadoop's checksummed file contexts: a micro-batch's floor falls from 150-300 to 120-170 ms.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""What a session on this machine gets unless told otherwise."""
+
+ALWAYS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",  # Store dates are UTC; a laptop's zone must not move them.
+}
+
+
+def settled(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Ours, and what was given, which beats them; but JVM options are added to ours, and pages that are on have Spark's memory."""
+    both = {**ours, **given}
+    if _JAVA_OPTIONS in ours and _JAVA_OPTIONS in given:
+        both[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
+    if both.get(_UI, "").lower() == "true":
+        both = {name: value for name, value in both.items() if name not in _KEPT_FOR_PAGES or name in given}
+    return both
+
+
+def session(
+    app: str = "metaq",
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    log_level: str = "error",
+) -> Any:
+    """A SparkSession, made now or the one that this process already has.
+
+    Args:
+        app: name shown in Spark's own tools.
+        master: where to run, `local[*]` by default; a cluster's URL, or None inside `spark-submit`, which knows it.
+        conf: Spark settings; they beat ours (JVM options are added to ours).
+        log_level: of Spark's own log on standard error: off, error, warn, info.
+
+    Raises: ConfigError: no usable Java (`metaq.spark.find_java`), or workers that run a Python without MetaQ.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        interpreter.check(interpreter.context_of(running))
+        return running
+    settings = dict(ALWAYS)
+    submitted = "spark.master" in (conf or {}) or os.environ.get("PYSPARK_GATEWAY_PORT")
+    if master is None and not submitted:
+        master = "local[*]"
+    if master is not None and master.startswith("local"):
+        settings |= LOCAL
+        settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        interpreter.check_choice()
+    settings = settled(settings, conf or {})
+    if not os.environ.get("PYSPARK_GATEWAY_PORT"):
+        java = find_java()
+        for notice in java.notices:
+            _LOG.warning("%s", notice)
+        _LOG.info("Spark runs on %s", java)
+        os.environ["JAVA_HOME"] = str(java.home)
+    os.environ.setdefault(interpreter.CHOICE, sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = {**daemon_setting(master), **settings}
+    builder = SparkSession.builder.appName(app)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with without_zip(master, settings):
+        spark = builder.getOrCreate()
+    if log_level == "off":
+        for name in _PYTHON_LOGS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    hidden = _hidden_package(spark)
+    if hidden:
+        _LOG.warning(
+            "%s came by --py-files, where Spark does not look for the sources of streams: only batch reads and writes will find "
+            "MetaQ; start spark-submit with PYTHONPATH=%s as well",
+            hidden,
+            hidden,
+        )
+    if hidden or shutil.which("sh") is None:
+        # Spark finds data sources by itself (`pyspark_metaq`), but asks `sh` first whether there is a Python.
+        spark.dataSource.register(MetaqDataSource)
+    return spark
+
+
+def daemon_setting(master: str | None) -> dict[str, str]:
+    """The setting that has workers forked from `metaq.spark.daemon`, if those that this process starts on this machine find it.
+
+    A daemon that cannot start is the end of every Python function in the session.
+    """
+    if master is None or master.partition("[")[0] != "local":
+        return {}  # `local-cluster` too starts its executors in folders of their own, where relative paths lead elsewhere.
+    if os.environ.get("PYSPARK_GATEWAY_PORT"):
+        return {}  # Of what `--py-files` names they know only when a task runs.
+    environ, gateway = dict(os.environ), getattr(SparkContext, "_gateway", None)
+    if gateway is not None:  # A JVM that runs already keeps the environment that it was started with.
+        environ["PYTHONPATH"] = gateway.jvm.System.getenv("PYTHONPATH") or ""
+    found = interpreter.has(os.environ.get(interpreter.CHOICE) or sys.executable, daemon.MODULE, environ)
+    return {"spark.python.daemon.module": daemon.MODULE} if found else {}
+
+
+def _hidden_package(spark: Any) -> str:
+    """The name of the package that `spark-submit` has brought this module in, if Spark's own Pythons do not find it there."""
+    loader = getattr(metaq.__spec__, "loader", None)
+    if not isinstance(loader, zipimport.zipimporter):
+        return ""
+    paths = spark.sparkContext._jvm.System.getenv("PYTHONPATH") or ""  # noqa: SLF001  what they get is the JVM's
+    name = Path(loader.archive).name  # A copy of what was named.
+    return "" if name in {Path(path).name for path in paths.split(os.pathsep)} else name
+
+
+def _log4j_file(level: str) -> Path:
+    # Spark reads it while the JVM starts; setLogLevel would come too late for the noise of the start.
+    path = cache_folder() / f"log4j2-{level}.properties"
+    text = _LOG4J.format(level=level)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path

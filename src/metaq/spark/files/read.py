@@ -1,0 +1,204 @@
+"""Worker side of the store reader: a part of a file → Arrow record batches, and what of it cannot be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from metaq.client.arrow import records as arrow
+from metaq.errors import BadRequest
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.spark.files.frames import frames_batch
+from metaq.spark.files.plan import ArchivedPart, LogPart, Part
+from metaq.spark.files.settings import FilesOptions, Topics
+from metaq.store.offline.damage import Damage
+from metaq.store.offline.log_pieces import gone, read_piece
+from metaq.store.offline.segments import SegmentPiece, find_segments, read_segment
+
+_LOG = logging.getLogger(__name__)
+
+BATCH_ROWS = 5_000
+BATCH_BYTES = 1024 * 1024
+"""Smaller batches are put together: each costs its way through the pipe, and putting together costs a copy."""
+
+
+def read_parts(
+    parts: Sequence[Part], options: FilesOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch | Damage]:
+    """The rows of the parts, in their order, and where some cannot be read.
+
+    Raises: StoreCorrupt: a file has vanished that retention does not delete. OSError: the disk fails.
+    """
+    waiting: list[pa.RecordBatch] = []
+    for part in parts:
+        for found in _read(part, options, columns):
+            if isinstance(found, Damage):
+                yield found
+                continue
+            if found.num_rows:
+                waiting.append(found)
+            if sum(batch.num_rows for batch in waiting) >= BATCH_ROWS or sum(map(_bytes, waiting)) >= BATCH_BYTES:
+                yield _together(waiting)
+                waiting = []
+    if waiting:
+        yield _together(waiting)
+
+
+def _bytes(batch: pa.RecordBatch) -> int:
+    return int(batch.get_total_buffer_size())
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _read(part: Part, options: FilesOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
+    if isinstance(part, LogPart):
+        return _read_log(part, options, columns)
+    if isinstance(part, SegmentPiece):
+        return _read_segment(part, columns)
+    if isinstance(part, ArchivedPart):
+        return _read_archived(part, options, columns)
+    return iter([part])
+
+
+# ------------------------------------------------------------------ logs of brokers
+def _read_log(part: LogPart, options: FilesOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
+    chosen = _Chosen(options, part.hidden)
+    try:
+        for found in read_piece(part.piece):
+            if isinstance(found, Damage):
+                yield found
+                continue
+            yield from _rows(part, chosen.of(arrow.decode_log(found.data)), columns)
+    except FileNotFoundError as fault:
+        gone(part.piece, fault)
+
+
+def _rows(part: LogPart, decoded: arrow.Decoded, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
+    left: arrow.Decoded | None = decoded
+    while left is not None and len(left):
+        try:
+            piece, rest = left.cut(columns)
+        except BadRequest:
+            readable, damage = _readable(part, left)
+            yield from damage
+            left = left.only(readable)
+        else:
+            yield piece.to_batch(columns)
+            left = rest
+
+
+def _readable(part: LogPart, decoded: arrow.Decoded) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], list[Damage]]:
+    """Which of the records have bodies that can be expanded, as a mask; and the others."""
+    readable, damage = np.ones(len(decoded), np.bool_), []
+    sizes = np.frombuffer(decoded.parts["size"], np.int32, len(decoded))
+    for row in decoded.parts["compressed"]:
+        try:
+            decoded.expanded_body(row)
+        except BadRequest as fault:
+            readable[row] = False
+            place = int(decoded.log_offsets[row]) - part.piece.file.start
+            damage.append(Damage(part.piece.file.path, place, int(sizes[row]), str(fault)))
+    return readable, damage
+
+
+class _Chosen:
+    """Which records of a log become rows: those that somebody could consume, of the topics and times that are wanted."""
+
+    def __init__(self, options: FilesOptions, hidden: dict[str, int]) -> None:
+        self._options, self._hidden = options, hidden
+        self._wanted: Topics = options.wanted
+        self._topics: dict[bytes, int] = {}
+        """Topic → the log offset from which its records are rows; -1: they never are."""
+
+    def of(self, decoded: arrow.Decoded) -> arrow.Decoded:
+        if not len(decoded):
+            return decoded
+        flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, len(decoded)) & TRANSACTION_MASK
+        chosen = (flags == 0) | (flags == SysFlag.COMMITTED)
+        topics = arrow.topics_of(decoded)
+        begins = np.array([self._begin(topic) for topic in topics.dictionary.to_pylist()], np.int64)
+        begin = begins[topics.indices.to_numpy()]
+        chosen &= (begin >= 0) & (decoded.log_offsets >= begin)
+        if self._options.has_times:
+            ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
+            start, end = self._options.starting_timestamp, self._options.ending_timestamp
+            chosen &= (ms >= (start or 0)) & (ms < (end if end is not None else np.iinfo(np.int64).max))
+        return decoded.only(chosen)
+
+    def _begin(self, topic: bytes) -> int:
+        begin = self._topics.get(topic)
+        if begin is None:
+            name = topic.decode("utf-8", "replace")
+            begin = self._hidden.get(name, 0) if self._wanted.has(name) else -1
+            self._topics[topic] = begin
+        return begin
+
+
+# ------------------------------------------------------------------ data of MetaQ 1.x
+def _read_segment(piece: SegmentPiece, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
+    try:
+        for found in read_segment(piece):
+            yield found if isinstance(found, Damage) else frames_batch(found, columns)
+    except FileNotFoundError:
+        path = piece.segment.path
+        left = find_segments(path.parent) if path.parent.is_dir() else []
+        if left and left[0].start < piece.segment.start:
+            yield Damage(str(path), 0, 0, "the file was there when the read was planned, and is not any more")
+        else:  # retention takes the oldest
+            _LOG.warning("%s was deleted while the read ran: its messages are not in it", path)
+
+
+# ------------------------------------------------------------------ archives of the pipeline
+def _read_archived(
+    part: ArchivedPart, options: FilesOptions, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch | Damage]:
+    import pyarrow.parquet as pq  # here and not above: readers of logs go without
+
+    from metaq.archive.rows import offset_ids
+
+    schema = arrow.schema_of(columns)
+    try:
+        with pq.ParquetFile(part.path) as file:
+            there = [name for name in columns if name in file.schema_arrow.names]
+            ids = "offset_id" in columns and "log_offset" in file.schema_arrow.names
+            more = ["store_time"] * options.has_times + ["store_host", "log_offset"] * ids
+            asked = there + [name for name in more if name not in there]
+            groups = part.groups or tuple(range(file.num_row_groups))
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=list(groups), columns=asked):
+                rows = _in_times(batch, options) if options.has_times else batch
+                arrays = [
+                    pa.repeat(pa.scalar(part.topic), rows.num_rows)
+                    if name == "topic"
+                    else rows.column(name).cast(arrow.TYPES[name])
+                    if name in there
+                    else offset_ids(rows.column("store_host"), rows.column("log_offset"))
+                    if name == "offset_id" and ids
+                    else pa.nulls(rows.num_rows, arrow.TYPES[name])
+                    for name in columns
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except FileNotFoundError:
+        yield Damage(
+            part.path,
+            0,
+            0,
+            "the file is missing: its batch was published, and it was taken away since, or was merged longer ago than graceSeconds",
+        )
+    except (pa.ArrowInvalid, pa.ArrowException, OSError) as fault:
+        yield Damage(part.path, 0, 0, f"no Parquet file that can be read ({fault})")
+
+
+def _in_times(batch: pa.RecordBatch, options: FilesOptions) -> pa.RecordBatch:
+    ms = batch.column("store_time").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    start, end = options.starting_timestamp, options.ending_timestamp
+    wanted = pc.greater_equal(ms, pa.scalar(start or 0, pa.int64()))
+    if end is not None:
+        wanted = pc.and_(wanted, pc.less(ms, pa.scalar(end, pa.int64())))
+    return batch.filter(wanted)

@@ -1,0 +1,109 @@
+"""The options of `format("metaq").option("path", ...)`: their names, meanings and bounds."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from msgspec import Struct
+
+from metaq.errors import ConfigError
+from metaq.model.topics.topic import users_topics
+from metaq.option_table import MIB, OptionTable, option
+from metaq.spark.source.settings import SourceOptions, spelled
+
+
+class Topics(Struct, frozen=True):
+    """Which topics' messages are rows."""
+
+    patterns: tuple[str, ...] = ()
+    """Names and globs; none: every topic that users made."""
+
+    def has(self, topic: str) -> bool:
+        """System, retry and dead-letter topics must be named whole."""
+        if topic in self.patterns:
+            return True
+        is_users = bool(users_topics([topic], ()))
+        return is_users and (not self.patterns or any(fnmatch.fnmatchcase(topic, text) for text in self.patterns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesOptions(OptionTable):
+    """What a query says about the files that it reads. Spelled in camelCase, in any case."""
+
+    path: str = option(
+        "", "Folders or files, `,`-separated, also globs: of brokers, of MetaQ 1.x, of the archive; found by looking."
+    )
+    paths: str | None = option(None, "What Spark makes of `.load([...])`: a JSON list of paths.")
+    topics: str | None = option(
+        None,
+        "Only these topics, `,`-separated, also globs. System, retry and dead-letter topics are read if they are named whole.",
+    )
+    starting_timestamp: int | None = option(
+        None,
+        "Only messages stored at this time or later, in ms since 1970. Not of MetaQ 1.x, whose files hold no times.",
+        low=0,
+    )
+    ending_timestamp: int | None = option(None, "Only messages stored before this time. Not of MetaQ 1.x.", low=0)
+    fail_on_corrupt: bool = option(
+        True, "Fail where bytes cannot be read, naming file and place; false: warn, count and go on behind them."
+    )
+    columns: str | None = option(None, "Columns of a row, `,`-separated, or `*` for all; the lean ones by default.")
+    rows: str = option(
+        "messages",
+        "`messages`: a row per message. `damage`: a row per place that cannot be read, `path, place, size, why`.",
+        choices=("messages", "damage"),
+    )
+    min_partitions: int | None = option(
+        None,
+        "Cut files so that there are at least so many Spark partitions; as many as the driver's machine has cores by default.",
+        low=1,
+    )
+    max_bytes_per_partition: int = option(128 * MIB, "Most bytes of files in one Spark partition, about.", low=1)
+
+    @classmethod
+    def of(cls, pairs: Mapping[str, str]) -> Self:
+        """The options of a query. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
+        live = {name.lower() for name in SourceOptions.spellings()} - {name.lower() for name in cls.spellings()}
+        strange = [name for name in pairs if name.lower() in live]
+        if strange:
+            raise ConfigError(
+                f"give path or {strange[0]}, not both: with path, files are read without a broker, and {strange[0]} is an "
+                "option of reading topics from one"
+            )
+        options, _ = cls.read(spelled(cls, pairs), "the query's options")
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raises ConfigError: what the single bounds cannot see."""
+        if not self.all_paths:
+            raise ConfigError("the option path is empty: name a folder or a file")
+        start, end = self.starting_timestamp, self.ending_timestamp
+        if start is not None and end is not None and start >= end:
+            raise ConfigError("endingTimestamp is not behind startingTimestamp: nothing can lie between them")
+
+    @property
+    def all_paths(self) -> list[str]:
+        """What `path` and `paths` name. Raises ConfigError: `paths` is no list."""
+        found = [text for part in self.path.split(",") if (text := part.strip())]
+        if self.paths is not None:
+            try:
+                more = json.loads(self.paths)
+            except ValueError:
+                more = None
+            if not isinstance(more, list) or not all(isinstance(text, str) and text for text in more):
+                raise ConfigError(f"paths={self.paths[:200]!r}: need a JSON list of paths")
+            found += more
+        return found
+
+    @property
+    def wanted(self) -> Topics:
+        return Topics(tuple(text for part in (self.topics or "").split(",") if (text := part.strip())))
+
+    @property
+    def has_times(self) -> bool:
+        return self.starting_timestamp is not None or self.ending_timestamp is not None

@@ -1,0 +1,122 @@
+"""The options of a query that writes to `format("metaq")`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from metaq.errors import ConfigError, Refused
+from metaq.model.topics.topic import check_group, check_topic
+from metaq.option_table import OptionTable, option
+from metaq.spark.source.settings import spelled
+
+EFFECTIVELY_ONCE: Final = "effectively-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+
+_OF_SPARK: Final = {"checkpointlocation", "path", "queryname"}
+"""Options that Spark hands on to a sink though they are its own."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,32}\Z")
+_APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions(OptionTable):
+    """What a query says about where it writes. Spelled in camelCase, in any case."""
+
+    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
+    topic: str | None = option(None, "The topic of rows whose column `topic` is null or not there.")
+    delivery: str = option(
+        EFFECTIVELY_ONCE,
+        "`effectively-once`: each micro-batch (or batch write) is delivered whole and once, by a transaction of our brokers. "
+        "`at-least-once`: faster, works with a RocketMQ too; a repeated task sends again.",
+        choices=(EFFECTIVELY_ONCE, AT_LEAST_ONCE),
+    )
+    sink_id: str = option(
+        "0", "Tells the sinks of one query apart: one that writes twice in one `foreachBatch` numbers its writes."
+    )
+    txn_app_id: str | None = option(
+        None, "Of a batch write, also inside `foreachBatch`: whose write it is. With `txnVersion` it is done once."
+    )
+    txn_version: int | None = option(
+        None, "The number of that write, growing: the batch id inside `foreachBatch`.", low=0
+    )
+    only_group: str | None = option(
+        None,
+        "A consumer group that alone gets the rows: they go to its retry topic, and its members see them as messages of the "
+        "topic that the row names.",
+    )
+    empty_bodies: bool = option(
+        False,
+        "Write rows with an empty body, too: a message that RocketMQ's producers refuse to send, though its brokers keep those "
+        "that others have sent.",
+    )
+    adopt_batch: bool = option(
+        False,
+        "True once, for a query that goes on from a checkpoint whose earlier batches were not written by this sink: no "
+        "broker remembers them.",
+    )
+    coordinator: str | None = option(
+        None, "Name of the broker that decides this writer's transactions; chosen among all if it is not given."
+    )
+    stage_seconds: int = option(
+        86400, "How long brokers keep what tasks have staged for a batch that is not decided.", low=1
+    )
+    retry_seconds: float = option(120.0, "How long a write goes on trying while a broker is away or busy.", low=0)
+
+    @classmethod
+    def of(cls, pairs: Mapping[str, str]) -> Self:
+        """The options of a write. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
+        mine = {key: value for key, value in pairs.items() if key.lower() not in _OF_SPARK}
+        options, _ = cls.read(spelled(cls, mine), "the query's options")
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raises ConfigError: what the single bounds cannot see."""
+        if not self.name_servers:
+            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
+        if self.topic is not None:
+            try:
+                check_topic(self.topic)
+            except Refused as fault:
+                raise ConfigError(f"topic: {fault}") from None
+        if not _NAME.match(self.sink_id):
+            raise ConfigError(f"sinkId={self.sink_id!r}: 1 to 32 of the characters A-Z a-z 0-9 _ . % -")
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise ConfigError("txnAppId and txnVersion belong together: whose write it is, and which one")
+        if self.only_group is not None:
+            try:
+                check_group(self.only_group)
+            except Refused as fault:
+                raise ConfigError(f"onlyGroup: {fault}") from None
+            if not self.exact:
+                raise ConfigError(
+                    f"onlyGroup needs delivery={EFFECTIVELY_ONCE}: no batch of sends may go to a retry topic"
+                )
+        if self.empty_bodies and not self.exact:
+            raise ConfigError(f"emptyBodies needs delivery={EFFECTIVELY_ONCE}: no batch of sends has empty bodies")
+        if self.txn_app_id is not None and not _APP.match(self.txn_app_id):
+            raise ConfigError(f"txnAppId={self.txn_app_id!r}: 1 to 60 of the characters A-Z a-z 0-9 _ . % -")
+
+    def check_stream(self) -> None:
+        """Raises ConfigError: an option that a streaming write would not heed."""
+        if self.txn_app_id is not None:
+            raise ConfigError(
+                "a streaming write is numbered by its batches: txnAppId and txnVersion are for batch writes, "
+                "also inside foreachBatch"
+            )
+
+    @property
+    def exact(self) -> bool:
+        return self.delivery == EFFECTIVELY_ONCE
+
+    def row_of_query(self, query_id: str) -> str:
+        """The coordinator's row for a streaming query."""
+        return f"spark:{query_id}:{self.sink_id}"
+
+    @property
+    def row_of_app(self) -> str:
+        """The coordinator's row for numbered batch writes; empty: they are not numbered."""
+        return f"app:{self.txn_app_id}:{self.sink_id}" if self.txn_app_id is not None else ""

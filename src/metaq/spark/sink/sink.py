@@ -1,0 +1,207 @@
+"""Writing to `format("metaq")`: each micro-batch, or batch write, delivered whole and once.
+
+Every *attempt* of a task stages parts of its own in one transaction of the batch and names them in its commit message; `commit`,
+on the driver, decides with the manifest of those that Spark chose. What identifies a batch is the query's id and the batch's
+number, as a row at the coordinator, never a partition or the number of a row: a task that is tried again gets its rows in
+another order, and a batch that is replayed is sliced differently.
+
+What runs where: a writer is made in a process beside the driver, pickled, and `write` runs on that copy in the executors.
+`commit` of a batch write runs on such a copy too, that of a stream on a fresh one each time: so commit messages carry all
+that it needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from metaq.client.arrow.rows import check_columns
+from metaq.client.conversation.staged import numbered
+from metaq.client.conversation.staged.numbered import Committed
+from metaq.clock import SYSTEM
+from metaq.errors import BrokerError, ConfigError, MetaqError, NotSupported
+from metaq.model.transactions.staging import ManifestPart, coordinator_of, transaction_id
+from metaq.spark.cluster.courier import Courier, courier_of
+from metaq.spark.sink.settings import AT_LEAST_ONCE, SinkOptions
+from metaq.spark.sink.task import SentRows, StagedRows
+
+_LOG = logging.getLogger(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Spark's names of what a task knows of its micro-batch."""
+
+
+_known: dict[tuple[str, str], str] = {}
+"""In this process: by name servers and row, the broker that has the row. It stays where it is."""
+
+
+@dataclass
+class Written(WriterCommitMessage):  # type: ignore[misc]
+    """What one task attempt wrote. `transaction` is empty if it was sent at once."""
+
+    rows: int
+    transaction: str = ""
+    row: str = ""
+    sequence: int = -1
+    parts: tuple[ManifestPart, ...] = ()
+
+
+class Delivery:
+    """What all that write by transactions share: which broker decides, what a task stages, and the decision."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.token = SYSTEM.token()
+        """The same in all tasks, another for each attempt of a batch."""
+
+    @property
+    def courier(self) -> Courier:
+        return courier_of(self.options.name_servers, self.options.retry_seconds)
+
+    def coordinator(self, row: str) -> str:
+        """The broker that has the row, or is to have it. Raises NotSupported, ConfigError, or as `find_row`."""
+        options, courier = self.options, self.courier
+        if (options.name_servers, row) in _known:
+            return _known[options.name_servers, row]
+        brokers = courier.brokers()
+        if options.coordinator is not None and options.coordinator not in brokers:
+            raise ConfigError(
+                f"there is no broker {options.coordinator} (coordinator); those that are up: {', '.join(brokers)}"
+            )
+        asked = [options.coordinator] if options.coordinator is not None else brokers
+        try:
+            found = courier.drive(numbered.find_row(row or self.token, asked, options.retry_seconds, courier.now))
+        except NotSupported as fault:
+            raise NotSupported(
+                f"{fault}; to write to it use .option('delivery', '{AT_LEAST_ONCE}'), which may write rows of a repeated task twice"
+            ) from None
+        if not found:
+            return numbered.choose_coordinator(row or self.token, asked)
+        name = max(found, key=lambda broker: (found[broker].sequence, broker))
+        _known[options.name_servers, row] = name
+        return name
+
+    def stage(self, batches: Iterator[pa.RecordBatch], transaction: str, row: str, sequence: int) -> Written:
+        """What an attempt of a task does."""
+        rows = StagedRows(self.courier, self.options, transaction, attempt())
+        rows.write(batches)
+        return Written(rows.rows, transaction, row, sequence, rows.finish())
+
+    def send(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        rows = SentRows(self.courier, self.options)
+        rows.write(batches)
+        rows.finish()
+        return Written(rows.rows)
+
+    def decide(self, messages: Sequence[Written | None], what: str) -> Committed | None:
+        """Commit what the messages name. None: it was sent at once. Raises StaleBatch, TransactionFailed, or the last fault."""
+        written = [message for message in messages if message is not None and message.transaction]
+        if not written:
+            return None
+        first = written[0]
+        others = {message.transaction for message in written} - {first.transaction}
+        if others:
+            raise ConfigError(
+                f"the tasks of {what} chose different brokers to decide ({first.transaction}, {', '.join(sorted(others))}): brokers came "
+                "or went meanwhile. Nothing was delivered; start the query again, or name a coordinator"
+            )
+        parts = tuple(part for message in written for part in message.parts)
+        courier, seconds = self.courier, self.options.retry_seconds
+        if first.row and first.sequence > 0 and not self.options.adopt_batch and first.row.startswith("spark:"):
+            self._check_known(first, what)
+        done = courier.drive(numbered.commit(first.transaction, parts, first.row, first.sequence, seconds, courier.now))
+        if done.again:
+            _LOG.warning(
+                "%s was committed before, by %s: that counts, and what was written now is dropped",
+                what,
+                done.decision.transaction,
+            )
+        if done.missing:
+            _LOG.error("%s is committed, and brokers have lost these parts of it: %s", what, ", ".join(done.missing))
+        elif not done.delivered:
+            _LOG.warning("%s is committed; a broker is away and delivers its messages when it is back", what)
+        return done
+
+    def _check_known(self, first: Written, what: str) -> None:
+        """A query that is beyond its first batch has a row, or something is wrong."""
+        courier, coordinator = self.courier, coordinator_of(first.transaction)
+        if courier.drive(numbered.row_of(first.row, coordinator, self.options.retry_seconds, courier.now)) is None:
+            self.roll_back([first])
+            raise ConfigError(
+                f"{what}: no broker remembers earlier batches of this query ({first.row}). If the broker that does is away, start it. If "
+                "this checkpoint was used with another sink before, or the row was forgotten, say so once with "
+                ".option('adoptBatch', 'true'). Nothing was delivered"
+            )
+
+    def roll_back(self, messages: Sequence[Written | None]) -> None:
+        """Nobody wants it any more; what is not told now expires."""
+        for transaction in sorted(
+            {message.transaction for message in messages if message is not None and message.transaction}
+        ):
+            try:
+                self.courier.drive(numbered.roll_back(transaction))
+            except (MetaqError, BrokerError) as fault:
+                _LOG.warning("the transaction %s could not be rolled back, it expires: %s", transaction, fault)
+
+
+class MetaqWriter(Delivery, DataSourceArrowWriter):  # type: ignore[misc]
+    """A batch write: all rows or none. With txnAppId and txnVersion it is done once, however often it is asked for."""
+
+    def __init__(self, options: SinkOptions, struct: Any) -> None:
+        super().__init__(options)
+        check_columns(to_arrow_schema(struct), options.topic)
+        self.row, self.sequence = options.row_of_app, options.txn_version if options.txn_version is not None else -1
+        self.transaction = ""
+        if options.exact:
+            self.transaction = transaction_id(f"spark-write-{self.token}", self.coordinator(self.row))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        if not self.transaction:
+            return self.send(iterator)
+        return self.stage(iterator, self.transaction, self.row, self.sequence)
+
+    def commit(self, messages: Sequence[Written | None]) -> None:
+        self.decide(messages, f"version {self.sequence} of {self.row}" if self.row else "the write")
+
+    def abort(self, messages: Sequence[Written | None]) -> None:
+        del messages
+        if self.transaction:
+            self.roll_back([Written(0, self.transaction)])
+
+
+class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """A streaming write: each micro-batch whole and once."""
+
+    def __init__(self, options: SinkOptions, struct: Any) -> None:
+        super().__init__(options)
+        check_columns(to_arrow_schema(struct), options.topic)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        if not self.options.exact:
+            return self.send(iterator)
+        context = TaskContext.get()
+        query, batch = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID))
+        row = self.options.row_of_query(query)
+        transaction = transaction_id(f"spark-{query}-{batch}-{self.token}", self.coordinator(row))
+        return self.stage(iterator, transaction, row, batch)
+
+    def commit(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        self.decide(messages, f"batch {batchId}")
+
+    def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        del batchId
+        self.roll_back(messages)
+
+
+def attempt() -> str:
+    """How the ids of this attempt's parts begin."""
+    context = TaskContext.get()
+    return f"{context.partitionId()}.{context.attemptNumber()}.{context.taskAttemptId()}."

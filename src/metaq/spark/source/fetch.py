@@ -1,0 +1,268 @@
+"""Reads one slice of a queue into Arrow: every message of [start, end), once, in order, or a report of what is gone.
+
+What is asked, and what the answers say, is `metaq.client.conversation.reading.slices`; here are the connection, the tries, and what
+becomes of what was found.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metaq.client.arrow import records as arrow
+from metaq.client.conversation.reading.pulling import EVERYTHING, Pull, PullResult, PullStatus
+from metaq.client.conversation.reading.slices import Gone, Post, Receive, Records, Sifted, SliceReading
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.errors import MessagesLost, MetaqError, NoRoute, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
+from metaq.model import SubscriptionData
+from metaq.model.offsets import Slice
+from metaq.model.queue import MessageQueue
+from metaq.model.topics.route import MASTER_ID
+from metaq.spark.cluster.client import ClusterClient, Tries, says_away
+from metaq.spark.cluster.link import Link
+from metaq.spark.cluster.replicas import AUTO, Turn
+
+_LOG = logging.getLogger(__name__)
+
+GROUP = "metaq-spark"
+"""The consumer group that pulls are made for when no `progressGroup` is named."""
+MIB = 1024 * 1024
+PULL_BYTES = 2 * MIB
+"""What one pull should bring: at this size the cost of a request is noise, and the pages are still in the cache."""
+BATCH_ROWS = 1000
+BATCH_BYTES = 8 * MIB
+"""An Arrow batch is handed on with this many rows or bytes (pulls are never cut, so it may hold one pull more)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchSettings:
+    """How slices are read. Plain values: it travels to workers."""
+
+    group: str = GROUP
+    fail_on_data_loss: bool = True
+    retry_seconds: float = 30.0
+    pull_bytes: int = PULL_BYTES
+    subscription: SubscriptionData = EVERYTHING
+    """What brokers let through."""
+    waits: bool = False
+    """Whether a broker that is away is waited for without end."""
+    read_from: str = AUTO
+    """Which of a broker's machines is asked, see `replicas`: for those who make a client to read with."""
+
+
+def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
+    """The messages of `wanted`, decoded, about BATCH_ROWS at a time.
+
+    Raises: MessagesLost: some have left the log, and `fail_on_data_loss` is set. Otherwise what `ClusterClient` raises, when
+        trying again for `retry_seconds` did not help.
+    """
+    reader = _SliceReader(client, wanted, settings)
+    waiting: list[Records] = []
+    for records in reader.records():
+        if isinstance(records, Sifted):
+            yield reader.decode_sifted(records)
+            continue
+        if waiting and records.start != waiting[-1].stop:  # Some were passed over, which has been told.
+            yield reader.decode(waiting)
+            waiting = []
+        waiting.append(records)
+        rows, size = records.stop - waiting[0].start, sum(len(part.body) for part in waiting)
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield reader.decode(waiting)
+            waiting = []
+    if waiting:
+        yield reader.decode(waiting)
+
+
+def tell_loss(queue: MessageQueue, lost: range, *, fail: bool) -> None:
+    """Messages are gone. Raises MessagesLost, or logs it."""
+    if fail:
+        raise MessagesLost(queue, lost, "Set failOnDataLoss=false to go on without them.")
+    _LOG.warning("%s", MessagesLost(queue, lost))
+
+
+def tell_short(queue: MessageQueue, wanted: int, kept: range, *, fail: bool) -> None:
+    """A queue ends before an offset that it once reached. Nothing is known to be gone: what lay there is not the queue's.
+
+    Raises OffsetOutOfRange, or logs it.
+    """
+    why = "The queue once reached that offset: its topic was made anew, or the broker lost its newest messages."
+    if fail:
+        ways = "Begin with a new checkpoint, or set failOnDataLoss=false to go on at the queue's end."
+        raise OffsetOutOfRange(queue, wanted, kept, f"{why} {ways}")
+    _LOG.warning("%s Going on at its end.", OffsetOutOfRange(queue, wanted, kept, why))
+
+
+class _NotReached(RequestTimeout):
+    """The queue, which keeps `kept`, ends before the slice does."""
+
+    def __init__(self, text: str, kept: range) -> None:
+        super().__init__(text)
+        self.kept = kept
+
+
+class _Lacking(RequestTimeout):
+    """A slave, which keeps `kept` of the queue, does not have what was asked for."""
+
+    def __init__(self, text: str, kept: range) -> None:
+        super().__init__(text)
+        self.kept = kept
+
+
+class _SliceReader:
+    def __init__(self, client: ClusterClient, wanted: Slice, settings: FetchSettings) -> None:
+        self._client, self._queue, self._settings = client, wanted.queue, settings
+        self._slice = SliceReading(
+            wanted.queue, wanted.start, wanted.end,
+            group=settings.group, pull_bytes=settings.pull_bytes, subscription=settings.subscription,
+        )  # fmt: skip
+        replicas = client.replicas
+        self._turn = Turn(replicas.read_from, wanted.queue, old=replicas.is_old(wanted.queue, wanted.start))
+        self._here = MASTER_ID
+        """The id of the machine that is asked."""
+        self._masters_fault: MetaqError | None = None
+        self._failed_at = wanted.start
+        """How far the slice was read when something failed last."""
+
+    def records(self) -> Iterator[Records | Sifted]:
+        """What is found until the end is reached, over broken connections and restarts of the broker."""
+        tries = Tries(self._settings.retry_seconds)
+        try:
+            while not self._slice.done:
+                try:
+                    usable = self._client.usable(self._queue)
+                except MetaqError as fault:
+                    self._renew(tries)
+                    self._pause(tries, fault)
+                    continue
+                self._here = self._turn.choose(usable, self._slice.next_offset)
+                try:
+                    for records in self._over(self._client.link_at(self._queue, self._here)):
+                        self._masters_fault = None
+                        yield records
+                except _Lacking as fault:
+                    _LOG.info("%s: asking the master", fault)
+                    self._turn.lacks(self._slice.next_offset, fault.kept)
+                except MetaqError as fault:
+                    self._renew(tries)
+                    if not self._goes_on(tries, fault):
+                        return
+        finally:
+            if not self._slice.done:  # Left early: nobody will read what is still under way on that connection.
+                self._client.forget(self._queue, self._here)
+
+    def _renew(self, tries: Tries) -> None:
+        """Something fails: anew, if messages came since the last fault. Not as they come: the consumer may take long, and a
+        filter may let nothing through for long.
+        """
+        if self._slice.next_offset != self._failed_at:
+            self._failed_at = self._slice.next_offset
+            tries.renew()
+
+    def _goes_on(self, tries: Tries, fault: MetaqError) -> bool:
+        """See to another try, elsewhere at once or after a pause; False for a queue that has stayed too short."""
+        queue, here, replicas = self._queue, self._here, self._client.replicas
+        if isinstance(fault, _NotReached):
+            self._client.forget(queue, here)
+            try:
+                tries.pause(fault)
+            except _NotReached as short:
+                tell_short(queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
+                return False
+            return True
+        if here == MASTER_ID:
+            self._masters_fault = fault
+        if here != MASTER_ID or judge(fault, Purpose.SLICE).again:
+            replicas.failed(queue.broker, here)
+            if self._turn.failed(here) and replicas.another(queue):
+                self._client.drop(replicas.address(queue.broker, here))
+                _LOG.warning("%s; asking another machine of broker %s", fault, queue.broker)
+                return True
+        self._client.forget(queue, here)
+        self._pause(tries, self._masters_fault or fault)
+        return True
+
+    def _pause(self, tries: Tries, fault: MetaqError) -> None:
+        """Wait before another try. Raises `fault`: the time is over, and the query does not wait for brokers."""
+        try:
+            tries.pause(fault)
+        except MetaqError:
+            if not self._settings.waits or not self._is_away(fault):
+                raise
+            tries.rest(f"waiting for the broker {self._queue.broker}, which {self._queue} is read from: {fault}")
+
+    def _is_away(self, fault: MetaqError) -> bool:
+        """Whether the fault is that the broker is not up, and not that its topic is gone."""
+        try:
+            return says_away(fault) and (
+                not isinstance(fault, NoRoute) or self._queue.broker not in self._client.masters()
+            )
+        except MetaqError:
+            return True
+
+    def _heeded(self, result: PullResult, pull: Pull) -> PullResult:
+        """Remember whom a master suggests for messages like these."""
+        if self._here == MASTER_ID and result.status is PullStatus.FOUND:
+            self._turn.suggested(result.suggested_broker_id)
+            if result.suggested_broker_id != MASTER_ID:
+                self._client.replicas.call_old(self._queue, pull.offset + 1)
+        return result
+
+    def _over(self, link: Link) -> Iterator[Records | Sifted]:
+        """Drive the conversation over one connection."""
+        of_slave = self._here != MASTER_ID
+        steps = self._slice.pulls(of_slave=of_slave)
+        outcome: object = None
+        while True:
+            try:
+                step = steps.send(outcome)
+            except StopIteration:
+                return
+            outcome = None
+            if isinstance(step, Post):
+                outcome = link.post(step.pull)
+            elif isinstance(step, Receive):
+                outcome = self._heeded(link.outcome(step.number, step.pull), step.pull)
+                if self._turn.choose(self._client.usable(self._queue), self._slice.next_offset) != self._here:
+                    self._slice.leave()
+            elif isinstance(step, Records | Sifted):
+                yield step
+            elif isinstance(step, Gone):
+                self._tell_loss(step.start, step.stop)
+            elif of_slave:
+                keeps = f"[{step.kept.start}, {step.kept.stop})"
+                text = f"the slave {link.address} keeps {keeps} of {self._queue}, wanted {self._slice.next_offset}"
+                raise _Lacking(text, step.kept)
+            else:
+                text = f"{self._queue} ends at {step.kept.stop}, though it once reached {self._slice.end}"
+                raise _NotReached(text, step.kept)
+
+    def decode(self, parts: list[Records]) -> arrow.Decoded:
+        """One decoded run of neighbouring pulls. What it holds is what was asked for, or the difference is reported."""
+        body: Any = parts[0].body if len(parts) == 1 else b"".join(part.body for part in parts)
+        decoded = arrow.decode(body, self._queue, parts[-1].max_offset)
+        offsets = decoded.queue_offsets
+        start, stop = parts[0].start, parts[-1].stop
+        wanted = np.arange(start, stop)
+        if len(offsets) != len(wanted) or not np.array_equal(offsets, wanted):
+            if np.any(np.diff(offsets) <= 0) or (len(offsets) and not start <= offsets[0] <= offsets[-1] < stop):
+                raise RemoteProtocolError(f"asked for {self._queue} [{start}, {stop}), the answer holds other offsets")
+            missing = np.setdiff1d(wanted, offsets)
+            for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
+                self._tell_loss(int(run[0]), int(run[-1]) + 1)
+        return decoded
+
+    def decode_sifted(self, part: Sifted) -> arrow.Decoded:
+        """The records of one answer that are in the slice and have the tags themselves, not only their hashes."""
+        decoded = arrow.decode(part.body, self._queue, part.max_offset)
+        offsets = decoded.queue_offsets
+        if np.any(np.diff(offsets) <= 0) or (len(offsets) and offsets[0] < part.start):
+            raise RemoteProtocolError(f"asked for {self._queue} from {part.start} on, the answer holds other offsets")
+        return decoded.sifted(part.stop, self._settings.subscription.tags)
+
+    def _tell_loss(self, start: int, stop: int) -> None:
+        tell_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)

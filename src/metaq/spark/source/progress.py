@@ -1,0 +1,208 @@
+"""How far a query is behind what is stored: `metaq.spark.lag`.
+
+Three things are put side by side: where the query has come (the end of its last finished batch), where the queues end
+(as the query saw it, or as the brokers say now), and how old the first message is that it has not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct, structs
+
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import ConfigError
+from metaq.model import offsets
+from metaq.model.offsets import Positions
+from metaq.model.queue import MessageQueue
+from metaq.spark.cluster.client import ClusterClient
+
+RETRY_SECONDS = 5.0
+"""Somebody looks at what comes out; a broker that is away for longer is told to them."""
+_LOG_VERSIONS = ("v1", "v2")
+"""Of Spark's offset log."""
+
+
+class QueueLag(Struct, frozen=True):
+    """How far a query has come in one queue, of one of its sources.
+
+    `source`: number of the source in the query, from 0. `position`: offset of the next message to read. `end`: the queue's
+    max offset, None if it is not known: not yet, or its broker is away; of a queue that is no longer there, `position`.
+    `waiting_since_ms`: store time of the first message that is not read; None if there is none, it was not asked for, or it
+    cannot be read any more.
+    """
+
+    queue: MessageQueue
+    position: int
+    end: int | None
+    source: int = 0
+    waiting_since_ms: int | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.queue.topic
+
+    @property
+    def broker(self) -> str:
+        return self.queue.broker
+
+    @property
+    def queue_id(self) -> int:
+        return self.queue.queue_id
+
+    @property
+    def behind(self) -> int | None:
+        """Messages that are not read yet; None if it is not known."""
+        return None if self.end is None else max(0, self.end - self.position)
+
+
+class Lag(Struct, frozen=True):
+    """How far a query has come. `query`: its id. `name`: None if it has none. `batch`: the last finished one's number.
+
+    `queues`: by source and queue. `now_ms`: when brokers were asked for store times; None: they were not.
+    """
+
+    query: str
+    name: str | None
+    batch: int
+    queues: tuple[QueueLag, ...]
+    now_ms: int | None = None
+
+    @property
+    def behind(self) -> int | None:
+        """Messages that are not read yet, all queues together; None while one of the queues is not known."""
+        known = [queue.behind for queue in self.queues if queue.behind is not None]
+        return sum(known) if len(known) == len(self.queues) else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Age of the oldest message that is not read, by the broker's store time: 0 if there is none, None if not known."""
+        if self.behind == 0:
+            return 0.0
+        waiting = [queue.waiting_since_ms for queue in self.queues if queue.waiting_since_ms is not None]
+        return max(0, self.now_ms - min(waiting)) / 1000 if waiting and self.now_ms is not None else None
+
+    @property
+    def positions(self) -> Positions:
+        """Queue → offset of the next message; of a queue that several sources read, the one that is furthest behind."""
+        found: Positions = {}
+        for one in self.queues:
+            found[one.queue] = min(one.position, found.get(one.queue, one.position))
+        return found
+
+
+def lag(
+    query: Any, *, name_servers: str | None = None, retry_seconds: float = RETRY_SECONDS, clock: Clock = SYSTEM
+) -> Lag | None:
+    """How far a query is behind. None: it has not finished a batch yet.
+
+    Args:
+        query: a StreamingQuery, running or not; or one of its progress reports (`query.lastProgress`, `event.progress`);
+            or the folder of its checkpoint, for a query that is not running.
+        name_servers: ask the brokers, `host:port`, `;`-separated: where queues end now, and how old the first message is
+            that is not read. Else the ends are those that the query saw last, and no age is known.
+        retry_seconds: how long to go on asking a broker that is away. clock: tells how old messages are.
+
+    Raises: ConfigError: no source of the query is `format("metaq")`; or a checkpoint cannot be read, or is given without
+        name servers. NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError: a broker did not answer.
+    """
+    if isinstance(query, (str, PathLike)):
+        if name_servers is None:
+            raise ConfigError("a checkpoint does not tell where queues end: give name_servers to ask the brokers")
+        found = _of_checkpoint(_local(str(query)))
+    else:
+        progress = query if isinstance(query, Mapping) else query.lastProgress
+        found = of_progress(progress) if progress else None
+    if found is None or name_servers is None:
+        return found
+    with contextlib.closing(ClusterClient(name_servers, retry_seconds)) as client:
+        return _asked(found, client, clock)
+
+
+def of_progress(progress: Mapping[str, Any]) -> Lag | None:
+    """What a progress report tells by itself. None: no batch has been finished. Raises ConfigError: no source is ours."""
+    ends = [_value(source.get("endOffset")) for source in progress["sources"]]
+    ours = [number for number, end in enumerate(ends) if _is_ours(end)]
+    if not ours:
+        if all(end is not None for end in ends) and ends:
+            text = f"{_called(progress)} has no source of format('metaq'): nothing tells how far it is behind"
+            raise ConfigError(text)
+        return None
+    queues: list[QueueLag] = []
+    for number in ours:
+        newest = _value(progress["sources"][number].get("latestOffset"))
+        known = _positions(newest) if newest is not None else {}
+        reached = sorted(_positions(ends[number]).items())
+        queues += [QueueLag(queue, position, known.get(queue), number) for queue, position in reached]
+    return Lag(str(progress.get("id", "")), progress.get("name"), int(progress.get("batchId", 0)), tuple(queues))
+
+
+def _value(offset: Any) -> Any:
+    """A source's offset as Spark tells it, text or a value, as a value. None: there is none yet."""
+    if not isinstance(offset, str):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:  # Of a source whose offsets are no JSON.
+        return offset
+
+
+def _is_ours(offset: Any) -> bool:
+    return isinstance(offset, dict) and set(offset) == {"v", "q"}
+
+
+def _positions(offset: Any) -> Positions:
+    return offsets.from_json(offset, "the query's offset")
+
+
+def _called(progress: Mapping[str, Any]) -> str:
+    return f"the query {progress.get('name') or progress.get('id', '')}".rstrip()
+
+
+def _asked(found: Lag, client: ClusterClient, clock: Clock) -> Lag:
+    ends = client.of_those_there(found.positions, client.ends)
+    queues = [structs.replace(one, end=ends.get(one.queue, one.position)) for one in found.queues]
+    waiting = client.store_times({one.queue: one.position for one in queues if one.behind})
+    # Of a queue that two sources read, the first message of the one behind is not the other's.
+    queues = [
+        structs.replace(one, waiting_since_ms=waiting.get(one.queue))
+        if one.position == found.positions[one.queue]
+        else one
+        for one in queues
+    ]
+    return structs.replace(found, queues=tuple(queues), now_ms=clock.now_ms())
+
+
+# ------------------------------------------------------------------ checkpoints
+def _local(place: str) -> Path:
+    parts = urlsplit(place)
+    if len(parts.scheme) > 1 and parts.scheme != "file":
+        raise ConfigError(
+            f"the checkpoint {place} is not a local folder: only Spark can read it. Give the query, or its lastProgress"
+        )
+    return Path(unquote(parts.path) if parts.scheme == "file" else place)
+
+
+def _of_checkpoint(folder: Path) -> Lag | None:
+    """Where the last finished batch ends. None: none is finished. Raises ConfigError: it is no checkpoint of ours."""
+    try:
+        query = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
+        done = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdigit()]
+        if not done:
+            return None
+        text = (folder / "offsets" / str(max(done))).read_text(encoding="utf-8")
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise ConfigError(f"{folder} is not the checkpoint of a query: {fault}") from None
+    version, _, *lines = text.split("\n")
+    if version not in _LOG_VERSIONS:
+        raise ConfigError(f"{folder}: Spark's offset log has version {version[:20]!r}, which is not known here")
+    if version == "v2":  # `NAME:OFFSET`
+        lines = [line.partition(":")[2] for line in lines]
+    sources = [{"endOffset": None if line == "-" else line} for line in lines if line]
+    return of_progress({"id": query, "batchId": max(done), "sources": sources})

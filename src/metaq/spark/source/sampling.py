@@ -1,0 +1,64 @@
+"""What a query knows of the sizes of its messages: asked of the brokers where it plans, and kept for as long as it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metaq.client.conversation.reading.sizes import SAMPLE_MESSAGES, Sample
+from metaq.model import offsets
+from metaq.model.offsets import Slice
+from metaq.model.queue import MessageQueue
+from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.source import slicing as cutting
+from metaq.spark.source.sizes import RECORD_BYTES_GUESS, Profile
+
+PULLS_MAX = 64
+"""Of one plan, whatever is planned: its time must not grow with the messages."""
+PULLS_PER_QUEUE = 24
+BEYOND = 2
+"""So many times as far as a limit by bytes may reach, if messages stay as they are, is looked."""
+
+
+class Sampler:
+    """Weighs slices by samples. At most PULLS_MAX small pulls each time; the longest slices first."""
+
+    def __init__(self, group: str) -> None:
+        """Args: group: for which pulls are made."""
+        self._group = group
+        self._known: dict[MessageQueue, list[Sample]] = {}
+
+    def profiles(self, client: ClusterClient, slices: Sequence[Slice]) -> dict[MessageQueue, Profile]:
+        """The bytes of each slice, by its queue. Raises what `client` raises."""
+        longest = sorted(slices, key=lambda piece: (-piece.messages, piece))[:PULLS_MAX]
+        self._look(client, longest, min(PULLS_PER_QUEUE, PULLS_MAX // max(1, len(longest))))
+        guess = self._guess()
+        found = {}
+        for piece in slices:
+            known = self._known.get(piece.queue, [])
+            inside = [sample for sample in known if piece.start <= sample.start < piece.end]
+            found[piece.queue] = Profile(piece.start, piece.end, inside, known[-1].mean if known else guess)
+        return found
+
+    def limited(self, client: ClusterClient, slices: Sequence[Slice], bytes_max: int) -> offsets.Positions:
+        """Where the slices end if they are to hold at most `bytes_max` bytes."""
+        unknown = [piece for piece in slices if piece.queue not in self._known]
+        longest = sorted(unknown, key=lambda piece: (-piece.messages, piece))[:PULLS_MAX]
+        self._look(client, [Slice(piece.queue, piece.start, piece.start + 1) for piece in longest], 1)
+        guess = self._guess()
+        means = {piece.queue: known[-1].mean if (known := self._known.get(piece.queue)) else guess for piece in slices}
+        total = sum(piece.messages * means[piece.queue] for piece in slices)
+        near = []
+        for piece in slices:
+            share = piece.messages * min(1.0, BEYOND * bytes_max / total)
+            near.append(Slice(piece.queue, piece.start, min(piece.end, piece.start + max(SAMPLE_MESSAGES, int(share)))))
+        return cutting.limit_bytes(self.profiles(client, near), bytes_max)
+
+    def _look(self, client: ClusterClient, slices: Sequence[Slice], pulls_max: int) -> None:
+        found = client.sizes(slices, self._group, pulls_max, self._known)
+        # What lies elsewhere is told by what is found here, unless nothing is.
+        self._known |= {queue: samples for queue, samples in found.items() if samples}
+
+    def _guess(self) -> float:
+        """Of a queue that has not been looked at."""
+        means = [samples[-1].mean for samples in self._known.values()]
+        return sum(means) / len(means) if means else RECORD_BYTES_GUESS

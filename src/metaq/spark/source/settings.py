@@ -1,0 +1,305 @@
+"""The options of `format("metaq")`: their names, meanings and bounds, and the docs' table."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from metaq.errors import ConfigError, Refused
+from metaq.model import SubscriptionData
+from metaq.model.filters.sql import Sql
+from metaq.model.filters.subscription import checked_expression, subscribe
+from metaq.model.queue import MessageQueue
+from metaq.model.topics.topic import check_group, check_partition_topic
+from metaq.option_table import MIB, OptionTable, camel, option
+from metaq.spark.cluster.replicas import AUTO, READ_FROM
+from metaq.spark.source.fetch import GROUP, PULL_BYTES, FetchSettings
+from metaq.spark.source.watch import BROKER_AWAY, WAIT
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+def spelled(table: type[OptionTable], pairs: Mapping[str, str]) -> dict[str, str]:
+    """The options of a query in the table's own spelling: Spark's have no case. Raises ConfigError: an unknown name."""
+    names = {spelling.lower(): spelling for spelling in table.spellings()}
+    unknown = [key for key in pairs if key.lower() not in names]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0].lower(), names, 1, 0.5)
+        hint = f"; did you mean {camel(names[near[0]])}?" if near else ""
+        raise ConfigError(f"format('metaq') has no option {unknown[0]}{hint}")
+    return {names[key.lower()]: value for key, value in pairs.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(OptionTable):
+    """What a query says about its source. Spelled in camelCase, in any case: Spark's option names have none."""
+
+    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
+    subscribe: str | None = option(None, "Topics to read, `,`-separated.")
+    subscribe_pattern: str | None = option(None, "A glob over topic names, `orders-*`; topics made later join in.")
+    assign: str | None = option(None, 'Queues to read: `{"orders": {"broker-a": [0, 1]}}`.')
+    tags: str | None = option(None, "Only messages with one of these tags, `paid || refunded`: brokers send no others.")
+    filter: str | None = option(
+        None, "Only messages whose properties fit this SQL92 condition, `amount > 10`: brokers send no others."
+    )
+    starting_offsets: str | None = option(
+        None, "`earliest`, `latest`, or the offsets JSON. Streams begin at `latest`, batch reads at `earliest`."
+    )
+    ending_offsets: str | None = option(
+        None,
+        "Of a batch read: `latest` (default) or the offsets JSON; nothing is read of a queue that it does not name.",
+    )
+    starting_timestamp: str | None = option(
+        None,
+        "Begin at the first message stored at this time or later, in ms since 1970; where there is none yet, at the end. "
+        'A time for each topic: `{"orders": 1790000000000}`.',
+    )
+    ending_timestamp: str | None = option(
+        None, "Of a batch read: end before the first message stored at this time or later. Also for each topic."
+    )
+    starting_group: str | None = option(
+        None, "Begin where this consumer group has come; at the first message of a queue that it has not consumed."
+    )
+    ending_group: str | None = option(
+        None, "Of a batch read: end where this consumer group has come; nothing of a queue that it has not consumed."
+    )
+    max_offsets_per_trigger: int | None = option(None, "Most messages of one micro-batch.", low=1)
+    max_bytes_per_trigger: int | None = option(
+        None,
+        "Most bytes of one micro-batch, as messages are stored; judged by samples of each queue's next messages.",
+        low=1,
+    )
+    min_offsets_per_trigger: int | None = option(
+        None, "Wait with a micro-batch until so many messages are there, or `maxTriggerDelay` is over.", low=1
+    )
+    max_trigger_delay: str = option(
+        "15m", "How long messages wait for `minOffsetsPerTrigger`: a number with `ms`, `s`, `m` or `h`."
+    )
+    min_partitions: int = option(
+        1, "Cut queues into slices so that there are at least so many Spark partitions, of about equal bytes.", low=1
+    )
+    max_offsets_per_partition: int | None = option(None, "Most messages of one Spark partition.", low=1)
+    max_bytes_per_partition: int | None = option(
+        None, "About the most bytes of one Spark partition, as messages are stored; judged by samples.", low=1
+    )
+    fail_on_data_loss: bool = option(
+        True, "Fail when messages left the log unread, or a queue ends before the checkpoint; false: warn and go on."
+    )
+    progress_group: str | None = option(
+        None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
+    )
+    broker_away: str = option(
+        WAIT,
+        "What a stream does while a broker is away. `wait`: it goes on with the others and reads that one's queues when it "
+        "is back. `fail`: it fails after `retrySeconds`. Batch reads fail.",
+        choices=BROKER_AWAY,
+    )
+    read_from: str = option(
+        AUTO,
+        "`auto`: from masters, but what they have on their disks only from their slaves, where they suggest it. `slave`: "
+        "from slaves, wherever one is up and has the messages. `master`: from masters alone.",
+        choices=READ_FROM,
+    )
+    columns: str | None = option(None, "Columns of a row, `,`-separated, or `*` for all; the lean ones by default.")
+    push_filters: bool = option(
+        False,
+        "Batch reads: conditions on topic, broker, queue_id, queue_offset, store_time and tag choose what is read at all. "
+        "Needs Spark's `spark.sql.python.filterPushdown.enabled`.",
+    )
+    rows: str = option(
+        "messages",
+        "`messages`: a row per message. `slices`: a row per range of a queue, to be fetched by the query itself.",
+        choices=("messages", "slices"),
+    )
+    retry_seconds: float = option(30.0, "How long a read goes on trying while a broker is away.", low=0)
+    pull_bytes: int = option(
+        PULL_BYTES,
+        "Bytes that one pull should bring; a RocketMQ gives 32 messages at most.",
+        low=1,
+        high=8 * MIB,
+    )
+
+    @classmethod
+    def of(cls, pairs: Mapping[str, str]) -> Self:
+        """The options of a query. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
+        options, _ = cls.read(spelled(cls, pairs), "the query's options")
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raises ConfigError: what the single bounds cannot see."""
+        if not self.name_servers:
+            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
+        chosen = [name for name in ("subscribe", "subscribe_pattern", "assign") if getattr(self, name)]
+        if len(chosen) != 1:
+            given = f"not {' and '.join(map(camel, chosen))} together" if chosen else "none was given"
+            raise ConfigError(f"format('metaq') needs one of the options subscribe, subscribePattern, assign; {given}")
+        for name, value, rule in [
+            # A retry or dead-letter topic is named after a group, which may be longer than a topic may be.
+            *(("subscribe", topic, check_partition_topic) for topic in self.topics if not topic.startswith("%")),
+            *(
+                (camel(name), group, check_group)
+                for name in ("progress_group", "starting_group", "ending_group")
+                if (group := getattr(self, name)) is not None
+            ),
+        ]:
+            try:
+                rule(value)
+            except Refused as fault:
+                hint = (
+                    "; name topics, `,`-separated: messages of all tags are read"
+                    if rule is check_partition_topic
+                    else ""
+                )
+                raise ConfigError(f"{name}: {fault}{hint}") from None
+        for where in ("starting", "ending"):
+            ways = [f"{where}_{what}" for what in ("offsets", "timestamp", "group")]
+            both = [camel(name) for name in ways if getattr(self, name) is not None]
+            if len(both) > 1:
+                raise ConfigError(f"give {' or '.join(both)}: one of them")
+        if self.tags is not None and self.filter is not None:
+            raise ConfigError("give tags or filter, not both: a condition may ask for TAGS too")
+        if self.rows == "slices" and (self.tags is not None or self.filter is not None):
+            raise ConfigError("rows=slices reads no message, so there is nothing for tags or filter to choose from")
+        _ = self.subscription
+        if self.subscribe and not self.topics:
+            raise ConfigError(f"subscribe={self.subscribe!r} names no topic")
+        if self.assign and not self.assigned:
+            raise ConfigError(f"assign={self.assign[:200]!r} names no queue")
+        since, until = self.moments("starting_timestamp"), self.moments("ending_timestamp")
+        if isinstance(since, int) and isinstance(until, int) and until <= since:
+            raise ConfigError("endingTimestamp is not behind startingTimestamp: nothing can lie between them")
+        if self.trigger_delay is None:
+            raise ConfigError(
+                f"maxTriggerDelay={self.max_trigger_delay!r}: need a number with ms, s, m or h, such as 15m"
+            )
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least is not None and most is not None and least > most:
+            raise ConfigError(
+                "minOffsetsPerTrigger is above maxOffsetsPerTrigger: no micro-batch could ever be large enough"
+            )
+        if self.ending_offsets == EARLIEST:
+            raise ConfigError("endingOffsets=earliest would read nothing; give latest or the offsets JSON")
+
+    def check_stream(self) -> None:
+        """Raises ConfigError: an option that a streaming read would not heed."""
+        given = [
+            name for name in ("ending_offsets", "ending_timestamp", "ending_group") if getattr(self, name) is not None
+        ]
+        if given:
+            raise ConfigError(
+                f"a stream has no {camel(given[0])}: it goes on until it is stopped, or with trigger(availableNow=True) to "
+                "what is there now. Take the option away, or use spark.read"
+            )
+        if self.push_filters:
+            raise ConfigError(
+                "pushFilters is for batch reads: Spark pushes no condition into a stream. Take the option away, and choose "
+                "by tags, filter or subscribe"
+            )
+
+    @property
+    def names_no_place(self) -> bool:
+        """Whether start and end are no more than the first or the newest message, of whatever queues."""
+        anywhere = {None, EARLIEST, LATEST}
+        places = {
+            self.starting_offsets, self.starting_timestamp, self.starting_group,
+            self.ending_offsets, self.ending_timestamp, self.ending_group,
+        }  # fmt: skip
+        return places <= anywhere
+
+    @property
+    def topics(self) -> list[str]:
+        return [topic for part in (self.subscribe or "").split(",") if (topic := part.strip())]
+
+    @property
+    def subscription(self) -> SubscriptionData:
+        """What brokers are to let through. Raises ConfigError: it can match nothing, or cannot be read."""
+        try:
+            wanted = Sql(self.filter) if self.filter is not None else checked_expression("the query", self.tags)
+            return subscribe("", wanted)
+        except Refused as fault:
+            raise ConfigError(str(fault)) from None
+
+    @property
+    def trigger_delay(self) -> float | None:
+        """`max_trigger_delay` in seconds; None: it is none."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", self.max_trigger_delay.strip())
+        return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2]] if found else None
+
+    def moments(self, name: str) -> dict[str, int] | int | None:
+        """A time in ms, or one for each topic. Raises ConfigError: neither; or a topic that has none, or is not read."""
+        text = getattr(self, name)
+        if text is None:
+            return None
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        whole = value if isinstance(value, dict) else {"": value}
+        if not whole or any(isinstance(ms, bool) or not isinstance(ms, int) or ms < 0 for ms in whole.values()):
+            form = '{"TOPIC": 1790000000000}'
+            raise ConfigError(f"{camel(name)}={text[:200]!r}: need ms since 1970, or {form}")
+        if not isinstance(value, dict):
+            return int(value)
+        if self.topics and set(value) != set(self.topics):
+            raise ConfigError(
+                f"{camel(name)} has times for {', '.join(sorted(value))}, and {', '.join(sorted(self.topics))} are read: each topic needs one"
+            )
+        return {str(topic): int(ms) for topic, ms in value.items()}
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues of `assign`. Raises ConfigError: not of its form."""
+        try:
+            return sorted(
+                MessageQueue(topic, broker, _queue_id(queue_id))
+                for topic, brokers in json.loads(self.assign or "{}").items()
+                for broker, queue_ids in brokers.items()
+                for queue_id in _listed(queue_ids)
+            )
+        except (ValueError, TypeError, AttributeError):
+            form = '{"TOPIC": {"BROKER": [0, 1]}}'
+            raise ConfigError(f"assign: {str(self.assign)[:200]!r} is not of the form {form}") from None
+
+    @property
+    def fetch(self) -> FetchSettings:
+        return FetchSettings(
+            group=self.progress_group or GROUP,
+            fail_on_data_loss=self.fail_on_data_loss,
+            retry_seconds=self.retry_seconds,
+            pull_bytes=self.pull_bytes,
+            subscription=self.subscription,
+            read_from=self.read_from,
+        )
+
+    @property
+    def fetch_of_stream(self) -> FetchSettings:
+        """A batch that was planned must be read, however long its broker stays away, if the query is to wait for it."""
+        return dataclasses.replace(self.fetch, waits=self.broker_away == WAIT)
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):  # A text and an object are walked as well, and give other queues than were meant.
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _queue_id(value: Any) -> int:
+    if isinstance(value, bool | float):
+        raise TypeError(f"the queue id {value!r} is not a whole number")
+    return int(value)
+
+
+def markdown_table(table: type[OptionTable] = SourceOptions) -> str:
+    """The options as docs/spark.md lists them."""
+    lines = ["| option | default | meaning |", "|---|---|---|"]
+    for item in dataclasses.fields(table):
+        default = "" if item.default is None else str(item.default)
+        default = default.lower() if isinstance(item.default, bool) else default
+        lines.append(f"| `{camel(item.name)}` | {default} | {item.metadata['doc']} |")
+    return "\n".join(lines)

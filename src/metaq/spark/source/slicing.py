@@ -1,0 +1,111 @@
+"""What lies between two positions, cut into slices for Spark's tasks and drawn back to limits. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+
+from metaq.model.offsets import Positions, Slice
+from metaq.model.queue import MessageQueue
+from metaq.spark.source.sizes import Profile
+
+
+def slices_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Slice]:
+    """What lies between two positions, one slice a queue, sorted.
+
+    A queue that `start` does not know is new in `end`, which pins its beginning: nothing of it is read yet. A queue whose
+    start is at or behind its end has nothing to read. Only a function of its arguments: a replayed batch gets the same.
+    """
+    pairs = ((queue, start.get(queue, stop), stop) for queue, stop in sorted(end.items()))
+    return [Slice(queue, begin, stop) for queue, begin, stop in pairs if begin < stop]
+
+
+def cut(
+    slices: Iterable[Slice],
+    pieces_min: int,
+    messages_max: int | None = None,
+    bytes_max: int | None = None,
+    profiles: Mapping[MessageQueue, Profile] | None = None,
+) -> list[Slice]:
+    """Cut slices into pieces: at least `pieces_min` in all if there are as many messages, none above `messages_max`, and none
+    much above `bytes_max`. The largest pieces are as small as that number allows. Pieces of a slice stay in order.
+
+    Args: profiles: the bytes of each slice, by its queue; where there is none, pieces are weighed by messages.
+    """
+    whole = list(slices)
+    weighed = [(profiles or {}).get(piece.queue) or Profile(piece.start, piece.end) for piece in whole]
+    counts = [
+        min(piece.messages, max(1, -(-piece.messages // (messages_max or piece.messages)), _pieces(profile, bytes_max)))
+        for piece, profile in zip(whole, weighed, strict=True)
+    ]
+    largest = [(-weighed[at].bytes / counts[at], at) for at in range(len(whole)) if counts[at] < whole[at].messages]
+    heapq.heapify(largest)
+    for _ in range(pieces_min - sum(counts)):
+        if not largest:
+            break
+        at = largest[0][1]
+        counts[at] += 1
+        if counts[at] < whole[at].messages:
+            heapq.heapreplace(largest, (-weighed[at].bytes / counts[at], at))
+        else:
+            heapq.heappop(largest)
+    pieces: list[Slice] = []
+    for piece, profile, count in zip(whole, weighed, counts, strict=True):
+        for begin, stop in itertools.pairwise(profile.marks(count)):
+            marks = _evenly(begin, stop, -(-(stop - begin) // messages_max) if messages_max else 1)
+            pieces += [Slice(piece.queue, *marked) for marked in itertools.pairwise(marks)]
+    return pieces
+
+
+def _pieces(profile: Profile, bytes_max: int | None) -> int:
+    return 1 if bytes_max is None else math.ceil(profile.bytes / bytes_max)
+
+
+def _evenly(start: int, end: int, pieces: int) -> list[int]:
+    return [start + (end - start) * step // pieces for step in range(pieces + 1)]
+
+
+def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Positions:
+    """Until where at most `bytes_max` bytes lie in all, each queue in the share of its own.
+
+    At least one message is taken, or one that is larger than the limit would stop everything.
+    """
+    total = sum(profile.bytes for profile in profiles.values())
+    if total <= bytes_max:
+        return {queue: profile.end for queue, profile in profiles.items()}
+    ends = {queue: profile.place(profile.bytes * bytes_max / total) for queue, profile in profiles.items()}
+    left = bytes_max - sum(profile.until(ends[queue]) for queue, profile in profiles.items())
+    # What rounding left over goes to the queues whose share is less than a message, or a short one would wait as long as
+    # others are long; then to those that have most.
+    none_yet = {queue: ends[queue] <= profile.start for queue, profile in profiles.items()}
+    for queue in sorted(profiles, key=lambda queue: (not none_yet[queue], -profiles[queue].bytes, queue)):
+        profile, end = profiles[queue], ends[queue]
+        if end < profile.end and (size := profile.until(end + 1) - profile.until(end)) <= left:
+            ends[queue], left = end + 1, left - size
+    if all(ends[queue] <= profile.start for queue, profile in profiles.items()):
+        queue = max(profiles, key=lambda queue: (profiles[queue].bytes, queue))
+        ends[queue] += 1
+    return ends
+
+
+def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], messages_max: int) -> Positions:
+    """`end`, drawn back so that at most `messages_max` messages lie after `start`, each queue in the share of its backlog.
+
+    At least one message is left, or a small limit over many queues would stand still.
+    """
+    behind = {queue: max(0, stop - start.get(queue, stop)) for queue, stop in end.items()}
+    total = sum(behind.values())
+    if total <= messages_max:
+        return dict(end)
+    shares = {queue: count * messages_max // total for queue, count in behind.items()}
+    left = max(1, messages_max) - sum(shares.values())
+    # What rounding left over goes to the queues whose share is less than a message, or a short one would wait as long as
+    # others are long; then to those that are furthest behind.
+    none_yet = {queue: not share for queue, share in shares.items()}
+    for queue in sorted(behind, key=lambda queue: (not none_yet[queue], shares[queue] - behind[queue], queue)):
+        extra = min(left, behind[queue] - shares[queue], 1 + left // len(behind))
+        shares[queue] += extra
+        left -= extra
+    return {queue: start.get(queue, stop) + shares[queue] if behind[queue] else stop for queue, stop in end.items()}

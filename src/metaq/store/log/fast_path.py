@@ -1,0 +1,320 @@
+"""The fast lane into the log: many messages by one native call, as far as they are plain.
+
+Each method appends what is attached has room for, and goes on where a file was full. What is not plain is left to the caller, who
+takes the slow lane with it: `Writer.put`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from metaq.errors import StoreError
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.store.log.parts import Parts
+from metaq.store.log.populate import Populator
+from metaq.store.log.writer import Put, Writer
+from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.wire import hot
+
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+
+
+class FastLane:
+    """Appends runs of messages. From any thread, one at a time: the lock is the writer's."""
+
+    def __init__(self, parts: Parts, populator: Populator, writer: Writer) -> None:
+        self._populator, self._writer, self._lock = populator, writer, writer.lock
+        self._clock, self._state, self._queues = parts.clock, parts.state, parts.queues
+        self._log, self._index = parts.log, parts.index
+        self._index_tail = parts.index.tail if parts.index else None
+
+    def append_rows(
+        self,
+        table: hot.FrameTable,
+        row: int,
+        end: int,
+        gates: dict[bytes, hot.TopicGate],
+        born_host: bytes,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Append the plain rows of [row, end) of a frame table, until STOP_END or STOP_SLOW (see `hot.append`).
+
+        Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
+        answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
+        """
+        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
+        with self._lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            try:
+                hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
+                if outcome.stop > hot.STOP_SLOW:
+                    run = functools.partial(  # a closure would make cells of all arguments, for each run: 0.1 us
+                        hot.append, table, end=end, gates=gates, log=log, index=index, now_ms=now_ms, born_host=born_host,
+                        replies=replies, outcome=outcome,
+                    )  # fmt: skip
+                    self._append_rest(run, now_ms, outcome)
+            except hot.RunLost as error:
+                raise self._not_written(error) from error
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def append_parts(
+        self,
+        data: memoryview,
+        parts: memoryview,
+        senders: Sequence[tuple[dict[bytes, hot.TopicGate], bytes] | None],
+        table: hot.FrameTable,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Append the plain sends of many connections (see `hot.append_parts`), as far as the attached files have room.
+
+        Raises StoreFull, StoreFailed: nothing is appended.
+        """
+        log = self._log.tail
+        with self._lock:
+            outcome.touched, outcome.messages, outcome.size = [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            now_ms = self._clock.now_ms()
+            try:
+                hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
+            except hot.RunLost as error:
+                raise self._not_written(error) from error
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def append_puts(
+        self,
+        data: memoryview,
+        start: int,
+        gates: dict[bytes, hot.PartitionGate],
+        ids: range,
+        born_host: bytes,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> list[hot.PartitionGate]:
+        """Append the plain puts of MetaQ 1.x at the start of `data[start:]`, with these ids (see `hot.put_lines`).
+
+        Returns the gates that they went through. Raises as `append_rows` does, and `outcome` says the same.
+        """
+        now_ms, log, used = self._clock.now_ms(), self._log.tail, list[hot.PartitionGate]()
+        with self._lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = start, [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            try:
+                hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
+                if outcome.stop > hot.STOP_SLOW:
+                    left = ids[outcome.messages :]
+
+                    def run(place: int) -> None:
+                        nonlocal left
+                        first, count = left.start, len(left)
+                        hot.put_lines(data, place, gates, log, first, count, now_ms, born_host, replies, outcome, used)
+                        left = left[outcome.messages :]
+
+                    self._append_rest(run, now_ms, outcome)
+            except hot.RunLost as error:
+                raise self._not_written(error) from error
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+        return used
+
+    def deliver(
+        self,
+        records: bytes | memoryview,
+        units: bytes,
+        row: int,
+        end: int,
+        level_queue: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Append copies of delayed records where they belong, until STOP_END or STOP_SLOW (see `hot.deliver`).
+
+        Raises as `append_rows` does, and `outcome` says the same.
+        """
+        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
+
+        def run(row: int) -> None:
+            hot.deliver(records, units, row, end, _SCHEDULE, level_queue, gates, log, index, now_ms, outcome)
+
+        with self._lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            run(row)
+            if outcome.stop > hot.STOP_SLOW:
+                self._append_rest(run, now_ms, outcome)
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def give_back(
+        self,
+        delays: hot.DelayGate,
+        log_offset: int,
+        topic: bytes,
+        queue_id: int,
+        retries_max: int,
+        level: int,
+        outcome: hot.AppendOutcome,
+    ) -> tuple[Put, int] | None:
+        """Append what stands for a record that a consumer gave back (see `hot.give_back`), and its delay level.
+
+        None: it has to be put as any other record, which the caller does or is told why not.
+        """
+        log, index = self._log.tail, self._index_tail
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if not self._state.takes:
+                return None
+            done = hot.give_back(log, index, delays, log_offset, topic, queue_id, retries_max, level, now_ms, outcome)
+            log_end = log.end
+        if done is None:
+            return None
+        if log_end > self._populator.due_at:
+            self._populator.wake()
+        offset, queue_offset, store_ms, level = done
+        return Put(offset, log_end, queue_offset, store_ms), level
+
+    def expand(
+        self,
+        place: int,
+        row: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        outcome: hot.AppendOutcome,
+        *,
+        record: bytes | None = None,
+        carrying: bool = False,
+    ) -> None:
+        """Append copies of a chunk's messages from `row` on, until STOP_END or STOP_SLOW (see `hot.expand`).
+
+        They lie back to back and in one log file if any file has room for them, and either all or none are appended then.
+
+        Args: place: LogOffset of the chunk. record: the chunk; without it, one in the file that is written to is read there,
+              and any other is STOP_SLOW. carrying: see `Writer.put`.
+        Raises as `append_rows` does, and `outcome` says the same.
+        """
+        now_ms, log = self._clock.now_ms(), self._log.tail
+        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+        with self._lock:
+            if not (self._state.takes or (carrying and self._state.carries)):
+                raise self._state.refusal()
+            data = self._log.recent(place) if record is None else record
+            if data is None:
+                outcome.stop = hot.STOP_SLOW
+                return
+            index = self._index_tail
+            hot.expand(data, place, row, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
+            if outcome.stop > hot.STOP_SLOW:
+                self._expand_rest(data, place, gates, now_ms, outcome)
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def expand_all(
+        self, places: Sequence[int], gates: Mapping[bytes, hot.TopicGate], outcome: hot.AppendOutcome
+    ) -> int:
+        """Append copies of these chunks, each whole and as long as that is simple: they are in the current log file, and so is
+        room for the copies. Returns how many chunks are there; of the next one, `outcome.row` messages.
+
+        `outcome` covers all of them. Raises StoreFull, StoreFailed: nothing was appended.
+        """
+        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
+        touched, messages, size, done = list[hot.QueueTail](), 0, 0, 0
+        with self._lock:
+            outcome.row = 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            try:
+                for place in places:
+                    data = self._log.recent(place)
+                    if data is None:
+                        break
+                    hot.expand(data, place, 0, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
+                    messages += outcome.messages
+                    size += outcome.size
+                    touched += outcome.touched
+                    if outcome.stop != hot.STOP_END:
+                        break
+                    done += 1
+                    outcome.row = 0
+            except MemoryError:  # some messages of a chunk may be there: the caller goes on behind them
+                messages += outcome.messages
+                size += outcome.size
+            outcome.touched, outcome.messages, outcome.size = touched, messages, size
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+        return done
+
+    def _expand_rest(
+        self,
+        record: bytes | memoryview,
+        place: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        now_ms: int,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Go on where a file has no room for the whole chunk; message by message if none has."""
+        run = functools.partial(
+            hot.expand, record, place, gates=gates, log=self._log.tail, index=self._index_tail, now_ms=now_ms,
+            outcome=outcome,
+        )  # fmt: skip
+        whole = True
+        while whole and outcome.stop > hot.STOP_SLOW:
+            whole = self._make_room_ahead(outcome, now_ms)
+            run(outcome.row, whole=whole)
+        if outcome.stop > hot.STOP_SLOW:
+            self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
+
+    def _make_room_ahead(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
+        """The same as `_make_room`; units that reach into further queue files are reserved there."""
+        if outcome.stop == hot.STOP_QUEUE_FULL and (queue := self._queue_of(outcome)):
+            queue.prepare(outcome.needed)
+            return queue.tail.room() >= outcome.needed
+        return self._make_room(outcome, now_ms)
+
+    def _not_written(self, error: hot.RunLost) -> StoreError:
+        """The log's end covers records of which nobody knows how far they are in the file: the store stops."""
+        self._state.fail(f"records could not be written to the commit log: {os.strerror(error.errno or 0)}")
+        return self._state.refusal()
+
+    def _append_rest(self, run: Callable[[int], None], now_ms: int, outcome: hot.AppendOutcome) -> None:
+        """Go on where a file was full, as often as one is; `outcome` then covers all of it."""
+        touched, messages, size = outcome.touched, outcome.messages, outcome.size
+        try:
+            while outcome.stop > hot.STOP_SLOW:
+                if not self._make_room(outcome, now_ms):
+                    outcome.stop = hot.STOP_SLOW
+                    return
+                run(outcome.row)
+                messages += outcome.messages
+                size += outcome.size
+                touched += [queue for queue in outcome.touched if queue not in touched]
+        finally:
+            outcome.touched, outcome.messages, outcome.size = touched, messages, size
+
+    def _make_room(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
+        """Give the stopped row the room that it needs; False if only the slow lane can. Raises StoreFull."""
+        if outcome.stop == hot.STOP_LOG_FULL:
+            if outcome.needed > self._log.file_bytes:
+                return False
+            self._writer.roll()
+            return True
+        if outcome.stop == hot.STOP_INDEX_FULL:
+            assert self._index is not None, "only an index can be full"
+            return self._index.grow(outcome.needed, now_ms)
+        queue = self._queue_of(outcome)
+        return queue is not None and queue.grow(outcome.needed)
+
+    def _queue_of(self, outcome: hot.AppendOutcome) -> ConsumeQueue | None:
+        """The queue that is full; None: it was deleted."""
+        assert outcome.queue is not None, "STOP_QUEUE_FULL names its queue"
+        queue = self._queues.get(outcome.queue.topic.decode(), outcome.queue.queue_id)
+        return queue if queue is not None and queue.tail is outcome.queue else None

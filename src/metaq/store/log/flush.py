@@ -1,0 +1,162 @@
+"""When bytes become durable: one thread syncs the log for all who wait (group commit)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from metaq.store.log.commit_log import CommitLog
+from metaq.store.log.parts import State
+from metaq.store.log.sync_thread import STEP_BYTES, SyncThread
+from metaq.store.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+class Flusher:
+    """Syncs the log at least every `interval_ms()`, and at once when somebody waits.
+
+    While one sync runs, further waiters gather; the next one serves them all. A failed sync is final: after it the
+    kernel forgets which pages were dirty, so a second try would lie.
+    """
+
+    def __init__(self, commit_log: CommitLog, interval_ms: Callable[[], int], state: State) -> None:
+        self._log, self._interval_ms, self._state = commit_log, interval_ms, state
+        self._lock = threading.Lock()
+        self._syncing = threading.Lock()
+        self._waiters: list[tuple[int, Callable[[bool], None]]] = []
+        self._stopping = False
+        self._beside: SyncThread | None = None
+        state.flushed = commit_log.end  # recovery has seen to it
+        self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, state.fail)
+        state.when_failed(lambda _why: self.worker.wake())  # nothing is durable any more: whoever waits is told
+
+    def start(self) -> None:
+        self.worker.start()
+
+    def watch(self, look_at: Callable[[int, Callable[[], None]], None], forget: Callable[[int], object]) -> bool:
+        """Let a thread sync that does not need the interpreter, and tell those who wait where `look_at` brings us to.
+
+        Args: look_at(descriptor, call): call whenever the descriptor is readable: `loop.add_reader`. forget: the end of that.
+        Returns whether there is such a thread: not without the compiled module, nor on a disk that is not the machine's.
+        """
+        if not self._state.takes or not SyncThread.possible(self._log.run.disk):
+            return False
+        with self._syncing, self._lock:
+            self._beside = SyncThread(self._log, self._state.flushed, forget)
+        look_at(self._beside.told, self._look)
+        return True
+
+    def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
+        """Call `done(True)` once the log is durable up to `log_end`; `done(False)` if it fails.
+
+        That is in the flush thread, or where `watch` has us called; at once if the log is durable so far already.
+        """
+        with self._lock:
+            beside = self._beside
+            waits = not self._stopping and self._state.failed is None and self._state.flushed < log_end
+            if waits:
+                self._waiters.append((log_end, done))
+        if not waits:
+            done(self._state.failed is None and self._state.flushed >= log_end)
+        elif beside is None:
+            self.worker.wake()
+        else:
+            self._ask(beside)
+
+    def flush(self) -> None:
+        """Sync what is there now. The thread's own step; others may call it too."""
+        with self._syncing:
+            if self._state.failed is None:
+                if self._beside is None:
+                    self._sync()
+                else:
+                    self._wait(self._beside)
+        self._tell()
+
+    def _sync(self) -> None:
+        end = self._log.end
+        try:
+            start = self._state.flushed
+            while start < end:  # in steps: waiters for the first bytes need not wait for the last
+                stop = min(end, start + STEP_BYTES)
+                self._log.sync(start, stop)
+                start = self._state.flushed = stop
+                self._tell()
+        except OSError as error:
+            self._fail(error.errno or 0)
+
+    def _wait(self, beside: SyncThread) -> None:
+        end = self._log.end
+        while self._state.failed is None and self._state.flushed < end:
+            self._ask(beside)
+            beside.wait()
+            self._settle(beside)
+
+    def _look(self) -> None:
+        """The thread beside us has done something."""
+        beside = self._beside
+        if beside is None:
+            return
+        beside.heard()
+        self._settle(beside)
+        self._tell()
+        if self._waiters:
+            self._ask(beside)  # of the next file, of the next step, or of what came since
+
+    def _ask(self, beside: SyncThread) -> None:
+        try:
+            with self._lock:
+                if self._state.failed is None:
+                    beside.ask(self._state.flushed)
+        except OSError as error:
+            self._fail(error.errno or 0)
+
+    def _settle(self, beside: SyncThread) -> None:
+        with self._lock:
+            done, error = beside.look()
+            self._state.flushed = max(self._state.flushed, done)
+        if error:
+            self._fail(error)
+
+    def _fail(self, error: int) -> None:
+        self._state.fail(f"the commit log could not be made durable: {os.strerror(error)}")
+
+    def _tell(self) -> None:
+        """Answer those whose bytes are durable; all of them, with False, after a failure."""
+        failed, flushed = self._state.failed is not None, self._state.flushed
+        with self._lock:
+            ready = [(end, done) for end, done in self._waiters if failed or end <= flushed]
+            self._waiters = [(end, done) for end, done in self._waiters if not failed and end > flushed]
+        for end, done in ready:
+            try:
+                done(end <= flushed)
+            except Exception:
+                log.exception("a callback that waited for the flush of log offset %d failed", end)
+
+    def cut(self, log_end: int) -> None:
+        """The log ends at `log_end` now. Who waits for more is told that it will not be."""
+        with self._syncing, self._lock:
+            self._state.flushed = min(self._state.flushed, log_end)
+            if self._beside is not None:
+                self._beside.cut(log_end)
+            gone = [done for end, done in self._waiters if end > log_end]
+            self._waiters = [(end, done) for end, done in self._waiters if end <= log_end]
+        for done in gone:
+            done(False)
+
+    def stop(self) -> None:
+        """End the thread after a last flush."""
+        with self._lock:
+            self._stopping = True
+        self.worker.stop()
+        self.flush()
+        with self._syncing, self._lock:
+            beside, self._beside = self._beside, None
+            waiters, self._waiters = self._waiters, []
+        if beside is not None:
+            beside.stop()
+        for end, done in waiters:
+            done(self._state.failed is None and end <= self._state.flushed)

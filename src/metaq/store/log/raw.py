@@ -1,0 +1,99 @@
+"""Bytes of another log, as a master sends them: whole records back to back, and the blank record that ends a file.
+
+They are taken as they are, at the same log offset, so that both logs are the same bytes. Everything about them that can
+be wrong is looked at before the first is written: a later start would end the log at a record that it does not believe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import Final, NamedTuple
+
+from metaq.errors import StoreError
+from metaq.store.log.commit_log import BLANK_BYTES
+from metaq.store.log.scan import WHY
+from metaq.store.queues.dispatch import index_keys, topic_of
+from metaq.wire import hot
+
+_RECORDS_MAX: Final = 1 << 30
+
+
+class Appended(NamedTuple):
+    """What came of raw bytes: the log has grown by [log_offset, log_end), and these queues with it."""
+
+    log_offset: int
+    log_end: int
+    queues: frozenset[tuple[str, int]]
+
+
+class RawRun(NamedTuple):
+    """Records of one log file, back to back."""
+
+    records: memoryview
+    heads: list[hot.RecordHead]
+    blank: memoryview
+    """The rest of the file behind them, if it ends here; else empty."""
+
+
+def runs_of(data: memoryview, log_offset: int, file_bytes: int) -> list[RawRun]:
+    """Cut `data`, the log's bytes from `log_offset` on, where log files end. Raises StoreError: it is not all records."""
+    runs = []
+    start = 0
+    while start < len(data):
+        border = file_bytes - (log_offset + start) % file_bytes + start
+        stop = min(border, len(data))
+        heads, end, outcome = hot.scan_records(data, start, stop, log_offset, _RECORDS_MAX, check_crc=True)
+        for head in heads:
+            if topic_of(head) is None or head.queue_id < 0:
+                raise _refusal(head.log_offset, f"a record of queue {head.queue_id} of topic {head.topic[:200]!r}")
+        blank = data[end:end]
+        if outcome == hot.END_BLANK:
+            blank = _blank(data[end:], border - end, log_offset + end)
+        elif outcome != hot.END_CLEAN:
+            raise _refusal(log_offset + end, WHY[outcome])
+        elif border - end < BLANK_BYTES:
+            raise _refusal(
+                log_offset + end, f"a log file without a blank record at its end (files of {file_bytes} bytes)"
+            )
+        runs.append(RawRun(data[start:end], heads, blank))
+        start = end + len(blank)
+    return runs
+
+
+def _blank(data: memoryview, size: int, place: int) -> memoryview:
+    """The blank record with which `data` begins; `size` bytes of its log file are left. Raises StoreError."""
+    told = int.from_bytes(data[:4], "big")
+    if told != size:
+        raise _refusal(
+            place,
+            f"a blank record of {told} bytes where {size} are left in the log file (is mappedFileSizeCommitLog the same in "
+            "both stores?)",
+        )
+    if len(data) < size:
+        raise _refusal(place, f"{len(data)} of the {size} bytes of a blank record")
+    return data[:size]
+
+
+def _refusal(place: int, what: str) -> StoreError:
+    return StoreError(f"log offset {place} of the bytes to append holds {what}: none of them was appended")
+
+
+def groups(
+    run: RawRun, keys_max: int, restarts: Container[int]
+) -> Iterator[tuple[memoryview, list[hot.RecordHead], int]]:
+    """The run in pieces of so many index keys at most, or of one record: (bytes, heads, keys).
+
+    `restarts`: the log offsets of records with which a queue begins anew; each is the first of its piece.
+    """
+    start = stop = keys = 0
+    heads: list[hot.RecordHead] = []
+    for head in run.heads:
+        more = len(index_keys(head))
+        if heads and (keys + more > keys_max or head.log_offset in restarts):
+            yield run.records[start:stop], heads, keys
+            start, heads, keys = stop, [], 0
+        heads.append(head)
+        stop += head.size
+        keys += more
+    if heads:
+        yield run.records[start:stop], heads, keys

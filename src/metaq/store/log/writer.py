@@ -1,0 +1,418 @@
+"""Everything that goes into the log: one writer, one lock.
+
+Whoever appends holds the lock from the first byte of a record to the last entry of its index, so that between two
+appends everything below the log's end is in its queue and in the index. `Snapshot` is such a moment as a value.
+What is appended many at a time, by native code, is in `fast_lane.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from metaq.errors import MessageIllegal, Refused, StoreError
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
+from metaq.model.topics.topic import check_partition_topic
+from metaq.store.checkpoint import IndexMark
+from metaq.store.log.commit_log import BLANK_BYTES
+from metaq.store.log.parts import Parts
+from metaq.store.log.populate import Populator
+from metaq.store.log.raw import Appended, groups, runs_of
+from metaq.store.log.scan import LogScan
+from metaq.store.queues.consume_queue import ConsumeQueue, Unit
+from metaq.store.queues.dispatch import index_keys, is_queued, tags_code
+from metaq.store.queues.table import QueueKey
+from metaq.wire import hot
+from metaq.wire.record import RECORD_BYTES_MIN
+
+_HOSTS_V6_MORE: Final = 24
+_PAIR_END: Final = PAIR_END.encode()
+
+
+class PutRecord(Struct):
+    """One message for `Writer.put`.
+
+    `properties`: the text as stored. `tags_code`: what its unit holds: the tag's hash, or in the schedule topic when to
+    deliver it. `keys`: whole `topic#key` texts to index. `born_host`: 8 or 20 bytes.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tags_code: int = 0
+    keys: tuple[bytes, ...] = ()
+    is_judged: bool = False
+    """Whether its body holds messages that were judged one by one: it may be larger than that of a message."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it stands for a record of the log, which was within the limits when it came."""
+        return self.prepared_offset != 0 or bool(self.sys_flag & TRANSACTION_MASK)
+
+
+class Put(Struct):
+    """Where messages were stored: offsets and time of the first, `log_end` behind the last."""
+
+    log_offset: int
+    log_end: int
+    queue_offset: int
+    store_ms: int
+
+
+class QueueEnd(NamedTuple):
+    """A queue that holds messages, and one past the newest of them."""
+
+    queue: ConsumeQueue
+    max_offset: int
+
+
+class Snapshot(Struct, frozen=True):
+    """Log, queues and index between two appends: all records below `log_end` are in these queues and in the index."""
+
+    log_end: int
+    store_ms: int
+    """Store time of the newest record."""
+    queues: tuple[QueueEnd, ...]
+    newest: Unit | None
+    """The unit of the newest record that is in a queue."""
+    index: IndexMark | None
+
+
+def end_properties(text: bytes) -> bytes:
+    """Properties as they are stored: never ending in a NUL, which a start could not tell from what a power cut took.
+
+    A value that does gets the separator behind it that older RocketMQ brokers put behind every property. In the fast
+    lane the broker's own property is the last.
+    """
+    return text + _PAIR_END if text.endswith(b"\0") else text
+
+
+class Writer:
+    """Appends to the log, its queues and its index. From any thread, one at a time (a lock holds the others)."""
+
+    def __init__(self, parts: Parts, populator: Populator) -> None:
+        self._parts, self._populator, self._deleted, self._delays_ms = parts, populator, parts.deleted, parts.delays_ms
+        self._clock, self._state, self._queues = parts.clock, parts.state, parts.queues
+        self._log, self._index = parts.log, parts.index
+        self._index_tail = parts.index.tail if parts.index else None
+        self.lock = threading.Lock()
+        """Of all that goes into the log. Held by whoever calls `roll`."""
+
+    # ------------------------------------------------------------------ one by one
+
+    def put(self, records: Sequence[PutRecord], *, carrying: bool = False) -> Put:
+        """Append messages, all to one queue, back to back in queue and log file.
+
+        Args: carrying: they stand for others, whose file can go then: they are taken though the disk is nearly full.
+        Raises: MessageIllegal: one of them can never be stored. StoreFull: there is no room now. StoreFailed. Nothing
+        was written in any of these cases.
+        """
+        first = records[0]
+        self._check_place(first)
+        bytes_in_log = keys = 0
+        for record in records:
+            if record.properties.endswith(b"\0"):
+                record.properties = end_properties(record.properties)
+            bytes_in_log += self._check(record)
+            keys += len(record.keys)
+        if bytes_in_log + BLANK_BYTES > self._log.file_bytes:
+            raise MessageIllegal(
+                f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
+                f"{self._log.file_bytes} (mappedFileSizeCommitLog)"
+            )
+        now_ms = self._clock.now_ms()
+        with self.lock:
+            if not (self._state.takes or (carrying and self._state.carries)):
+                raise self._state.refusal()
+            queue = self._queues.made(first.topic, first.queue_id) if is_queued(first.sys_flag) else None
+            if queue:
+                queue.prepare(len(records))
+            if self._index and keys > self._index.tail.room():
+                self._index.grow(keys, now_ms)
+            if bytes_in_log + BLANK_BYTES > self._log.tail.room():
+                self.roll()
+            queue_offset = queue.max_offset if queue else 0
+            log_offset = self._log.end
+            row = 0
+            while row < len(records):
+                if queue is not None:
+                    row = hot.append_records(self._log.tail, queue.tail, self._index_tail, records, row, now_ms)
+                if row < len(records):
+                    self._append(records[row], queue, now_ms)
+                    row += 1
+            put = Put(log_offset, self._log.end, queue_offset, self._log.tail.store_ms)
+        if put.log_end > self._populator.due_at:
+            self._populator.wake()
+        return put
+
+    def _check_place(self, record: PutRecord) -> None:
+        """Raises MessageIllegal: no message goes there."""
+        try:
+            check_partition_topic(record.topic)
+        except Refused as error:
+            raise MessageIllegal(str(error)) from None
+        if record.queue_id < 0:
+            raise MessageIllegal(f"topic {record.topic} has no queue {record.queue_id}")
+
+    def _check(self, record: PutRecord) -> int:
+        """Bytes that the record takes at most. Raises MessageIllegal."""
+        body_bytes_max = self._parts.options.max_message_size
+        if len(record.body) > body_bytes_max and not (record.is_copy or record.is_judged):
+            raise MessageIllegal(
+                f"the body for topic {record.topic} has {len(record.body)} bytes, allowed are "
+                f"{body_bytes_max} (maxMessageSize)"
+            )
+        if len(record.properties) > PROPERTIES_BYTES_MAX:
+            raise MessageIllegal(
+                f"the properties for topic {record.topic} have {len(record.properties)} bytes, allowed are "
+                f"{PROPERTIES_BYTES_MAX}"
+            )
+        return RECORD_BYTES_MIN + _HOSTS_V6_MORE + len(record.body) + len(record.topic) + len(record.properties)
+
+    def _append(self, record: PutRecord, queue: ConsumeQueue | None, now_ms: int) -> None:
+        while True:
+            offset = hot.append_record(
+                self._log.tail,
+                queue.tail if queue else None,
+                None,
+                topic=record.topic.encode(),
+                queue_id=record.queue_id,
+                queue_offset=0,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_ms=record.born_ms,
+                born_host=record.born_host,
+                store_ms=now_ms,
+                reconsume_times=record.reconsume_times,
+                prepared_offset=record.prepared_offset,
+                body=record.body,
+                properties=record.properties,
+                tags_code=record.tags_code,
+                keys=(),
+            )
+            if offset >= 0:
+                break
+            assert queue is not None, "the log had room for all records"
+            queue.advance()
+        if self._index and record.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:
+            for key in record.keys:
+                self._index.put(key, offset, self._log.tail.store_ms, now_ms)
+
+    # ------------------------------------------------------------------ as another log has them
+
+    def append_raw(self, data: bytes | memoryview, log_offset: int) -> Appended:
+        """Append bytes of another log, which begin there at `log_offset`, as they are; queues and index follow.
+
+        Args: data: whole records back to back, as they lie in the log, those that end a file included.
+              log_offset: where this log ends. An empty one may begin at any log offset where a file would.
+        Raises: StoreError: a gap, or not all of it is whole records that go on with this log and its queues; nothing was
+        appended. StoreFull, StoreFailed: `log_end` says how far it came; go on from there.
+        """
+        view = memoryview(data).cast("B")
+        with self.lock:
+            if not self._state.takes:
+                raise self._state.refusal()
+            self._refuse_gap(log_offset)
+            runs = runs_of(view, log_offset, self._log.file_bytes)
+            restarts = self._follow([head for run in runs for head in run.heads])
+            if runs and not self._log.is_attached:  # it is empty, or ends where a file does
+                self._log.start_at(log_offset)
+                self.roll()
+            now_ms, touched = self._clock.now_ms(), set[QueueKey]()
+            keys_max = self._index.entries_max - 1 if self._index else 1 << 62
+            for run in runs:
+                for records, heads, keys in groups(run, keys_max, restarts):
+                    touched |= self._append_group(records, heads, keys, restarts, now_ms)
+                if run.blank:
+                    self._log.end_file(run.blank)
+                    self._rolled()
+            log_end = self._log.end
+        if log_end > self._populator.due_at:
+            self._populator.wake()
+        return Appended(log_offset, log_end, frozenset(touched))
+
+    def _refuse_gap(self, log_offset: int) -> None:
+        """Raises StoreError: the log does not go on at `log_offset`."""
+        log = self._log
+        if log_offset != log.end and (log.run.files or log_offset % log.file_bytes):
+            raise StoreError(
+                f"bytes from log offset {log_offset} on cannot be appended to a log that ends at {log.end}: nothing was "
+                f"appended; they have to go on there{'' if log.run.files else ', or begin a log file'}"
+            )
+
+    def _follow(self, heads: Sequence[hot.RecordHead]) -> set[int]:
+        """Log offsets of the records with which a queue begins anew: an empty one, or one of a topic that was made again.
+
+        Raises StoreError: a gap.
+        """
+        ends: dict[QueueKey, int] = {}
+        restarts: set[int] = set()
+        for head in heads:
+            if not self._is_dispatched(head):
+                continue
+            key = head.topic.decode(), head.queue_id
+            known = self._queues.get(*key)
+            wanted = ends.get(key, known.max_offset if known else 0)
+            if head.queue_offset != wanted:
+                if head.queue_offset and wanted:
+                    raise StoreError(
+                        f"queue {head.queue_id} of topic {key[0]} goes on with queue offset {wanted}, and the record at log "
+                        f"offset {head.log_offset} of the bytes to append has {head.queue_offset}: none of them was appended"
+                    )
+                restarts.add(head.log_offset)
+            ends[key] = head.queue_offset + 1
+        return restarts
+
+    def _is_dispatched(self, head: hot.RecordHead) -> bool:
+        dead_below = self._deleted.get(head.topic.decode(), 0)
+        return is_queued(head.sys_flag) and head.log_offset >= dead_below
+
+    def _append_group(
+        self, records: memoryview, heads: list[hot.RecordHead], keys: int, restarts: set[int], now_ms: int
+    ) -> set[QueueKey]:
+        """All of them or none. Returns the queues that grew. Raises StoreFull."""
+        queued = [head for head in heads if self._is_dispatched(head)]
+        counts = Counter((head.topic.decode(), head.queue_id) for head in queued)
+        first = heads[0]
+        if first.log_offset in restarts:
+            self._queues.made(first.topic.decode(), first.queue_id).restart_at(first.queue_offset)
+        for key, count in counts.items():
+            self._queues.made(*key).prepare(count)
+        if self._index and keys > self._index.tail.room():
+            self._index.grow(keys, now_ms)
+        self._log.write(records, max(head.store_ms for head in heads))
+        for head in heads:
+            if self._is_dispatched(head):
+                queue = self._queues.made(head.topic.decode(), head.queue_id)
+                unit = head.log_offset, head.size, tags_code(head, self._delays_ms)
+                if not queue.tail.put(*unit):
+                    queue.advance()
+                    queue.tail.put(*unit)
+            if self._index:
+                for words in index_keys(head):
+                    self._index.put(words, head.log_offset, head.store_ms, now_ms)
+        return set(counts)
+
+    def snapshot_below(self, log_offset: int) -> Snapshot:
+        """Where everything would stand if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
+        with self.lock:
+            return self._snapshot_below(log_offset)
+
+    def _snapshot_below(self, log_offset: int) -> Snapshot:
+        log = self._log
+        if not log.min <= log_offset <= log.end or not log.is_border(log_offset):
+            raise StoreError(
+                f"the log cannot be cut at {log_offset}: no record begins there (it reaches from {log.min} to {log.end}); "
+                "nothing was changed"
+            )
+        ends, newest = [], None
+        for queue in self._queues.all():
+            if end := queue.first_at(log_offset):
+                ends.append(QueueEnd(queue, end))
+                unit = queue.unit(end - 1)
+                is_there = unit is not None and unit.size > 0 and not unit.is_fill and unit.log_offset >= log.min
+                if unit is not None and is_there and (newest is None or unit.log_offset > newest.log_offset):
+                    newest = unit
+        begin = newest.log_offset if newest else log.min
+        times = [head.store_ms for heads in LogScan(log.run, begin, log_offset, check_crc=False) for head in heads]
+        return Snapshot(log_offset, max(times, default=0), tuple(ends), newest, None)
+
+    def truncate(self, log_offset: int) -> Snapshot:
+        """Cut log, queues and index: everything at and behind `log_offset` is gone. Returns what is left.
+
+        A part of `MessageStore.truncate`, which sees to it that a crash in between does no harm. Raises StoreError: as
+        `below`. OSError: how much of it was done is unknown.
+        """
+        with self.lock:
+            left = self._snapshot_below(log_offset)
+            ends = {end.queue: end.max_offset for end in left.queues}
+            for queue in self._queues.all():  # first: nobody is to be led to records that go
+                end = ends.get(queue, 0)
+                if end < queue.max_offset:
+                    unit = queue.unit(end - 1) if end else None
+                    queue.start_at(end, unit.log_end if unit else 0)
+                    queue.min_offset = min(queue.min_offset, end)
+                    queue.cut()
+                    queue.run.unsynced = True
+            self._log.cut(log_offset)
+            self._log.tail.store_ms = left.store_ms
+            if self._index:
+                self._index.truncate(log_offset)
+            for topic, place in list(self._deleted.items()):  # a mark behind a shorter log would cover what comes there
+                self._deleted[topic] = min(place, log_offset)
+            self._populator.restart()
+            return left
+
+    # ------------------------------------------------------------------ files
+
+    def roll(self) -> None:
+        """Go on in the next log file. Raises StoreFull."""
+        self._log.roll()
+        self._rolled()
+
+    def _rolled(self) -> None:
+        self._log.release_before(self._log.end - self._parts.options.hot_bytes)
+        self._populator.wake()
+
+    def delete_topic(self, topic: str, place: int | None) -> Path | None:
+        """Forget the topic's queues, and note below which LogOffset its records are gone with it (None: the end).
+
+        Returns where their files are now, which may be deleted; None: there were none. Raises OSError.
+        """
+        with self.lock:
+            self._deleted[topic] = self._log.end if place is None else place
+            return self._queues.remove(topic)
+
+    def drop_index_below(self, log_min: int) -> list[Path]:
+        """Forget index files that point wholly below the log's begin; returns them: `Index.drop_below`."""
+        if self._index is None:
+            return []
+        with self.lock:
+            return self._index.drop_below(log_min)
+
+    def snapshot(self) -> Snapshot:
+        """Where everything stands now, between two appends. Raises OSError: the newest unit cannot be read.
+
+        All is looked at under the lock, the table of queues too. A queue that was made between a look at the table and
+        one at the log's end would be left out: its messages would count as lying below the end and be in no queue, so
+        that the next start would not look for their units. And a unit that is read later may be of a queue that has
+        taken the name of a deleted one.
+        """
+        with self.lock:
+            log_end = self._log.end
+            newest: ConsumeQueue | None = None
+            ends = []
+            for queue in self._queues.all():
+                if end := queue.tail.next_offset:
+                    ends.append(QueueEnd(queue, end))
+                    if newest is None or queue.tail.log_end > newest.tail.log_end:
+                        newest = queue
+            return Snapshot(
+                log_end,
+                self._log.tail.store_ms,
+                tuple(ends),
+                newest.unit(newest.tail.next_offset - 1) if newest else None,
+                self._index.mark(log_end) if self._index else None,
+            )
+
+    def close(self) -> None:
+        """Let go of all files. The caller has seen to it that the state is closed and everything durable."""
+        with self.lock:
+            self._log.detach()
+            self._queues.close()
+            if self._index:
+                self._index.close()
+            self._log.run.close()

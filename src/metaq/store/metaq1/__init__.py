@@ -1,0 +1,1 @@
+"""Positions, frames and archives of MetaQ 1.x."""

@@ -1,0 +1,99 @@
+"""Frames of MetaQ 1.x out of a queue's records (docs/metaq1.md): what one get hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.errors import ConfigError, Reason, Refused
+from metaq.options import MIB
+from metaq.store.message_store import MessageStore
+from metaq.store.reads.pull import ReadResult, ReadStatus
+from metaq.wire import hot
+from metaq.wire.frame_size import expanded_body
+
+_RECORDS_BYTES_MIN, _RECORDS_BYTES_MAX = MIB, 8 * MIB
+_RECORD_BYTES_PER_FRAME: Final = 8
+"""Records of small messages are so much larger than their frames."""
+_QUEUE_OFFSET: Final = slice(20, 28)
+"""Of a record."""
+
+
+class FrameRun(Struct, frozen=True):
+    """Which frames are wanted: those of `count` messages of a queue from `queue_offset` on, `size` bytes behind the first
+    `skip`."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    count: int
+    skip: int
+    size: int
+
+
+class FramesRead(Struct, frozen=True):
+    """What was found. Without a body: there is nothing at that place, now or any more."""
+
+    body: bytes
+    queue_offset: int
+    """Of the first message that is there. Behind the one that was wanted: those before it are lost."""
+    count: int = 0
+    frame_bytes: int = 0
+    """So many messages' frames end in it, or before it, and those frames have so many bytes."""
+
+
+class FrameReader:
+    """Reads runs of frames."""
+
+    def __init__(self, store: MessageStore, broker_id: int) -> None:
+        self._pull, self._broker_id = store.pull, broker_id
+
+    def read(self, run: FrameRun) -> FramesRead | Callable[[], FramesRead]:
+        """The frames, or a call for another thread that returns them: they are not in memory, or are to be expanded.
+
+        The call raises Refused UNAVAILABLE if a body was compressed with LZ4 or ZSTD, and the extra that brings them is missing.
+        """
+        pulled = self._records(run)
+        if pulled.job is not None:
+            return lambda: self._frames(run, pulled, _expanded)
+        try:
+            return self._frames(run, pulled, _not_here)
+        except _CompressedError:  # read again there: whoever waits for his turn keeps no copy of records
+            return lambda: self._frames(run, self._records(run), _expanded)
+
+    def _records(self, run: FrameRun) -> ReadResult:
+        bytes_max = min(max(run.size * _RECORD_BYTES_PER_FRAME, _RECORDS_BYTES_MIN), _RECORDS_BYTES_MAX)
+        return self._pull(run.topic, run.queue_id, run.queue_offset, run.count, bytes_max)
+
+    def _frames(self, run: FrameRun, pulled: ReadResult, expand: Callable[[bytes, int], bytes]) -> FramesRead:
+        if pulled.job is not None:
+            pulled = pulled.job()
+        if pulled.status is ReadStatus.FOUND:
+            first = int.from_bytes(pulled.body[_QUEUE_OFFSET], "big")
+            if first != run.queue_offset:
+                return FramesRead(b"", first)
+            body, count, frame_bytes = hot.frames(pulled.body, self._broker_id, run.skip, run.size, expand)
+            return FramesRead(body, first, count, frame_bytes)
+        if pulled.status in _GONE:
+            return FramesRead(b"", max(pulled.next_offset, run.queue_offset))
+        return FramesRead(b"", run.queue_offset)
+
+
+_GONE = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_TOO_SMALL)
+
+
+class _CompressedError(Exception):
+    pass
+
+
+def _not_here(_body: bytes, _sys_flag: int) -> bytes:
+    raise _CompressedError
+
+
+def _expanded(body: bytes, sys_flag: int) -> bytes:
+    try:
+        return expanded_body(body, sys_flag)
+    except ConfigError as error:  # its positions were counted where it was installed
+        raise Refused(Reason.UNAVAILABLE, str(error)) from None

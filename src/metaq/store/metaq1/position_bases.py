@@ -1,0 +1,157 @@
+"""Bases of byte positions in the log: records that say which position a queue offset has (docs/formats/positions.md).
+
+They lie in queue 0 of `rmq_sys_METAQ_POSITIONS`. With one of them for a queue, and the records around it, every position
+of that queue is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from metaq.errors import RemoteProtocolError
+from metaq.model.topics.system import POSITIONS_TOPIC
+from metaq.store.message_store import MessageStore
+from metaq.store.queues.table import QueueKey
+from metaq.wire.record import decode_record
+
+VERSION: Final = 1
+KIND_BASES: Final = 0
+KIND_COMPLETE: Final = 1
+"""All queues that had a base when the round began have one behind that LogOffset."""
+KIND_DROPPED: Final = 2
+"""The topics were deleted: what bases before this record say of them is over."""
+_HEAD: Final = struct.Struct(">BBq")
+_ENTRY: Final = struct.Struct(">iqq")
+BODY_BYTES_MAX: Final = 60_000
+
+
+class Base(NamedTuple):
+    """The message at `queue_offset`, or the next one to come there, is at byte `position`."""
+
+    queue_offset: int
+    position: int
+    log_offset: int
+    """LogOffset of the record that says so."""
+
+
+class Told(NamedTuple):
+    """What one record says."""
+
+    kind: int
+    began: int
+    """KIND_COMPLETE: the LogOffset at which the round began."""
+    bases: dict[QueueKey, tuple[int, int]]
+    """KIND_BASES: (topic, queue id) → (queue offset, position)."""
+    topics: tuple[str, ...]
+    """KIND_DROPPED."""
+
+
+def encode_bases(entries: Iterable[tuple[QueueKey, int, int]]) -> bytes:
+    """The body of a record with these (queue, queue offset, position)."""
+    parts = [_HEAD.pack(VERSION, KIND_BASES, 0)]
+    for (topic, queue_id), offset, position in entries:
+        name = topic.encode()
+        parts.append(bytes([len(name)]) + name + _ENTRY.pack(queue_id, offset, position))
+    return b"".join(parts)
+
+
+def encode_complete(began: int) -> bytes:
+    """The body of the record that ends a round."""
+    return _HEAD.pack(VERSION, KIND_COMPLETE, began)
+
+
+def encode_dropped(topics: Iterable[str]) -> bytes:
+    """The body of a record about deleted topics."""
+    names = [topic.encode() for topic in topics]
+    return _HEAD.pack(VERSION, KIND_DROPPED, 0) + b"".join(bytes([len(name)]) + name for name in names)
+
+
+def decode(body: bytes) -> Told | None:
+    """What a record's body says; None: a later version of this format wrote it. Raises ValueError: it is malformed."""
+    try:
+        version, kind, began = _HEAD.unpack_from(body)
+        if version != VERSION or kind > KIND_DROPPED:
+            return None
+        bases: dict[QueueKey, tuple[int, int]] = {}
+        topics = list[str]()
+        at = _HEAD.size
+        while at < len(body):
+            end = at + 1 + body[at]
+            name = body[at + 1 : end].decode()
+            at = end
+            if kind == KIND_DROPPED:
+                topics.append(name)
+            else:
+                queue_id, offset, position = _ENTRY.unpack_from(body, at)
+                at += _ENTRY.size
+                bases[name, queue_id] = offset, position
+        if at != len(body):
+            raise ValueError("it is cut short")  # noqa: TRY301  the same for all of it
+    except (struct.error, UnicodeDecodeError, ValueError) as error:
+        raise ValueError(f"{len(body)} bytes are no record of byte positions: {error}") from None
+    return Told(kind, began, bases, tuple(topics))
+
+
+def told_newest_first(store: MessageStore) -> Iterator[tuple[int, Told | None]]:
+    """(LogOffset, what it says) of each record of bases that the log holds, the newest first; None: it cannot be read."""
+    queue = store.existing_queue(POSITIONS_TOPIC, 0)
+    if queue is None:
+        return
+    for offset in range(queue.max_offset - 1, queue.min_offset - 1, -1):
+        unit = queue.unit(offset)
+        place = unit.log_offset if unit is not None else 0
+        record = store.record_at(place)
+        told = None
+        if record is not None:
+            with contextlib.suppress(RemoteProtocolError, ValueError):
+                message = decode_record(record)
+                if (message.topic, message.queue_offset) == (POSITIONS_TOPIC, offset):
+                    told = decode(message.body)
+        yield place, told
+
+
+class Known(NamedTuple):
+    """What the log says of all queues."""
+
+    bases: dict[QueueKey, Base]
+    """The newest of each queue that has one."""
+    dropped: frozenset[str]
+    """Topics that are gone with their positions."""
+
+
+def newest_bases(store: MessageStore) -> Known:
+    """The newest base of each queue. Reads back to where the last complete round began, and no further."""
+    found: dict[QueueKey, Base] = {}
+    dropped = set[str]()
+    stop, whole = -1, True
+    for log_offset, told in told_newest_first(store):
+        if whole and log_offset < stop:
+            break
+        if told is None:
+            whole = False  # what it said may stand in an older one
+            continue
+        if told.kind == KIND_COMPLETE and stop < 0:
+            stop = told.began
+        dropped.update(told.topics)
+        for key, (offset, position) in told.bases.items():
+            if key not in found and key[0] not in dropped and log_offset >= store.deleted.get(key[0], 0):
+                found[key] = Base(offset, position, log_offset)
+    gone = {topic for topic in (*dropped, *store.deleted) if not any(key[0] == topic for key in found)}
+    return Known(found, frozenset(gone))
+
+
+def bases_below(store: MessageStore, key: QueueKey, queue_offset: int) -> Base | None:
+    """The base of a queue nearest below or at a queue offset, of all in the log: for when a message in between is lost."""
+    best: Base | None = None
+    for log_offset, told in told_newest_first(store):
+        if told is None:
+            continue
+        if key[0] in told.topics or log_offset < store.deleted.get(key[0], 0):
+            break
+        offset, position = told.bases.get(key, (-1, 0))
+        if 0 <= offset <= queue_offset and (best is None or offset > best.queue_offset):
+            best = Base(offset, position, log_offset)
+    return best

@@ -1,0 +1,94 @@
+"""Opening a queue's files of byte positions: what of them is believed, and where to go on (docs/formats/positions.md)."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from metaq.store.metaq1.position_bases import Base
+from metaq.store.metaq1.position_files import PositionFiles
+from metaq.store.metaq1.position_fill import Filler
+from metaq.store.queues.consume_queue import ConsumeQueue
+
+log = logging.getLogger(__name__)
+
+
+class Opened(NamedTuple):
+    """Positions of [low, offset] are known, and that of `offset` is `position`."""
+
+    low: int
+    offset: int
+    position: int
+    synced: int = -1
+    """Units up to this one are durable."""
+    rebased: bool = False
+    """No base in the log leads there: one has to be written before anything is told."""
+
+
+def opened(files: PositionFiles, queue: ConsumeQueue, filler: Filler, base: Base | None) -> Opened:
+    """Find the files, and believe them as far as the newest base and the log bear them out; else begin them anew.
+
+    `base`: None: the log has none. Raises StoreFull, OSError.
+    """
+    there = files.load()
+    if base is None:
+        return _adopted(files, queue, filler, there=there) or _begun(files, queue, there=there)
+    offset, position = base.queue_offset, base.position
+    if _has_restarted(queue, base):
+        return _at(files, queue.min_offset, position, rebased=True)
+    if there and offset < queue.min_offset:
+        adopted = _adopted(files, queue, filler, there=there)
+        if adopted is not None and adopted.offset >= offset and adopted.position >= position:
+            return adopted
+    first = min(offset, queue.min_offset)
+    if there and files.read(offset) == position and filler.agrees(offset):
+        low = files.lowest(first, offset)
+        if low <= queue.min_offset or files.first <= first:
+            return Opened(low, offset, position, synced=offset)
+    if there:
+        log.warning(
+            "the byte positions of queue %d of topic %s do not fit its log: they are computed anew",
+            queue.queue_id, queue.topic,
+        )  # fmt: skip
+    files.create(first, offset)
+    files.write_one(offset, position)
+    return Opened(offset, offset, position)
+
+
+def _at(files: PositionFiles, offset: int, position: int, *, rebased: bool) -> Opened:
+    files.create(offset, offset)
+    files.write_one(offset, position)
+    return Opened(offset, offset, position, rebased=rebased)
+
+
+def _has_restarted(queue: ConsumeQueue, base: Base) -> bool:
+    """Whether the queue counts from 0 again since the base was written: the log was copied when it held no message of it.
+
+    Its positions go on all the same.
+    """
+    if base.queue_offset > queue.max_offset:
+        return True
+    unit = queue.unit(base.queue_offset - 1) if base.queue_offset > queue.min_offset else None
+    return unit is not None and not unit.is_fill and unit.log_offset > base.log_offset
+
+
+def _adopted(files: PositionFiles, queue: ConsumeQueue, filler: Filler, *, there: bool) -> Opened | None:
+    """No base of the queue is left in the log: somebody else has kept the store. Its files are believed if they fit."""
+    highest = files.highest() if there else None
+    if highest is None or highest < queue.min_offset:
+        return None
+    offset = min(highest, queue.max_offset)
+    position = files.read(offset)
+    if position is None or not filler.agrees(offset):
+        return None
+    return Opened(files.lowest(queue.min_offset, offset), offset, position, rebased=True)
+
+
+def _begun(files: PositionFiles, queue: ConsumeQueue, *, there: bool) -> Opened:
+    highest = files.highest() if there else None
+    position = (files.read(highest) or 0) if highest is not None else 0
+    log.error(
+        "queue %d of topic %s: no base of its byte positions is left in the log, and no file that fits: they go on with %d at "
+        "queue offset %d, and may be others than were told", queue.queue_id, queue.topic, position, queue.min_offset,
+    )  # fmt: skip
+    return _at(files, queue.min_offset, position, rebased=True)

@@ -1,0 +1,1 @@
+"""Reading store folders that nobody has to serve."""

@@ -1,0 +1,49 @@
+"""Which file sizes a store folder was made with: what nobody has set is taken from the files that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from metaq.options import MIB, StoreOptions
+from metaq.store.mapped_file import NAME_DIGITS
+from metaq.store.queues.index_file import index_file_bytes
+
+SMALL: Final = {"mapped_file_size_commit_log": 64 * MIB}
+"""For a laptop: the first message takes 83 MiB and not 1 GiB.
+
+The index keeps RocketMQ's sizes. It does not notice an index of other sizes than its own, and finds nothing in it.
+"""
+
+
+def sizes_found(options: StoreOptions) -> dict[str, int]:
+    """The size options that the folder's files agree with; empty for a folder without files. Reads names and sizes."""
+    root = Path(options.store_path_root_dir).expanduser()
+    log = Path(options.store_path_commit_log or root / "commitlog").expanduser()
+    queues = Path(options.store_path_consume_queue or root / "consumequeue").expanduser()
+    found: dict[str, int] = {}
+    if size := _first_size(log, "*"):
+        found["mapped_file_size_commit_log"] = size
+    if size := _first_size(queues, "*/*/*"):
+        found["mapped_file_size_consume_queue"] = size
+    return found
+
+
+def _first_size(folder: Path, pattern: str) -> int:
+    try:
+        for path in folder.glob(pattern):
+            if len(path.name) == NAME_DIGITS and path.name.isdecimal() and (size := path.stat().st_size):
+                return size
+    except OSError:  # whoever opens the folder will say what is wrong with it
+        return 0
+    return 0
+
+
+def first_use(options: StoreOptions) -> str:
+    """What the first message takes of the disk at once, for whoever starts a broker on this folder."""
+    index = index_file_bytes(options.max_hash_slot_num, 0) if options.message_index_enable else 0
+    log = options.mapped_file_size_commit_log
+    return (
+        f"store {options.store_path_root_dir}: log files of {log / MIB:g} MiB (mappedFileSizeCommitLog), reserved whole; "
+        f"an empty store takes {(log + index) / MIB:.0f} MiB of the disk at its first message"
+    )

@@ -1,0 +1,115 @@
+"""From a record of the log to its place in the consume queue and the index.
+
+While the broker runs, native code does this in the same call that writes the record. Recovery does it here, from a
+scan of the log, for what the queues and the index have lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Mapping
+from typing import Final
+
+from metaq.errors import ConfigError, Refused
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.topics.system import SCHEDULE_TOPIC
+from metaq.model.topics.topic import check_partition_topic
+from metaq.store.queues.consume_queue import ConsumeQueue, Unit
+from metaq.store.queues.index_file import Index
+from metaq.wire import hot
+
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+_QUEUED: Final = frozenset({0, int(SysFlag.COMMITTED)})
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def delays_of(text: str) -> tuple[int, ...]:
+    """`1s 5s 10s ...` as milliseconds; level 1 is the first. Raises ConfigError."""
+    steps = []
+    for word in text.split():
+        match = re.fullmatch(r"(\d+)([smhd])", word)
+        if not match:
+            raise ConfigError(f"messageDelayLevel: {word!r} is not a number followed by s, m, h or d")
+        steps.append(int(match[1]) * _UNIT_MS[match[2]])
+    return tuple(steps)
+
+
+def deliver_ms(store_ms: int, level: int, delays_ms: tuple[int, ...]) -> int:
+    """When a message stored at `store_ms` with a delay level is due; a level above the delays_ms is its last."""
+    return store_ms + delays_ms[min(level, len(delays_ms)) - 1] if delays_ms else store_ms
+
+
+def is_queued(sys_flag: int) -> bool:
+    """Whether the record has a place in a consume queue: prepared and rollback records have none."""
+    return sys_flag & TRANSACTION_MASK in _QUEUED
+
+
+def topic_of(head: hot.RecordHead) -> str | None:
+    """The record's topic if it is one. A folder is named after it, so bytes from a disk are not taken on trust."""
+    try:
+        return check_partition_topic(head.topic.decode())
+    except (Refused, UnicodeDecodeError):
+        return None
+
+
+def tags_code(head: hot.RecordHead, delays_ms: tuple[int, ...]) -> int:
+    """What the record's unit holds in its third field."""
+    if head.topic == _SCHEDULE and head.delay_level > 0:
+        return deliver_ms(head.store_ms, head.delay_level, delays_ms)
+    return hot.java_hash(head.tags) if head.tags else 0
+
+
+def index_keys(head: hot.RecordHead) -> list[bytes]:
+    """The whole keys, `topic#key`, under which the record is indexed: its unique id, then its KEYS."""
+    if head.sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
+        return []
+    words = [head.unique_id] if head.unique_id else []
+    words += [word for word in head.keys.split(b" ") if word]
+    return [head.topic + b"#" + word for word in words]
+
+
+class Dispatcher:
+    """Feeds scanned records to queues and index; what they already hold is passed over."""
+
+    def __init__(
+        self,
+        queue: Callable[[str, int], ConsumeQueue],
+        index: Index | None,
+        delays_ms: tuple[int, ...],
+        *,
+        queues_from: int = 0,
+        rebuild: Container[tuple[str, int]] = (),
+        index_from: int = 0,
+        deleted: Mapping[str, int] | None = None,
+    ) -> None:
+        """Records that begin below `queues_from` are in their queues already, unless these are in `rebuild`; those below
+        `index_from` are indexed already. Those below their topic's log offset in `deleted` are of a deleted topic: nobody gets them.
+        """
+        self._deleted = deleted or {}
+        self._queue, self._index, self._delays_ms = queue, index, delays_ms
+        self._queues_from, self._rebuild, self._index_from = queues_from, rebuild, index_from
+        self.messages = 0
+        """Units put."""
+
+    def dispatch(self, head: hot.RecordHead, now_ms: int) -> None:
+        """Put the record's unit and index entries if they are missing. Raises StoreFull."""
+        topic = topic_of(head)
+        if topic is None or head.queue_id < 0 or head.log_offset < self._deleted.get(topic, 0):
+            return
+        key = (topic, head.queue_id)
+        if is_queued(head.sys_flag) and (head.log_offset >= self._queues_from or key in self._rebuild):
+            self._put_unit(self._queue(*key), head)
+        if self._index is not None and head.log_offset >= self._index_from:
+            for words in index_keys(head):
+                self._index.put(words, head.log_offset, head.store_ms, now_ms)
+
+    def _put_unit(self, queue: ConsumeQueue, head: hot.RecordHead) -> None:
+        if head.log_offset + head.size <= queue.tail.log_end:
+            return
+        if head.queue_offset != queue.max_offset:
+            if queue.max_offset > 0 and head.queue_offset != 0:
+                return  # a repeated record (recovery has refused gaps): the first one stands
+            # The oldest record that is left of the queue, or the topic was deleted and made again.
+            queue.restart_at(head.queue_offset)
+        queue.put(Unit(head.log_offset, head.size, tags_code(head, self._delays_ms)))
+        self.messages += 1

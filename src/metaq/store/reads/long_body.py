@@ -1,0 +1,185 @@
+"""The records of a long pull, read piece by piece: whoever does not take them costs no memory, and nobody waits for all.
+
+What belongs to it was decided when it was made: the units of a queue from one to another whose tag fits, with their
+records in one log file. Units and records never change, and the files stay readable although retention deletes them, so
+all pieces together have exactly the bytes that were counted then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from metaq.errors import StoreError
+from metaq.store.mapped_file import MappedFile
+from metaq.store.queues.consume_queue import UNIT_BYTES
+from metaq.wire import hot
+
+LONG_BYTES: Final = 256 * 1024
+"""More than RocketMQ's clients get in one pull: from here on it comes in pieces."""
+PIECE_BYTES: Final = 128 * 1024
+"""Of one piece; a record that is larger is one by itself."""
+_VIEW_BYTES_MIN: Final = 16 * 1024
+_UNITS_READ: Final = 1024
+_EXTENT_MAX: Final = 8
+_COUNT_MAX: Final = 1 << 30
+
+
+class Guard(NamedTuple):
+    """By what each record is held to its unit before it is served (`hot.check`), and whom to tell of one that is not."""
+
+    owner: hot.QueueTail
+    fresh_from: int
+    on_damage: Callable[[int], None]
+    """Takes the queue offset."""
+
+
+class Extent(NamedTuple):
+    """What belongs to a pull: of the units [start, stop) of a queue those that pass `wanted`, with their `size` bytes in
+    one log file.
+    """
+
+    start: int
+    stop: int
+    size: int
+    wanted: hot.Filter | None
+    guard: Guard
+    log_file: MappedFile
+    log_min: int
+    log_stop: int
+    """Units that point below or behind are passed over, or end it."""
+
+
+class NotInMemory(Exception):
+    """The disk would have to be waited for."""
+
+
+class Scratch:
+    """Memory for what is read, looked at and not kept: the next read takes it again. For the event loop's reads."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(bytearray())
+
+    def reader(self, file: MappedFile) -> Callable[[int, int], memoryview]:
+        """Takes an offset of the file and a size. Raises NotInMemory instead of waiting for the disk, OSError."""
+
+        def read(offset: int, size: int) -> memoryview:
+            if (view := file.view_cached(offset, size)) is not None:
+                return view  # not a copy of all that lies between the records
+            if len(self._memory) < size:
+                self._memory = memoryview(bytearray(size))
+            if not file.read_cached(offset, self._memory[:size]):
+                raise NotInMemory
+            return self._memory[:size]
+
+        return read
+
+
+class LongBody:
+    """`len` of it are the bytes that all pieces have together; `bytes` of it is all of them."""
+
+    cold = False
+    """Pieces come from the disk: read them in a thread."""
+
+    def __init__(self, extent: Extent) -> None:
+        self._unit, self._stop, self._wanted, self._guard = extent.start, extent.stop, extent.wanted, extent.guard
+        self._size = self._left = extent.size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        while len(piece := self.next()):
+            yield piece
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self)
+
+    def next(self) -> bytes | memoryview:
+        """The next piece; empty behind the last. Raises OSError, StoreError."""
+        while self._left:
+            before = self._unit
+            piece = self._read()
+            if 0 < len(piece) <= self._left:
+                self._left -= len(piece)
+                return piece
+            if len(piece) or not before < self._unit < self._stop:
+                self._guard.on_damage(self._unit)  # the next pull ends before it, or finds it mended
+                raise StoreError(f"{self._left} of {self._size} bytes of a pull are not where they were")
+        return b""
+
+    def _read(self) -> bytes | memoryview:
+        """Go on from `_unit`; may be empty where no unit fits."""
+        raise NotImplementedError
+
+
+class MappedBody(LongBody):
+    """Recent records, through the mappings of one queue file and one log file."""
+
+    def __init__(self, units: Any, first_unit: int, extent: Extent) -> None:
+        """`units` is the queue file's buffer, its first unit `first_unit`."""
+        super().__init__(extent)
+        self._units, self._first_unit = units, first_unit
+        self._log, self._log_start = extent.log_file.buffer, extent.log_file.start
+        self._log_min, self._log_stop = max(extent.log_min, extent.log_file.start), extent.log_stop
+
+    def _read(self) -> bytes | memoryview:
+        _, size, self._unit, first_log, _, body, _ = hot.read(
+            self._units, self._first_unit, self._unit, self._stop, self._wanted, _COUNT_MAX, PIECE_BYTES,
+            self._log_min, self._log_stop, self._log, self._log_start, _VIEW_BYTES_MIN,
+            self._guard.owner, self._guard.fresh_from,
+        )  # fmt: skip
+        if body is None:
+            start = first_log - self._log_start
+            return memoryview(self._log)[start : start + size]
+        return body
+
+
+class ColdBody(LongBody):
+    """Old records, by pread of one queue file and one log file."""
+
+    cold = True
+
+    def __init__(self, queue_file: MappedFile, extent: Extent, scratch: Scratch) -> None:
+        super().__init__(extent)
+        self._read_units: Callable[[int, int], bytes | memoryview] = queue_file.read
+        self._read_log: Callable[[int, int], bytes | memoryview] = extent.log_file.read
+        self._cached = scratch.reader(queue_file), scratch.reader(extent.log_file)
+        self._path = extent.log_file.path
+        self._log_min, self._log_stop = extent.log_min, extent.log_stop
+        _ = queue_file.descriptor, extent.log_file.descriptor  # open from now on, whatever retention deletes
+
+    def next_cached(self) -> bytes | memoryview | None:
+        """The next piece, as `next`, if all of it is in memory; None: call `next`, in a thread. Raises OSError, StoreError."""
+        before, old = self._unit, (self._read_units, self._read_log)
+        self._read_units, self._read_log = self._cached
+        try:
+            return self.next()
+        except NotInMemory:
+            self._unit = before
+            return None
+        finally:
+            self._read_units, self._read_log = old
+
+    def _read(self) -> bytes:
+        count = min(self._stop - self._unit, _UNITS_READ)
+        units = self._read_units(self._unit * UNIT_BYTES, count * UNIT_BYTES)
+        found = hot.select(
+            units, self._unit, self._unit, self._unit + count, self._wanted, _COUNT_MAX, PIECE_BYTES,
+            self._log_min, self._log_stop,
+        )  # fmt: skip
+        body = read_cold(self._read_log, found) if found.count else b""
+        if body is None:
+            raise StoreError(f"{self._path} is shorter than the queue says")
+        _, size, self._unit = hot.check(found, body, self._guard.owner, self._guard.fresh_from)
+        return body[:size]
+
+
+def read_cold(read: Callable[[int, int], bytes | memoryview], found: hot.Selection) -> bytes | None:
+    """The records found, by `read(log offset, size)`; None if some of it is not there any more."""
+    extent = found.last_log_end - found.first_log
+    if extent <= _EXTENT_MAX * found.size:  # one read costs less than many, also when others' records lie between
+        data = read(found.first_log, extent)
+        return hot.gather(found, data, found.first_log) if len(data) == extent else None
+    parts = [bytes(read(offset, size)) for offset, size in found.spans()]
+    return b"".join(parts) if sum(map(len, parts)) == found.size else None

@@ -1,0 +1,202 @@
+"""Damage that a reader met: units of a consume queue are made anew from the log, and what the log has lost is said.
+
+A consume queue is derived, so a unit that points at no record of its own is no loss: the record is in the log, between
+the last good unit before it and the first one behind it. If it is not, or its checksum is wrong, the message is gone;
+then its place is passed over, which the log tells as an error, and runtime information as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from metaq.store.log.commit_log import CommitLog
+from metaq.store.queues.consume_queue import ConsumeQueue, Unit
+from metaq.store.queues.dispatch import is_queued, tags_code
+from metaq.store.worker import Worker
+from metaq.wire import hot
+from metaq.wire.record import MAGIC
+
+log = logging.getLogger(__name__)
+_STEP_BYTES: Final = 1024 * 1024
+_HEADS: Final = 512
+_SECONDS: Final = 60.0
+_MAGIC: Final = MAGIC.to_bytes(4, "big")
+_MAGIC_AT: Final = 4
+Key = tuple[str, int]
+
+
+class Repairs:
+    """The thread that mends what pulls cannot read, and what it could not."""
+
+    def __init__(
+        self, commit_log: CommitLog, delays_ms: tuple[int, ...], exclusive: contextlib.AbstractContextManager[object]
+    ) -> None:
+        """`exclusive`: held while units are written, so that nobody calls them durable meanwhile."""
+        self._log, self._delays_ms, self._exclusive = commit_log, delays_ms, exclusive
+        self._lock = threading.Lock()
+        self._asked: dict[Key, tuple[ConsumeQueue, int]] = {}
+        self._lost: dict[Key, list[range]] = {}
+        """Queue offsets, in order, of messages that the log has lost."""
+        self.losses = False
+        """Whether anything is known to be lost, so that others need not ask."""
+        self.worker = Worker("repair", self.step, lambda: _SECONDS)
+
+    def ask(self, queue: ConsumeQueue, offset: int) -> None:
+        """Have the units from `offset` on looked at. Cheap; from any thread."""
+        with self._lock:
+            self._asked.setdefault((queue.topic, queue.queue_id), (queue, offset))
+        self.worker.wake()
+
+    def after_lost(self, queue: ConsumeQueue, offset: int) -> int:
+        """Where to go on from a message that is known to be lost; `offset` itself if it is not."""
+        with self._lock:
+            known = self._lost.get((queue.topic, queue.queue_id), [])
+            place = bisect_right(known, offset, key=lambda gone: gone.start) - 1
+            return known[place].stop if place >= 0 and offset in known[place] else offset
+
+    def lost_from(self, queue: ConsumeQueue, offset: int, stop: int) -> int:
+        """The first queue offset behind `offset` and below `stop` that is known to be lost; `stop` if none is."""
+        with self._lock:
+            known = self._lost.get((queue.topic, queue.queue_id), [])
+            place = bisect_right(known, offset, key=lambda gone: gone.start)
+            return min(stop, known[place].start) if place < len(known) else stop
+
+    def forget(self, ends: Mapping[Key, int]) -> None:
+        """The queues end there now (those that are not named at 0): what was lost behind it is no loss any more.
+
+        The caller holds `exclusive`.
+        """
+        with self._lock:
+            for key, known in list(self._lost.items()):
+                end = ends.get(key, 0)
+                self._lost[key] = [range(gone.start, min(gone.stop, end)) for gone in known if gone.start < end]
+            self._lost = {key: known for key, known in self._lost.items() if known}
+            self.losses = bool(self._lost)
+
+    @property
+    def trouble(self) -> str:
+        """What was lost; "" if nothing was."""
+        with self._lock:
+            counts = {key: sum(map(len, known)) for key, known in self._lost.items()}
+        return "; ".join(
+            f"{count} messages of queue {queue_id} of topic {topic} are damaged in the log and passed over"
+            for (topic, queue_id), count in counts.items()
+        )
+
+    def step(self) -> None:
+        """Look at everything that was asked for."""
+        while not self.worker.stopping:
+            with self._lock:
+                if not self._asked:
+                    return
+                key = next(iter(self._asked))
+                queue, offset = self._asked[key]
+            try:
+                self.repair(queue, offset)
+            finally:
+                with self._lock:
+                    self._asked.pop(key, None)
+
+    # ------------------------------------------------------------------ one queue
+
+    def repair(self, queue: ConsumeQueue, first: int) -> None:
+        """Make the damaged units from `first` to the next good one anew."""
+        missing, stop = self._extent(queue, first)
+        if not missing:
+            return  # somebody else has mended it
+        before = self._good(queue, first - 1)
+        behind = self._good(queue, stop) if stop < queue.max_offset else None
+        found: dict[int, Unit] = {}
+        for head in self._records(
+            before.log_end if before else self._log.min, behind.log_offset if behind else self._log.end
+        ):
+            of_this = (head.topic, head.queue_id) == (queue.tail.topic, queue.queue_id)
+            if of_this and head.queue_offset in missing and is_queued(head.sys_flag):
+                found[head.queue_offset] = Unit(head.log_offset, head.size, tags_code(head, self._delays_ms))
+        with self._exclusive:
+            lost = sorted(offset for offset in missing - found.keys() if offset < queue.max_offset)
+            for offset, rebuilt in found.items():
+                queue.mend(offset, rebuilt)
+            if (neighbour := before or behind) is not None:
+                for offset in lost:
+                    unit = queue.unit(offset)
+                    if unit is not None and not self._in_order(unit, before, behind):
+                        queue.mend(offset, neighbour)  # searches need an order, also where there is nothing to find
+            if lost:
+                self._lose(queue, lost)
+        log.error(
+            "queue %d of topic %s: %d units from offset %d on did not lead to their messages; %d were made anew from the log",
+            queue.queue_id, queue.topic, len(missing), first, len(found),
+        )  # fmt: skip
+
+    def _lose(self, queue: ConsumeQueue, lost: list[int]) -> None:
+        log.error(
+            "queue %d of topic %s: %d messages, of offsets %d to %d, are damaged in the log and are passed over; "
+            "restore the store from a copy if they are needed",
+            queue.queue_id, queue.topic, len(lost), lost[0], lost[-1],
+        )  # fmt: skip
+        with self._lock:
+            known = self._lost.setdefault((queue.topic, queue.queue_id), [])
+            for offset in lost:
+                if any(offset in gone for gone in known):
+                    continue
+                if known and known[-1].stop == offset:
+                    known[-1] = range(known[-1].start, offset + 1)
+                else:
+                    known.append(range(offset, offset + 1))
+            known.sort(key=lambda gone: gone.start)
+            self.losses = True
+
+    def _extent(self, queue: ConsumeQueue, first: int) -> tuple[set[int], int]:
+        """The damaged units from `first` on, and where the good ones begin again."""
+        offset = first
+        while offset < queue.max_offset and self._good(queue, offset) is None:
+            offset += 1
+        return set(range(first, offset)), offset
+
+    def _good(self, queue: ConsumeQueue, offset: int) -> Unit | None:
+        """The unit, if it points at its own record and that one is whole."""
+        unit = queue.unit(offset) if offset >= queue.min_offset else None
+        if unit is None or unit.size <= 0 or unit.log_offset < self._log.min:
+            return None
+        data = self._log.read(unit.log_offset, unit.size)
+        heads, _, _ = hot.scan_records(data, 0, len(data), unit.log_offset, 1, check_crc=True)
+        if not heads or heads[0].size != unit.size:
+            return None
+        head = heads[0]
+        of_this = (head.topic, head.queue_id, head.queue_offset) == (queue.tail.topic, queue.queue_id, offset)
+        return unit if of_this else None
+
+    def _in_order(self, unit: Unit, before: Unit | None, behind: Unit | None) -> bool:
+        low = before.log_end if before else self._log.min
+        high = behind.log_offset if behind else self._log.end
+        return unit.size > 0 and low <= unit.log_offset < high
+
+    def _records(self, start: int, stop: int) -> Iterator[hot.RecordHead]:
+        """Every whole record of [start, stop), also behind damage: each says at which place of the log it is."""
+        step = _STEP_BYTES
+        while start < stop:
+            file = self._log.run.find(start)
+            if file is None:
+                return
+            end = min(stop, file.end)
+            data = self._log.read(start, min(step, end - start))
+            if not data:
+                return
+            heads, place, outcome = hot.scan_records(data, 0, len(data), start, _HEADS, check_crc=True)
+            yield from heads
+            if place:
+                start, step = start + place, _STEP_BYTES
+            elif outcome == hot.END_BLANK:
+                start = file.end
+            elif outcome == hot.END_SHORT and len(data) < end - start and step <= file.size:
+                step *= 2  # a record larger than what was read
+            else:
+                step = _STEP_BYTES
+                found = data.find(_MAGIC, _MAGIC_AT + 1)
+                start += found - _MAGIC_AT if found >= 0 else max(1, len(data) - _MAGIC_AT - len(_MAGIC) + 1)

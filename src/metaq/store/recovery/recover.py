@@ -1,0 +1,418 @@
+"""Opening a folder: what is true (a plan, made by reading alone), then one act.
+
+The log is the truth. Consume queues and index are derived from it, and are trusted up to the place where all three are
+known to be durable: `config/metaqTails.json` says it to the byte, RocketMQ's `checkpoint` to the log file. From there
+on the log is read and judged, and dispatched anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from msgspec import Struct, field, structs
+
+from metaq.errors import StoreCorrupt
+from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
+from metaq.store.log.commit_log import CommitLog
+from metaq.store.log.scan import Judge, LogScan, NeedsWholeLog
+from metaq.store.mapped_file import any_byte
+from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.store.queues.dispatch import Dispatcher, topic_of
+from metaq.store.queues.index_file import Index, IndexHeader
+from metaq.wire import hot
+from metaq.wire.record import split
+
+log = logging.getLogger(__name__)
+Key = tuple[str, int]
+_SECTOR_BYTES: Final = 512
+_NOTHING: Final[frozenset[Key]] = frozenset()
+
+
+class Facts(Struct, frozen=True):
+    """What the folder says of itself, before the log is read."""
+
+    clean: bool
+    """No abort file: the last run ended in order."""
+    checkpoint: Checkpoint
+    tails: Tails | None
+    """None also when the log is no longer the one that the tails were written for."""
+    log_min: int
+    first_ms: tuple[tuple[int, int], ...]
+    """(start, store time of the first record or 0) of each log file."""
+    index: tuple[tuple[str, IndexHeader], ...] | None
+    """None: no index is kept."""
+    index_unfit: tuple[str, ...] = ()
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """Topic → the log offset below which records of this name are of a topic that was deleted there."""
+    began_empty: bool = False
+    """The tails say that the log was empty where it begins now: all records are ours, and none is known to be durable."""
+
+
+class Start(Struct, frozen=True):
+    """From where the log is read and judged. Everything below is durable in log and queues."""
+
+    log_offset: int
+    why: str
+    last_ms: int = 0
+
+
+class Plan(Struct, frozen=True):
+    """What will be true, and what has to be done for it."""
+
+    start: Start
+    log_end: int
+    why_end: str
+    dispatch_from: int
+    queue_ends: dict[Key, int]
+    """Queue offset with which each existing queue goes on, before dispatch."""
+    rebuild: frozenset[Key]
+    """Queues that are emptied first."""
+    index: IndexPlan
+    records: int = 0
+    last_ms: int = 0
+    """Store time of the newest record."""
+
+
+class IndexPlan(Struct, frozen=True):
+    """What becomes of the index."""
+
+    drop: frozenset[str]
+    """Names of files to delete."""
+    first: int
+    """LogOffset from which records are indexed anew."""
+    rewind: IndexMark | None = None
+    """The durable moment to go back to."""
+
+
+def choose_start(facts: Facts) -> Start:
+    """Where reading must begin. Pure."""
+    if facts.checkpoint.log_ms == 0:
+        return Start(facts.log_min, "the checkpoint is young: the whole log is read")
+    if facts.tails is not None:
+        # After a crash the newest record is looked at once more: its index entries may have been cut short.
+        place = facts.tails.log_end if facts.clean else facts.tails.last_record
+        return Start(place, "all is known to be durable up to here", facts.tails.last_store_ms)
+    for start, first_ms in reversed(facts.first_ms):
+        if 0 < first_ms <= facts.checkpoint.safe_ms:
+            return Start(start, "the newest file that begins before the checkpoint")
+    return Start(facts.log_min, "no file begins before the checkpoint: the whole log is read")
+
+
+def plan_index(facts: Facts, start: Start, log_end: int) -> IndexPlan:
+    """What of the index can be believed. Pure.
+
+    After an orderly end all of it; else what was synced, as our tails or RocketMQ's checkpoint say. That it is there is
+    no proof: a page of a mapping that nobody synced may be lost while those around it are not.
+    """
+    if facts.index is None:
+        return IndexPlan(frozenset(), log_end)
+    headers = dict(facts.index)
+    mark = facts.tails.index if facts.tails is not None else None
+    lost = mark is not None and any(name not in headers for name in mark.files)
+    if facts.index_unfit or lost:
+        return IndexPlan(frozenset((*headers, *facts.index_unfit)), facts.log_min)
+    if facts.tails is not None and not (facts.clean and mark is None):
+        kept = mark if mark is not None and mark.log <= log_end else None
+        drop = frozenset(headers) - frozenset(kept.files if kept else ())
+        first = max(kept.log if kept else 0, facts.log_min)
+        if kept is None or not kept.files:
+            return IndexPlan(drop, first)
+        # Also without a crash: a broker that knows nothing of the tails may have gone on writing.
+        as_marked = facts.clean and not drop and headers[kept.files[-1]] == kept.header
+        return IndexPlan(drop, first, None if as_marked else kept)
+    bad = [
+        name
+        for name, header in facts.index
+        if header.end_log >= log_end
+        or (not facts.clean and (header.end_ms > facts.checkpoint.index_ms or header.next_ordinal <= 1))
+    ]
+    dropped = frozenset(name for name in headers if bad and name >= bad[0])
+    ends = [header.end_log for name, header in facts.index if name not in dropped and header.next_ordinal > 1]
+    newest = max(ends, default=facts.log_min)
+    if facts.clean and not bad and facts.tails is not None:
+        newest = max(newest, start.log_offset)  # below the start all is indexed, also what has no key
+    # The newest record counts as not indexed: it may have been cut short between two of its keys.
+    return IndexPlan(dropped, max(newest, facts.log_min))
+
+
+class Recovery:
+    """Makes the plan for one folder, and carries it out."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        commit_log: CommitLog,
+        queues: Mapping[Key, ConsumeQueue],
+        index: Index | None,
+        *,
+        check_crc: bool,
+    ) -> None:
+        self._facts, self._log, self._queues, self._index = facts, commit_log, queues, index
+        self._check_crc = check_crc
+
+    # ------------------------------------------------------------------ the plan
+
+    def plan(self) -> Plan:
+        """Read and judge. Changes nothing. Raises StoreCorrupt: damage that no crash explains."""
+        start = choose_start(self._facts)
+        rebuild = self._damaged(start) | self._outlived()
+        while True:
+            try:
+                return self._plan_from(start, rebuild)
+            except NeedsWholeLog as lost:
+                topic = lost.queue[0].decode("utf-8", "replace")
+                log.warning("the consume queue %s:%d misses units: the whole log is read", topic, lost.queue[1])
+                start = Start(self._facts.log_min, f"queue {lost.queue[1]} of topic {topic} misses units")
+
+    def _damaged(self, start: Start) -> frozenset[Key]:
+        """Queues that hold less than the tails say, or nothing at all in a log that holds something."""
+        tails = self._facts.tails
+        if tails is None or start.log_offset not in {tails.last_record, tails.log_end}:
+            return _NOTHING
+        found = set()
+        for topic, ends in tails.queues.items():
+            if self._facts.deleted.get(topic, 0) >= tails.log_end:
+                continue  # all that they say of it is of the deleted topic
+            for queue_id, end in ends.items():
+                queue = self._queues.get((topic, queue_id))
+                if end > 0 and (queue is None or queue.end_below(tails.log_end, end) < end):
+                    found.add((topic, queue_id))
+                    log.warning("the consume queue %s:%d is missing or short: it is rebuilt", topic, queue_id)
+        return frozenset(found)
+
+    def _outlived(self) -> frozenset[Key]:
+        """Queues whose topic was deleted, and which a crash kept from going: they begin with one of its records."""
+        found = set()
+        for key, queue in self._queues.items():
+            place = self._facts.deleted.get(key[0], 0)
+            oldest = queue.oldest() if place else None
+            if oldest is not None and oldest.log_offset < place:
+                found.add(key)
+        return frozenset(found)
+
+    def _plan_from(self, start: Start, rebuild: frozenset[Key]) -> Plan:
+        facts = self._facts
+        ends = {
+            key: 0 if key in rebuild else self._true_end(queue, start.log_offset) for key, queue in self._queues.items()
+        }
+        no_queues = not any(ends.values()) and start.log_offset > facts.log_min
+        if no_queues and facts.tails is None:
+            start = Start(facts.log_min, "there are no consume queues: the whole log is read")
+        whole_log = start.log_offset == facts.log_min
+        judge = Judge(
+            {(key[0].encode(), key[1]): end for key, end in ends.items() if key not in rebuild},
+            start.last_ms,
+            self._has_unit,
+            whole_log=whole_log,
+            deleted={topic.encode(): place for topic, place in facts.deleted.items()},
+        )
+        scan = LogScan(self._log.run, start.log_offset, check_crc=self._check_crc)
+        log_end, why, records = self._judged_end(scan, judge)
+        self._refuse_damage(log_end, why)
+        index = plan_index(facts, start, log_end)
+        rebuild |= {(topic.decode(), queue_id) for topic, queue_id in judge.restarted}
+        dispatch_from = start.log_offset
+        if rebuild and not whole_log:
+            dispatch_from = facts.log_min
+        dispatch_from = min(dispatch_from, index.first)
+        if dispatch_from < start.log_offset:
+            self._walk(dispatch_from, start.log_offset)
+        return Plan(
+            start, log_end, why, dispatch_from,
+            queue_ends=ends, rebuild=rebuild, index=index, records=records, last_ms=judge.last_ms,
+        )  # fmt: skip
+
+    def _judged_end(self, scan: LogScan, judge: Judge) -> tuple[int, str, int]:
+        records, head = 0, None
+        for heads in scan:
+            for head in heads:
+                topic = topic_of(head)
+                if topic is None:
+                    return head.log_offset, f"a record with the impossible topic {head.topic!r}", records
+                refusal = judge.refusal(head)
+                if refusal:
+                    return head.log_offset, refusal, records
+                records += 1
+        if head is not None and self._ends_in_zeros(head):
+            tails = self._facts.tails
+            undurable = tails is not None and head.log_offset + head.size > tails.log_end
+            if undurable or self._facts.began_empty:
+                return head.log_offset, "a record whose last properties are missing", records - 1
+            log.warning(
+                "the newest record, of queue %d of topic %s at log offset %d, ends in zeros: a power cut may have taken "
+                "the end of its properties; it is kept, since they may be meant",
+                head.queue_id, head.topic.decode("utf-8", "replace"), head.log_offset,
+            )  # fmt: skip
+        return scan.end, scan.why, records
+
+    def _ends_in_zeros(self, head: hot.RecordHead) -> bool:
+        """Whether the record looks like one that lost what lies behind a sector's border, all of it properties.
+
+        They carry no checksum, and the sizes in front of them are right. What never reached the disk reads as zeros, and
+        so does a property whose value ends in NUL characters. Our own writer ends no record so (`end_properties`), so in
+        a store of ours it is a torn one, unless it is known to be durable. In RocketMQ's it is given the benefit.
+        """
+        file = self._log.run.find(head.log_offset)
+        record = file.read(head.log_offset, head.size) if file else b""
+        end = head.log_offset + head.size
+        behind = end - (end - 1) // _SECTOR_BYTES * _SECTOR_BYTES
+        *_, properties_start, properties_end = split(memoryview(record), 0, len(record), check_crc=False)
+        lost = min(behind, properties_end - properties_start)
+        return behind < head.size and lost > 0 and not any_byte(record[-lost:])
+
+    def _walk(self, start: int, stop: int) -> None:
+        """Make sure that the log can be read from `start` to `stop`, before anything is changed."""
+        scan = LogScan(self._log.run, start, stop, check_crc=False)
+        for _ in scan:
+            pass
+        if scan.end < stop:
+            raise self._corrupt(scan.end, scan.why)
+
+    def _refuse_damage(self, log_end: int, why: str) -> None:
+        """A crash damages what was not flushed. Damage in front of a file that was flushed is something else.
+
+        The tails know what was flushed to the byte. The checkpoint knows a time, and a record that was not may bear the
+        same one, or with a clock that was set back an older one.
+        """
+        tails = self._facts.tails
+        for start, first_ms in self._facts.first_ms:
+            flushed = start < tails.log_end if tails else 0 < first_ms <= self._facts.checkpoint.safe_ms
+            if start > log_end and flushed:
+                raise self._corrupt(log_end, why)
+
+    def _corrupt(self, place: int, why: str) -> StoreCorrupt:
+        file = self._log.run.find(place)
+        name = file.path if file else self._log.run.folder
+        at = place - file.start if file else place
+        return StoreCorrupt(
+            f"{name} holds {why} at byte {at} (log offset {place}), and flushed records follow it: nothing was touched; "
+            "restore the file from a copy, or delete it and all files after it to give up what they hold"
+        )
+
+    def _true_end(self, queue: ConsumeQueue, log_offset: int) -> int:
+        """One past the last unit below `log_offset` that a record answers for.
+
+        RocketMQ leaves units behind a tail that it has cut off. Our own tails file is written when there are none, but
+        a power cut may bring back a file of them that a start has deleted: what the tails do not count is none.
+        """
+        tails = self._facts.tails
+        if tails is not None:
+            counted = tails.queues.get(queue.topic, {}).get(queue.queue_id, 0)
+            return min(counted, queue.end_below(log_offset, counted))
+        end = queue.end_below(log_offset)
+        while end > 0 and (unit := queue.unit(end - 1)) and not unit.is_fill and unit.log_offset >= self._facts.log_min:
+            head = self._head(unit.log_offset, unit.size)
+            if head and (head.topic, head.queue_id, head.queue_offset) == (
+                queue.topic.encode(),
+                queue.queue_id,
+                end - 1,
+            ):
+                break
+            end -= 1
+        return end
+
+    def _head(self, log_offset: int, size: int) -> hot.RecordHead | None:
+        data = self._log.run.find(log_offset)
+        if data is None:
+            return None
+        record = data.read(log_offset, size)
+        heads, _, _ = hot.scan_records(record, 0, len(record), log_offset, 1, check_crc=False)
+        return heads[0] if heads else None
+
+    def _has_unit(self, head: hot.RecordHead) -> bool:
+        topic = topic_of(head)
+        queue = self._queues.get((topic, head.queue_id)) if topic else None
+        unit = queue.unit(head.queue_offset) if queue else None
+        return unit is not None and unit[:2] == (head.log_offset, head.size)
+
+    # ------------------------------------------------------------------ the act
+
+    def act(
+        self, plan: Plan, queue: Callable[[str, int], ConsumeQueue], delays_ms: tuple[int, ...], now_ms: int
+    ) -> int:
+        """Make the plan true. Returns the number of units dispatched. Raises StoreFull, OSError.
+
+        A crash anywhere in it leaves a folder for which the same plan is made again. Afterwards the log is durable;
+        queues and index know how much of them is.
+        """
+        untouched = self.untouched(plan)
+        # A stop in order leaves the log where the tails say. Where it is not, a missing abort file proves nothing.
+        tails = self._facts.tails
+        in_order = self._facts.clean and (tails is None or plan.log_end == tails.log_end)
+        if not untouched:
+            self._log.run.remove_leftovers()
+            self._log.truncate(plan.log_end, zero=True, again=not in_order)
+        for key, held in self._queues.items():
+            if not held.run.is_whole or not untouched:
+                held.run.remove_leftovers()
+            if key in plan.rebuild:
+                held.delete()
+                held.start_at(0, 0)
+            else:
+                end = plan.queue_ends[key]
+                last = held.unit(end - 1) if end else None
+                held.start_at(end, last.log_end if last else 0)
+        if self._index is not None:
+            self._index.forget(set(plan.index.drop))
+            if plan.index.rewind is not None:
+                self._index.rewind(plan.index.rewind)
+            self._index.start()
+        dispatcher = Dispatcher(
+            queue,
+            self._index,
+            delays_ms,
+            queues_from=plan.start.log_offset,
+            rebuild=plan.rebuild,
+            index_from=plan.index.first,
+            deleted=self._facts.deleted,
+        )
+        for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
+            for head in heads:
+                dispatcher.dispatch(head, now_ms)
+        self._log.start_at(plan.log_end)
+        self._log.tail.store_ms = plan.last_ms
+        if untouched:
+            if self._index is not None and tails is not None:
+                self._index.durable = tails.index
+        else:
+            self._report(plan, dispatcher.messages)
+            for held in list(self._queues.values()):
+                held.cut()
+                held.mark_unsynced()
+            self._log.secure(plan.start.log_offset, again=not in_order)
+        for held in list(self._queues.values()):
+            held.correct_min(self._facts.log_min)
+            held.run.close()
+        return dispatcher.messages
+
+    def checkpoint_meanwhile(self, plan: Plan) -> Checkpoint | None:
+        """What the checkpoint has to say while the plan is carried out; None if the present one stays true.
+
+        It must not say that index entries are durable which are made anew: they have the old times, and nobody has synced them.
+        """
+        before = self._facts.checkpoint
+        return structs.replace(before, index_ms=0) if before.index_ms and plan.index.first < plan.log_end else None
+
+    def untouched(self, plan: Plan) -> bool:
+        """Whether the last run ended in order and everything is as it left it: then all of it is durable."""
+        tails = self._facts.tails
+        return (
+            self._facts.clean
+            and tails is not None
+            and plan.start.log_offset == plan.log_end == tails.log_end
+            and not plan.rebuild
+            and not plan.index.drop
+            and plan.dispatch_from == plan.log_end
+        )
+
+    def _report(self, plan: Plan, messages: int) -> None:
+        log.info(
+            "recovered: read from %d (%s) to %d (%s), %d records", plan.start.log_offset, plan.start.why, plan.log_end,
+            plan.why_end, plan.records,
+        )  # fmt: skip
+        log.info(
+            "recovered: %d units put; %d queues rebuilt; %d index files dropped", messages, len(plan.rebuild),
+            len(plan.index.drop),
+        )  # fmt: skip

@@ -1,0 +1,235 @@
+"""Topics whose messages are kept longer or shorter than others (docs/formats/store-folder.md, `metaqFloors.json`).
+
+The log is one for all topics, so a topic lets go of its messages log file by log file: its *floor* is the log offset, always
+where a log file begins, below which its messages are gone for everybody, though their bytes may still lie there. A log
+file goes when every topic in it has let go of it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field
+
+from metaq.errors import ConfigError
+from metaq.model.cron import Cron
+from metaq.model.retention import Retentions, TopicRetention, is_carried
+from metaq.store.config_file import ConfigFile
+from metaq.store.log.parts import Parts
+from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.store.queues.table import QueueKey
+from metaq.store.retention.expiry import FILES_PER_RUN_MAX, FileAge
+
+log = logging.getLogger(__name__)
+_NAMED_MAX: Final = 5
+_UNITS_TRIED: Final = 64
+
+Ask = Callable[[str, int], bool]
+"""(topic, log offset) → whether its messages below may go now. False: it is asked again at the next look."""
+
+
+class _Saved(Struct, frozen=True):
+    """The file."""
+
+    floors: dict[str, int] = field(default_factory=dict)
+
+
+class Holding(Struct, frozen=True):
+    """Log files that are there for one topic alone."""
+
+    topic: str
+    bytes: int
+    """That would go if this topic let go of its messages."""
+
+
+class Floors:
+    """Moves floors up when topics' time is up, and knows what is still held. One thread's, but for reading `table`."""
+
+    def __init__(self, parts: Parts, flush: Callable[[], None]) -> None:
+        """`flush`: makes the log durable up to its end; a failure is told to the parts' state."""
+        self._parts, self._flush = parts, flush
+        self._file = ConfigFile(parts.folder.config / "metaqFloors.json", parts.disk)
+        self.retentions: Retentions | None = None
+        """None: all topics obey `fileReservedTime` alone."""
+        self.table: Mapping[str, int] = self._load()
+        """Topic → floor, of topics whose floor is above the log's begin. Replaced, never changed."""
+        self.holding: Holding | None = None
+        self.kept: Mapping[str, int] = {}
+        """Topic → the oldest log offset that it has not let go of, at the last look. Replaced, never changed."""
+        self._asked: tuple[Ask, ...] = ()
+        self._looked_ms = parts.clock.now_ms()
+        self._due: set[str] = set()
+        """Topics whose time to look has come, and which have more to let go of than one look does."""
+        self._never: set[Cron] = set()
+        self._oldest: dict[QueueKey, tuple[ConsumeQueue, int, int]] = {}
+        """Queue, its min offset at the last look, and the log offset of the message there."""
+
+    def _load(self) -> dict[str, int]:
+        try:
+            text = self._file.load()
+            saved = msgspec.json.decode(text, type=_Saved).floors if text else {}
+        except (ConfigError, msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            log.warning(
+                "%s is ignored (%s): messages that topics had let go of can be read again until their log file goes",
+                self._file.path, error,
+            )  # fmt: skip
+            return {}
+        end = self._parts.log.end
+        if strange := sorted(topic for topic, floor in saved.items() if floor > end):
+            log.warning(
+                "%s knows floors behind the log's end at %d, which are ignored: of %s", self._file.path, end, strange[0]
+            )
+        table = {topic: floor for topic, floor in saved.items() if self._parts.log.min < floor <= end}
+        if strange:
+            self._replace(table)
+        return table
+
+    def _replace(self, table: Mapping[str, int]) -> None:
+        """Make sure that no higher floor is found again: it would hide what the log gets there now."""
+        try:
+            for _ in range(2):  # the version before it, too
+                self._file.save(msgspec.json.encode(_Saved(dict(table))).decode())
+        except OSError as error:
+            log.warning("%s is removed, since it could not be written: %s", self._file.path, error)
+            for path in reversed(self._file.paths):
+                path.unlink(missing_ok=True)
+            self._parts.disk.sync_folder(self._parts.folder.config)
+
+    def apply(self) -> None:
+        """After a start: what topics had let go of is gone."""
+        for queue in self._parts.queues.all() if self.table else ():
+            if floor := self.table.get(queue.topic, 0):
+                queue.correct_min(floor)
+
+    def ask(self, ask: Ask) -> None:
+        """From now on, ask before a topic's floor moves."""
+        self._asked = (*self._asked, ask)
+
+    def cut(self, log_end: int) -> None:
+        """Before the log is cut: no floor will lie behind its end. Raises OSError."""
+        if any(floor > log_end for floor in self.table.values()):
+            self.table = {topic: min(floor, log_end) for topic, floor in self.table.items()}
+            self._replace(self.table)
+
+    # ------------------------------------------------------------------ moving
+
+    def look(self, now_ms: int, files: Sequence[FileAge], *, at_once: bool) -> None:
+        """Move the floors of topics whose time is up, at the times of their crons, or `at_once`.
+
+        Args: files: all log files but the newest, oldest first. Raises OSError: the floors could not be saved; none moved.
+        """
+        retentions, since = self.retentions, self._looked_ms
+        if retentions is None:
+            return
+        self._looked_ms = now_ms
+        queues = self._parts.queues.all()
+        rules = {topic: retentions.of(topic) for topic in {queue.topic for queue in queues} if not is_carried(topic)}
+        self._tell_of_crons({rule.when for rule in rules.values()}, now_ms)
+        fired: dict[Cron, bool] = {}
+        for topic, rule in rules.items():
+            if rule.when not in fired:
+                fired[rule.when] = rule.when.is_due(since, now_ms)
+            if at_once or fired[rule.when]:
+                self._due.add(topic)
+        self._due &= rules.keys()
+        moved: dict[str, int] = {}
+        for topic in sorted(self._due):
+            floor = max(self.table.get(topic, 0), self._parts.log.min)
+            place, more = _wanted(floor, files, rules[topic], now_ms)
+            if place > floor and all(ask(topic, place) for ask in self._asked):
+                moved[topic] = place
+            elif place > floor:
+                more = True
+            if not more:
+                self._due.discard(topic)
+        if moved:
+            self._move(moved, queues)
+
+    def _move(self, moved: Mapping[str, int], queues: Sequence[ConsumeQueue]) -> None:
+        self._flush()  # a power cut must not leave floors behind the log's end
+        if self._parts.state.failed is not None:
+            return
+        log_min = self._parts.log.settled_min
+        table = {topic: floor for topic, floor in {**self.table, **moved}.items() if floor > log_min}
+        self._file.save(msgspec.json.encode(_Saved(table)).decode())
+        self.table = table
+        for queue in queues:
+            if floor := moved.get(queue.topic, 0):
+                try:
+                    queue.correct_min(floor)
+                except FileNotFoundError:
+                    if self._parts.queues.holds(queue):
+                        raise  # else its topic was deleted meanwhile
+        named = ", ".join(f"{topic} below log offset {moved[topic]}" for topic in sorted(moved)[:_NAMED_MAX])
+        log.info("%d topics let go of their messages, whose time is up: %s", len(moved), named)
+
+    def _tell_of_crons(self, crons: set[Cron], now_ms: int) -> None:
+        for cron in sorted(crons - self._never, key=lambda cron: cron.text):
+            if cron.following_ms(now_ms) is None:
+                self._never.add(cron)
+                log.warning(
+                    "deleteWhen=%s does not come to be due any more: no message of topics with it is deleted unless the disk "
+                    "is full",
+                    cron.text,
+                )
+
+    # ------------------------------------------------------------------ what is held
+
+    def kept_from(self) -> int:
+        """The oldest log offset that a topic has not let go of; the log's end: none has. Looks at all queues."""
+        log, lows, seen = self._parts.log, dict[str, int](), dict[QueueKey, tuple[ConsumeQueue, int, int]]()
+        for queue in self._parts.queues.all():
+            key, low = (queue.topic, queue.queue_id), queue.min_offset
+            if is_carried(queue.topic) or low >= queue.max_offset:
+                continue
+            known = self._oldest.get(key)
+            if known is None or known[0] is not queue or known[1] != low:
+                known = queue, low, self._oldest_of(queue, low)
+            if known[2] >= 0:
+                seen[key] = known
+            place = known[2] if known[2] >= 0 else log.min
+            lows[queue.topic] = min(place, lows.get(queue.topic, place))
+        self._oldest, self.kept = seen, lows
+        ordered = sorted(lows, key=lows.__getitem__)
+        self.holding = None
+        if not ordered:
+            return log.end
+        starts = [file.start for file in log.run.files]
+
+        def file_of(place: int) -> int:
+            return starts[max(0, bisect.bisect_right(starts, place) - 1)] if starts else place
+
+        second = file_of(lows[ordered[1]] if len(ordered) > 1 else max(log.end - 1, lows[ordered[0]]))
+        if held := second - file_of(lows[ordered[0]]):
+            self.holding = Holding(ordered[0], held)
+        return lows[ordered[0]]
+
+    def _oldest_of(self, queue: ConsumeQueue, low: int) -> int:
+        """LogOffset of the message at a queue's min offset, or of the next if its unit is damaged; -1: that cannot be told."""
+        try:
+            for offset in range(low, min(queue.max_offset, low + _UNITS_TRIED)):
+                unit = queue.peek(offset)
+                if unit is not None and unit.size > 0 and not unit.is_fill:
+                    return unit.log_offset
+        except FileNotFoundError:
+            if self._parts.queues.holds(queue):
+                raise
+        return -1
+
+
+def _wanted(floor: int, files: Sequence[FileAge], rule: TopicRetention, now_ms: int) -> tuple[int, bool]:
+    """Where the topic's floor may go, at most ten files on, and whether it could go further. Pure."""
+    count = 0
+    for file in files:
+        if file.end <= floor:
+            continue
+        if now_ms - file.last_ms < rule.policy.keep_seconds * 1000:
+            break
+        if count == FILES_PER_RUN_MAX:
+            return floor, True
+        floor, count = file.end, count + 1
+    return floor, False

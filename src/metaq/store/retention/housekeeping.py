@@ -1,0 +1,298 @@
+"""The slow thread: flushes consume queues and index, writes the checkpoint, deletes what may go."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from metaq.log import RateLimitedLog
+from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
+from metaq.store.disk import SyncNotBegun
+from metaq.store.log.flush import Flusher
+from metaq.store.log.parts import Parts
+from metaq.store.log.writer import Snapshot, Writer
+from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.store.queues.index_file import Index
+from metaq.store.retention.expiry import Debt, Expired, FileAge, Owed, decide, oldest_debt
+from metaq.store.retention.floors import Floors
+from metaq.store.worker import Worker, is_no_room
+
+log = logging.getLogger(__name__)
+_SHARE_OF_TIME: Final = 0.05
+"""A round that took long is followed by a pause 20 times as long: 10 000 queues must not keep the disk busy."""
+
+_SYNCED_SINGLY_MAX: Final = 64
+_CARRY_ROUNDS: Final = 6
+_TOLD_SECONDS: Final = 600.0
+_INDEX_SECONDS: Final = 10.0
+"""The index is synced so often: slots are written all over, so each time costs up to 20 MB, and what came since is
+indexed again after a crash."""
+
+
+class Housekeeper:
+    """One thread, so that syncing, deleting and writing the checkpoint never meet each other half way.
+
+    Messages are appended, log files rolled and topics deleted meanwhile. So what is written down is one moment as a value
+    (`Writer.snapshot`), and queues that a deletion has taken out of the table are left alone.
+    """
+
+    def __init__(self, parts: Parts, writer: Writer, flusher: Flusher) -> None:
+        self._parts, self._writer, self._flusher = parts, writer, flusher
+        self.floors = Floors(parts, flusher.flush)
+        self.floors.apply()
+        self.work = threading.RLock()
+        """Held while anything is synced, written down or deleted."""
+        self._tick_ms = -1
+        self._retain_at: int | None = None
+        self._saved: tuple[int, int, int] | None = None
+        self._tails_at = -1
+        """LogOffset of the newest record that the tails on the disk know."""
+        self._removals: deque[Path] = deque()
+        self._index_at = -_INDEX_SECONDS
+        self._pause = 0.0
+        self._owners: tuple[Owed, ...] = ()
+        self._carried = -1, 0
+        """The oldest record that was owed at the last look, and how often it was to be written anew."""
+        self._told = RateLimitedLog(log, parts.clock, _TOLD_SECONDS)
+        self.worker = Worker("housekeeping", self._round, self._seconds, parts.state.fail)
+
+    def start(self) -> None:
+        self.worker.start()
+
+    def stop(self) -> None:
+        self.worker.stop()
+
+    def tick(self, now_ms: int) -> None:
+        """Have the thread look at retention if it is time. Cheap."""
+        if self._tick_ms < 0 or abs(now_ms - self._tick_ms) >= self._parts.options.clean_resource_interval:
+            self._tick_ms = self._retain_at = now_ms
+            self.worker.wake()
+
+    def _seconds(self) -> float:
+        return max(self._pause, self._parts.options.flush_interval_consume_queue / 1000)
+
+    def _round(self) -> None:
+        clock = self._parts.clock
+        began = clock.monotonic()
+        try:
+            if (now_ms := self._retain_at) is not None:
+                self.retain(now_ms)
+                if self._retain_at == now_ms:  # kept when it failed, and when the next one is due already
+                    self._retain_at = None
+            self.checkpoint()
+        finally:
+            self._pause = (clock.monotonic() - began) / _SHARE_OF_TIME
+
+    # ------------------------------------------------------------------ checkpoint
+
+    def checkpoint(self, *, closing: bool = False) -> None:
+        """Make log and queues durable up to here, and write down where "here" is.
+
+        `closing`: the index too, which costs more; else it is done every ten seconds.
+        Raises OSError: it could not be written down. A sync that failed is told to the store, and is final.
+        """
+        with self.work:
+            parts = self._parts
+            snapshot = self._writer.snapshot()
+            saved = (snapshot.log_end, parts.log.min, len(snapshot.queues))
+            removals = len(self._removals)
+            if (saved == self._saved and not closing and not removals) or parts.state.failed is not None:
+                return
+            if parts.state.flushed < snapshot.log_end:
+                self._flusher.flush()
+                if parts.state.failed is not None:
+                    return
+            try:
+                self._sync_queues([end.queue for end in snapshot.queues if not end.queue.is_synced])
+                if parts.index and snapshot.index:
+                    self._sync_index(parts.index, snapshot.index, closing=closing)
+            except SyncNotBegun:  # nothing is lost by it, and nothing is written down
+                raise
+            except OSError as error:
+                # Final as for the log: the kernel takes the pages for written now, and a second try would say so too.
+                parts.state.fail(f"consume queues and index could not be made durable: {os.strerror(error.errno or 0)}")
+                return
+            self._write(snapshot, parts.index.durable if parts.index else None)
+            self._saved = saved
+            for _ in range(removals):  # after the tails: they would call what is gone damaged, and bring it back
+                path = self._removals.popleft()
+                if path.is_dir():
+                    import shutil  # here and not above: it brings every kind of compression along, at each start
+
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def _sync_index(self, index: Index, mark: IndexMark, *, closing: bool) -> None:
+        now = self._parts.clock.monotonic()
+        last = closing or index.durable is None or now - self._index_at >= _INDEX_SECONDS
+        index.sync(mark, last=last)
+        if last:
+            self._index_at = now
+
+    def promise_only(self, left: Snapshot) -> None:
+        """Before the log is cut: from now on a start believes no more than what will be left. Raises OSError.
+
+        All of that is durable. Nothing is said of the index: a crash in the middle of the cut has it made anew.
+        """
+        self.checkpoint()
+        self._write(left, None)
+        self._saved = None
+
+    def start_as_found(self) -> None:
+        """All that was found is durable, and the tails say so: there is nothing to write down yet."""
+        snapshot, commit_log = self._writer.snapshot(), self._parts.log
+        self._tails_at = snapshot.log_end
+        self._saved = (snapshot.log_end, commit_log.min, len(snapshot.queues))
+
+    def _sync_queues(self, dirty: list[ConsumeQueue]) -> None:
+        if len(dirty) <= _SYNCED_SINGLY_MAX:
+            for queue in dirty:
+                self._sync_queue(queue)
+            return
+        ends = [queue.max_offset for queue in dirty]
+        for queue in dirty:
+            queue.run.unsynced = False  # first: a file that is made meanwhile is due again
+        descriptor = self._parts.disk.open(self._parts.folder.consume_queues, os.O_RDONLY)
+        try:
+            self._parts.disk.sync_all(descriptor)
+        finally:
+            os.close(descriptor)
+        for queue, end in zip(dirty, ends, strict=True):
+            queue.synced = end
+
+    def _sync_queue(self, queue: ConsumeQueue) -> None:
+        try:
+            queue.sync()
+        except FileNotFoundError:
+            if self._parts.queues.holds(queue):
+                raise  # else its topic was deleted meanwhile
+
+    def _write(self, snapshot: Snapshot, index: IndexMark | None) -> None:
+        parts, unit = self._parts, snapshot.newest
+        ends: dict[str, dict[int, int]] = {}
+        for queue, end in snapshot.queues:
+            ends.setdefault(queue.topic, {})[queue.queue_id] = end
+        last_record = unit.log_offset if unit and not unit.is_fill else -1
+        tails = Tails(
+            log_end=unit.log_end if unit else snapshot.log_end,
+            last_record=last_record,
+            last_store_ms=parts.log.store_time(last_record, written=True),
+            queues=ends,
+            index=index,
+        )
+        tails.save(parts.folder.tails)
+        self._tails_at = last_record
+        newest_ms = snapshot.store_ms
+        Checkpoint(newest_ms, newest_ms, index.header[1] if index else 0).save(parts.folder.checkpoint, parts.disk)
+
+    # ------------------------------------------------------------------ retention
+
+    def retain(self, now_ms: int, *, at_once: bool = False) -> int:
+        """Delete log files whose time is up, and what points into them only. Returns the number of log files."""
+        with self.work:
+            parts = self._parts
+            files = parts.log.run.files
+            ages = [
+                FileAge(file.start, file.end, parts.log.store_time(after.start))
+                for file, after in itertools.pairwise(files)
+                if after.start < parts.log.end
+            ]
+            used = parts.disk.used_percent(parts.folder.commit_log)
+            kept_from = None
+            if self.floors.retentions is not None:
+                self._let_go(now_ms, ages, at_once=at_once or used > parts.options.disk_max_used_space_ratio)
+                kept_from = self.floors.kept_from()
+            debt = oldest_debt(self._owners)
+            expired = decide(
+                ages, used_percent=used, now_ms=now_ms, options=parts.options, at_once=at_once,
+                owed=debt.log_offset if debt else None, carrying=self._is_carried(debt),
+                kept_from=kept_from,
+            )  # fmt: skip
+            parts.state.set_writable(expired.writable)
+            if debt:
+                self._have_carried(expired)
+                self._tell_of(debt, expired, used)
+            if expired.files:
+                self._drop(expired)
+            return expired.files
+
+    def _let_go(self, now_ms: int, ages: list[FileAge], *, at_once: bool) -> None:
+        try:
+            self.floors.look(now_ms, ages, at_once=at_once)
+        except OSError as error:
+            if not is_no_room(error):  # which files that go would make
+                raise
+            self._told.error("floors", "no topic could let go of its messages: %s", error)
+
+    def _is_carried(self, debt: Debt | None) -> bool:
+        """Whether there is hope that what is owed will be written anew: it was not asked for in vain so many times."""
+        if debt is None or debt.log_offset != self._carried[0]:
+            self._carried = (debt.log_offset if debt else -1), 0
+        return self._carried[1] < _CARRY_ROUNDS
+
+    def _have_carried(self, expired: Expired) -> None:
+        """Have the owners write anew what keeps a file that would go."""
+        if expired.held is None:
+            return
+        self._carried = self._carried[0], self._carried[1] + 1
+        for owner in self._owners:
+            place = owner.oldest()
+            if place is not None and place < expired.held_end:
+                owner.carry(expired.held_end)
+
+    def owes(self, owner: Owed) -> None:
+        """From now on, ask `owner` before a log file goes."""
+        with self.work:
+            self._owners = (*self._owners, owner)
+
+    def _tell_of(self, debt: Debt, expired: Expired, used: float) -> None:
+        if expired.given_up:
+            self._told.error(
+                "given up", "the disk is %.0f percent full, so that nothing can be stored: log files go with %s in them, the "
+                "oldest at log offset %d, which are lost; free some space", used, debt.what, debt.log_offset,
+            )  # fmt: skip
+        elif expired.held is not None:
+            self._told.warning(
+                "held", "the log file at %d stays though its time is up (the disk is %.0f percent full): there are %s in it "
+                "or behind it, the oldest at log offset %d", expired.held, used, debt.what, debt.log_offset,
+            )  # fmt: skip
+
+    def _drop(self, expired: Expired) -> None:
+        parts, log_min = self._parts, expired.drop_before
+        # A power cut may bring deleted files back: not with holes. And it must not take what settled a debt.
+        self._flusher.flush()
+        if parts.state.failed is not None:
+            return
+        self._write_down_before(log_min)
+        parts.log.run.drop_before(log_min)
+        log.info("%d log files deleted, %s: the log begins at %d now", expired.files, expired.why, log_min)
+        for queue in parts.queues.all():
+            try:
+                queue.correct_min(max(log_min, self.floors.table.get(queue.topic, 0)))
+            except FileNotFoundError:
+                if parts.queues.holds(queue):
+                    raise  # else its topic was deleted meanwhile
+        self._removals.extend(self._writer.drop_index_below(log_min))
+        # What was in them is forgotten, and whoever asks may be answered otherwise: not to be contradicted by a file that is back.
+        parts.log.settle()
+
+    def _write_down_before(self, place: int) -> None:
+        """Tails whose newest record goes would say nothing any more: a crash would find the index without a witness."""
+        if self._tails_at >= place:
+            return
+        try:
+            self.checkpoint()
+        except OSError as error:
+            if not is_no_room(error):  # which the deletion makes
+                raise
+
+    def remove(self, folder: Path) -> None:
+        """Have the thread delete a folder that was moved aside, and write tails that know nothing of it. Cheap."""
+        self._removals.append(folder)
+        self.worker.wake()

@@ -1,0 +1,294 @@
+"""Messages that come back: later and later, and in the end to the dead letters."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.errors import Reason, Refused
+from metaq.model import GroupConfig
+from metaq.model import properties as props
+from metaq.servers.remoting.messages import send_back_of, send_of
+from metaq.wire.headers import SendBackHeader
+from metaq.wire.record import decode_record
+from tests.broker.support import BORN_HOST, JAVA, open_broker
+from tests.servers.support import send_header
+from tests.store.support import copy_running
+
+DAY = 86_400
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def broker(tmp_path, clock):
+    with open_broker(tmp_path, clock) as broker:
+        broker.groups.require("G")
+        yield broker
+
+
+def newest(broker, topic, queue_id=0):
+    queue = broker.store.existing_queue(topic, queue_id)
+    if queue is None or not queue.max_offset:
+        return None
+    return decode_record(broker.store.record_at(queue.units(queue.max_offset - 1, 1)[0].log_offset))
+
+
+def send(broker, body=b"bad", **more):
+    sent = broker.sends.send(send_of(send_header("orders", 0, "paid", **more), body, BORN_HOST, JAVA))
+    return sent.put.log_offset
+
+
+def back(broker, log_offset, level=0, version=JAVA, **more):
+    return broker.retries.send_back(
+        send_back_of(SendBackHeader(offset=log_offset, group="G", delay_level=level, **more), version)
+    )
+
+
+def test_a_message_is_retried_16_times_ever_later_then_buried(broker, clock):
+    """The levels: 10 s, 30 s, 1 m ... 2 h; the 17th failure goes to %DLQ%G and is not delivered again."""
+    place, delays = send(broker), []
+    for times in range(1, 17):
+        back(broker, place)
+        began = clock.now_ms()
+        while (found := newest(broker, "%RETRY%G")) is None or found.reconsume_times < times:
+            clock.advance(10)
+            broker.tick()
+        delays.append((clock.now_ms() - began) // 1000)
+        assert (found.body, found.reconsume_times, found.properties[props.RETRY_TOPIC]) == (b"bad", times, "orders")
+        place = found.log_offset
+    assert delays == [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+    back(broker, place)
+    dead = newest(broker, "%DLQ%G")
+    assert (dead.body, dead.reconsume_times, dead.properties[props.DELAY]) == (b"bad", 17, "0")
+    retried = broker.store.queue("%RETRY%G", 0).max_offset
+    clock.advance(DAY)
+    broker.tick()
+    assert broker.store.queue("%RETRY%G", 0).max_offset == retried
+    assert broker.topics.require("%DLQ%G").readable
+
+
+def test_the_copy_keeps_what_the_message_was(broker, clock):
+    """Tag, keys, flag, birth and the first offset id come along through every retry."""
+    first = send(broker, flag=5, properties={"KEYS": "42"})
+    original = decode_record(broker.store.record_at(first))
+    for _ in range(2):
+        back(broker, first)
+        clock.advance(60)
+        broker.tick()
+        copy = newest(broker, "%RETRY%G")
+        assert (copy.flag, copy.tag, copy.keys, copy.born_ms) == (5, "paid", ("42",), original.born_ms)
+        assert copy.properties[props.ORIGIN_MESSAGE_ID] == original.offset_id
+        assert copy.message_id == original.message_id
+        first = copy.log_offset
+
+
+@pytest.mark.parametrize(("level", "seconds"), [(1, 1), (5, 60), (99, 7200)])
+def test_a_consumer_may_name_the_level(broker, clock, level, seconds):
+    """delayLevel above 0 is taken as it is, at most the highest."""
+    back(broker, send(broker), level)
+    clock.advance(seconds - 1)
+    broker.tick()
+    assert newest(broker, "%RETRY%G") is None
+    clock.advance(1)
+    broker.tick()
+    assert newest(broker, "%RETRY%G").body == b"bad"
+
+
+def test_a_negative_level_buries_at_once(broker):
+    """delayLevel -1 means: never again."""
+    back(broker, send(broker), -1)
+    assert newest(broker, "%DLQ%G").body == b"bad"
+
+
+@pytest.mark.parametrize(("version", "topic"), [(JAVA, "%DLQ%G"), (120, "SCHEDULE_TOPIC_XXXX")])
+def test_a_clients_own_limit_counts_from_version_121_on(broker, version, topic):
+    """maxReconsumeTimes of the request beats the group's, if the client is young enough to mean it."""
+    back(broker, send(broker), max_reconsume_times=0, version=version)
+    assert newest(broker, topic, 2 if topic.startswith("SCHEDULE") else 0) is not None
+
+
+def test_the_groups_limit_counts_otherwise(broker):
+    """retryMaxTimes=0 of the group buries the first failure."""
+    broker.groups.update(GroupConfig("G", retry_max=0))
+    back(broker, send(broker))
+    assert newest(broker, "%DLQ%G").reconsume_times == 1
+
+
+def test_a_group_without_retry_queues_wants_none(broker):
+    """retryQueueNums=0: the request succeeds and nothing is stored."""
+    broker.groups.update(GroupConfig("G", retry_queues=0))
+    place = send(broker)
+    end = broker.store.log_end
+    assert back(broker, place) is None
+    assert broker.store.log_end == end
+
+
+@pytest.mark.parametrize("place", [-1, 7, 1 << 62])
+def test_a_record_that_is_not_there_is_told(broker, place):
+    """An offset where no record begins is answered 1 and named."""
+    send(broker)
+    with pytest.raises(Refused, match=str(place)):
+        back(broker, place)
+
+
+def test_an_unknown_group_is_made(broker):
+    """As by a heartbeat, also by the send to its retry topic; so RocketMQ does."""
+    place = send(broker)
+    back = SendBackHeader(offset=place, group="new", delay_level=0)
+    broker.retries.send_back(send_back_of(back, JAVA))
+    broker.sends.send(send_of(send_header("%RETRY%newer", 0), b"again", BORN_HOST, JAVA))
+    assert {"new", "newer"} <= broker.groups.table.keys()
+
+
+def test_an_unknown_group_is_told_where_none_may_be_made(tmp_path, clock):
+    """autoCreateSubscriptionGroup=false: giving back and sending to the retry topic are answered 26."""
+    with open_broker(tmp_path, clock, auto_create_subscription_group=False) as broker:
+        place = send(broker)
+        back = SendBackHeader(offset=place, group="nobody", delay_level=0)
+        header = send_header("%RETRY%nobody", 0)
+        for wanted in (
+            lambda: broker.retries.send_back(send_back_of(back, JAVA)),
+            lambda: broker.sends.send(send_of(header, b"again", BORN_HOST, JAVA)),
+        ):
+            with pytest.raises(Refused) as caught:
+                wanted()
+            assert caught.value.reason is Reason.NO_GROUP
+
+
+# -------------------------------------------------------------------- given back once more
+
+
+def waiting(broker, level=3):
+    queue = broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", level - 1)
+    return queue.max_offset if queue else 0
+
+
+def reopened(broker, root, clock):
+    """The broker that starts after a kill -9 of this one."""
+    copy_running(broker.store.folder.root, root)
+    return open_broker(root, clock)
+
+
+def test_a_message_given_back_twice_is_retried_once(broker, clock):
+    """The client that lost an answer asks again: while the retry waits, the first one answers for it."""
+    place = send(broker)
+    first = back(broker, place)
+    assert back(broker, place) == first
+    assert waiting(broker) == 1
+    clock.advance(10)
+    broker.tick()
+    back(broker, place)  # somebody has set the group back: the message has failed anew
+    assert waiting(broker) == 2
+
+
+def test_a_client_that_says_it_repeats_itself_is_answered_for_the_first_time(broker, tmp_path, clock):
+    """The broker was away for longer than the first retry waits: it is delivered, and the repeat adds none. Only for a
+    while, and only what was taken: what the first request did not bring is stored."""
+    place, other = send(broker), send(broker, b"other")
+    first = back(broker, place)
+    with reopened(broker, tmp_path / "again", clock) as after:
+        clock.advance(30)
+        after.tick()
+        assert newest(after, "%RETRY%G").body == b"bad"
+        assert back(after, place, repeated=True) == first
+        assert waiting(after) == 1
+        back(after, other, repeated=True)
+        assert waiting(after) == 2
+        clock.advance(601)
+        back(after, place, repeated=True)
+        assert waiting(after) == 3
+
+
+def test_groups_and_levels_are_told_apart(broker):
+    """Each group has its own retries, and a wish for the dead letters is not one for a retry."""
+    broker.groups.require("H")
+    place = send(broker)
+    back(broker, place)
+    broker.retries.send_back(send_back_of(SendBackHeader(offset=place, group="H", delay_level=0), JAVA))
+    back(broker, place, -1)
+    assert waiting(broker) == 2
+    assert newest(broker, "%DLQ%G").body == b"bad"
+
+
+def test_a_dead_letter_is_filed_once(broker, clock):
+    """For ten minutes; after that the same wish is a new one. A deleted topic holds nothing that could answer for it."""
+    place = send(broker)
+    for _ in range(3):
+        back(broker, place, -1)
+    assert broker.store.queue("%DLQ%G", 0).max_offset == 1
+    broker.store.flush()
+    broker.delete_topic("%DLQ%G").settle()
+    back(broker, place, -1)
+    assert broker.store.queue("%DLQ%G", 0).max_offset == 1
+    clock.advance(601)
+    back(broker, place, -1)
+    assert broker.store.queue("%DLQ%G", 0).max_offset == 2
+
+
+def test_after_a_kill_a_repeated_send_back_adds_nothing(broker, tmp_path, clock):
+    """The answer was lost with the broker: the next one finds the retry, or the dead letter, in the log."""
+    retried, buried = send(broker), send(broker, b"worse")
+    back(broker, retried)
+    back(broker, buried, -1)
+    with reopened(broker, tmp_path / "again", clock) as after:
+        back(after, retried)
+        back(after, buried, -1)
+        assert (waiting(after), after.store.queue("%DLQ%G", 0).max_offset) == (1, 1)
+
+
+def test_kills_do_not_multiply_the_attempts(tmp_path, clock):
+    """Three tries and a dead letter, with a kill after every step: each attempt and the dead letter are there once."""
+    root, life = tmp_path / "0", 0
+    with open_broker(root, clock) as broker:
+        broker.groups.update(GroupConfig("G", retry_max=3))
+        place = send(broker)
+    for _ in range(4):
+        for _ in range(2):  # the client asks twice, the second time the next broker
+            with open_broker(root, clock) as broker:
+                back(broker, place)
+                life += 1
+                copy_running(root, tmp_path / str(life))
+            root = tmp_path / str(life)
+        for _ in range(2):
+            with open_broker(root, clock) as broker:
+                clock.advance(61)
+                broker.tick()
+                found = newest(broker, "%RETRY%G")
+                life += 1
+                copy_running(root, tmp_path / str(life))
+            root = tmp_path / str(life)
+        place = found.log_offset
+    with open_broker(root, clock) as broker:
+        assert broker.store.queue("%RETRY%G", 0).max_offset == 3
+        assert broker.store.queue("%DLQ%G", 0).max_offset == 1
+
+
+# -------------------------------------------------------------------- sends to the retry topic
+
+
+def test_a_client_may_send_to_its_retry_topic_itself(broker, clock):
+    """When 36 fails, a client sends a new message to %RETRY%G; the delay that it asks for is kept."""
+    header = send_header("%RETRY%G", 0, reconsume_times=1, properties={"DELAY": "3"}, max_reconsume_times=16)
+    broker.sends.send(send_of(header, b"again", BORN_HOST, JAVA))
+    assert newest(broker, "%RETRY%G") is None
+    clock.advance(10)
+    broker.tick()
+    assert newest(broker, "%RETRY%G").reconsume_times == 1
+
+
+@pytest.mark.parametrize(("times", "limit", "topic"), [(16, 16, "%DLQ%G"), (15, 16, "%RETRY%G"), (3, 2, "%DLQ%G")])
+def test_sends_to_the_retry_topic_end_with_the_dead_letters(broker, times, limit, topic):
+    """Tried often enough, the message is stored in %DLQ%G at once, whatever delay its properties name."""
+    header = send_header("%RETRY%G", 0, reconsume_times=times, max_reconsume_times=limit)
+    broker.sends.send(send_of(header, b"again", BORN_HOST, JAVA))
+    assert newest(broker, topic).body == b"again"
+
+
+def test_gos_limit_of_0_means_nothing_elsewhere(broker):
+    """Go sends maxReconsumeTimes=0 with every message: it only counts for retry topics."""
+    send(broker, max_reconsume_times=0)
+    assert newest(broker, "orders").body == b"bad"

@@ -1,0 +1,61 @@
+"""What acknowledgements wait for, as a value."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from metaq.broker.log.acks import AckPolicy, Due, Lack, NoCopies
+
+
+class Replica:
+    required, copied = True, 0
+
+
+def policy(
+    flush: str = "ASYNC_FLUSH", copies: object = None, *, end: int = 1000, flushed: int = 0, limit: int = 10_000
+):
+    state, log = SimpleNamespace(flushed=flushed), SimpleNamespace(tail=SimpleNamespace(end=end))
+    store = SimpleNamespace(state=state, log=log)
+    environment = SimpleNamespace(
+        store=store,
+        options=SimpleNamespace(unflushed_bytes_max=limit),
+        store_options=SimpleNamespace(flush_disk_type=flush),
+    )
+    return AckPolicy(environment, copies or NoCopies())
+
+
+@pytest.mark.parametrize(
+    ("made", "promises", "due"),
+    [
+        (policy(), False, None),
+        (policy("SYNC_FLUSH"), True, Due(1000, 0, promised=True)),
+        (policy("ASYNC_FLUSH", Replica()), True, Due(0, 1000, promised=True)),
+        (policy("SYNC_FLUSH", Replica()), True, Due(1000, 1000, promised=True)),
+        (policy(limit=2000), False, None),
+        (policy(limit=1998), False, Due(1, 0, promised=False)),
+        (policy(limit=1998, flushed=1), False, None),
+    ],
+)
+def test_what_is_due_follows_from_the_settings_and_how_far_the_disk_is(made, promises, due) -> None:
+    """Disk and replica if they are promised; otherwise the disk may be behind by half of unflushedBytesMax."""
+    assert made.promises is promises
+    assert made.due() == due
+
+
+def test_what_an_acknowledgement_lacks_is_told_disk_first() -> None:
+    """A replica that is behind counts only where one is required."""
+    replica = Replica()
+    made = policy("SYNC_FLUSH", replica, flushed=999)
+    due = made.due()
+    assert made.lack(due) is Lack.FLUSHED
+    assert made.lack(due._replace(flushed=0)) is Lack.COPIED
+    replica.copied = 1000
+    assert made.lack(due._replace(flushed=999)) is None
+
+
+def test_without_a_replica_nothing_can_wait_for_one() -> None:
+    """Whoever asked for it would wait for ever."""
+    with pytest.raises(AssertionError, match="nobody waits"):
+        NoCopies().when_copied(5, lambda: None)

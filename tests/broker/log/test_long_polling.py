@@ -1,0 +1,154 @@
+"""The table of held pulls: who wakes whom, deadlines, bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.broker.log.long_polling import CHANNEL_HELD_MIN, HeldPull, HeldPulls
+from metaq.clock import FakeClock
+from tests.broker.support import FakeChannel
+
+
+class Tail:
+    topic, queue_id, watched, next_offset = b"orders", 0, False, 0
+
+
+class Queue:
+    def __init__(self) -> None:
+        self.tail = Tail()
+
+
+class Store:
+    """Queues by (topic, queue id), as far as the table looks at them."""
+
+    def __init__(self) -> None:
+        self.queues = {}
+
+    def existing_queue(self, topic, queue_id):
+        return self.queues.get((topic, queue_id))
+
+
+KEY = ("orders", 0)
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def table(store, clock):
+    return HeldPulls(store, clock, 100_000)
+
+
+def pull(place=0, deadline=10.0, channel=None, key=KEY):
+    return HeldPull(channel or FakeChannel(), key, place, deadline, None)
+
+
+def test_a_queue_is_watched_while_somebody_waits(table, store):
+    """The fast lane reports growth of watched queues only. When nobody waits any more, one more growth is reported."""
+    store.queues[KEY] = queue = Queue()
+    one, two = pull(0), pull(1)
+    table.hold(one)
+    table.hold(two)
+    assert queue.tail.watched
+    queue.tail.next_offset = 1
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
+    assert table.ready() == [one]
+    assert queue.tail.watched
+    queue.tail.next_offset = 2
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
+    assert table.ready() == [two]
+    table.grew([queue.tail], 1, 1, 1, 2)
+    assert not queue.tail.watched
+    assert not table.grown
+
+
+def test_a_queue_made_later_is_watched_from_its_birth(table, store):
+    """Who waits for a queue that does not exist yet is not forgotten when it is made."""
+    table.hold(pull())
+    store.queues[KEY] = queue = Queue()
+    table.adopt(KEY)
+    assert queue.tail.watched
+
+
+def test_growth_is_looked_at_once(table, store):
+    """ready() answers what grew since the last time, and nothing twice."""
+    store.queues[KEY] = Queue()
+    table.hold(pull(place=5))
+    store.queues[KEY].tail.next_offset = 3
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
+    assert table.ready() == []
+    assert table.ready() == []
+    assert len(table) == 1
+
+
+def test_deadlines_come_in_their_order(table, clock):
+    """Each pull leaves at its own deadline, whatever the order of holding."""
+    pulls = [pull(deadline=seconds) for seconds in (3.0, 1.0, 2.0)]
+    for one in pulls:
+        table.hold(one)
+    clock.advance(1)
+    assert table.overdue() == [pulls[1]]
+    clock.advance(2)
+    assert table.overdue() == [pulls[2], pulls[0]]
+    assert len(table) == 0
+
+
+def test_an_answered_pull_has_no_deadline(table, store, clock):
+    """What was woken does not come again when its time is over."""
+    store.queues[KEY] = Queue()
+    table.hold(pull())
+    store.queues[KEY].tail.next_offset = 1
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
+    assert len(table.ready()) == 1
+    clock.advance(100)
+    assert table.overdue() == []
+
+
+def test_a_connections_pulls_go_with_it(table):
+    """closed() forgets one connection's pulls and nobody else's."""
+    channel = FakeChannel()
+    for n in range(5):
+        table.hold(pull(channel=channel if n % 2 else None, key=("orders", n)))
+    table.closed(channel)
+    assert len(table) == 3
+    table.closed(channel)
+
+
+def test_nobody_can_take_the_whole_table(store, clock):
+    """One connection holds a quarter of the table at most."""
+    table = HeldPulls(store, clock, 8 * CHANNEL_HELD_MIN)
+    greedy = FakeChannel()
+    taken = sum(table.hold(pull(channel=greedy, key=("orders", n))) for n in range(3 * CHANNEL_HELD_MIN))
+    assert taken == 2 * CHANNEL_HELD_MIN
+    assert table.hold(pull())
+
+
+def test_a_busy_queues_past_does_not_pile_up(table, store):
+    """Deadlines of pulls that were answered long before are dropped, not kept for their 15 seconds."""
+    store.queues[KEY] = Queue()
+    for n in range(20_000):
+        table.hold(pull(place=n, deadline=15.0))
+        store.queues[KEY].tail.next_offset = n + 1
+        table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
+        assert len(table.ready()) == 1
+    assert len(table._deadlines) <= 1025
+
+
+def test_who_waits_longer_than_the_queue_is_there_hears_of_all_its_growth(table, store):
+    """The first message tells that the queue was made; whose place it does not reach waits for the others."""
+    table.hold(late := pull(place=1))
+    store.queues[KEY] = queue = Queue()
+    queue.tail.next_offset = 1
+    table.grew([queue.tail], 1, 1, 0, 1)
+    assert table.ready() == []
+    assert queue.tail.watched
+    queue.tail.next_offset = 2
+    table.grew([queue.tail], 1, 1, 1, 2)
+    assert table.ready() == [late]

@@ -1,0 +1,122 @@
+"""Lag of groups of MetaQ 1.x, whose offsets are byte positions."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.errors import Refused
+from metaq.model import MessageQueue
+from metaq.saved import Saving
+from tests.broker.metaq1.support import settings
+from tests.broker.metaq1.test_retention import settled
+from tests.broker.support import open_broker
+from tests.store.support import message
+
+FRAME = 20 + 5
+
+
+@pytest.fixture
+def broker(tmp_path):
+    with open_broker(tmp_path, FakeClock(), text=settings(test=2, other=1)) as opened:
+        for queue_id in (0, 0, 0, 1):
+            opened.appender.put([message("test", queue_id, b"hello")])
+        for queue_id in (0, 1):
+            settled(opened, lambda queue_id=queue_id: opened.bases.touch("test", queue_id).max)
+        yield opened
+
+
+def lags(broker, group="g", topic=None):
+    found = broker.reports.consume_stats(group, topic)
+    return {
+        (queue.topic, queue.queue_id): stats.broker_offset - stats.consumer_offset for queue, stats in found.items()
+    }
+
+
+class Zookeeper:
+    """What a test says that consumers keep."""
+
+    def __init__(self, **positions):
+        self.positions, self.asked, self.telling = positions, [], []
+
+    def ask(self, group, topic, tell):
+        self.asked.append((group, topic))
+        self.telling.append(lambda: tell(self.positions.get(group)))
+
+
+def told(zookeeper):
+    for tell in zookeeper.telling:
+        tell()
+    zookeeper.telling.clear()
+
+
+def test_positions_become_messages_behind(broker):
+    """In the middle of a frame that one is still to be read; beyond the end none is; in front of the begin all are."""
+    zookeeper = Zookeeper(g={("test", 0): FRAME, ("test", 1): FRAME - 1}, far={("test", 0): 10**6, ("test", 1): -5})
+    broker.partition_progress.ask_by(zookeeper.ask)
+    with pytest.raises(Saving):
+        lags(broker)
+    with pytest.raises(Saving):
+        lags(broker)
+    assert zookeeper.asked == [("g", None)]
+    told(zookeeper)
+    assert lags(broker) == {("test", 0): 2, ("test", 1): 1}
+    stats = broker.reports.consume_stats("g", None)[MessageQueue("test", "broker-a", 0)]
+    assert (stats.broker_offset, stats.consumer_offset) == (3, 1)
+    with pytest.raises(Saving):
+        lags(broker, "far")
+    told(zookeeper)
+    assert lags(broker, "far") == {("test", 0): 0, ("test", 1): 1}
+
+
+def test_look_is_kept_for_two_seconds(broker):
+    """One command asks several times; the next one wants to know anew."""
+    zookeeper = Zookeeper(g={("test", 0): 0})
+    broker.partition_progress.ask_by(zookeeper.ask)
+    with pytest.raises(Saving):
+        lags(broker)
+    told(zookeeper)
+    assert lags(broker) == {("test", 0): 3}
+    zookeeper.positions["g"] = {("test", 0): 3 * FRAME}
+    broker.clock.advance(1)
+    assert lags(broker) == {("test", 0): 3}
+    broker.clock.advance(2)
+    with pytest.raises(Saving):
+        lags(broker)
+    told(zookeeper)
+    assert lags(broker) == {("test", 0): 0}
+
+
+def test_groups_that_zookeeper_cannot_tell_of_or_that_are_none_have_no_lag(broker):
+    """Unreachable, unknown topics and partitions, untouched queues, and names that would be other nodes."""
+    zookeeper = Zookeeper(g={("gone", 0): 5, ("test", 7): 5, ("other", 0): 5})
+    broker.partition_progress.ask_by(zookeeper.ask)
+    for group in ("g", "unknown"):
+        with pytest.raises(Saving):
+            lags(broker, group)
+        told(zookeeper)
+        assert lags(broker, group) == {}
+    assert lags(broker, "../ids") == {}
+    assert zookeeper.asked == [("g", None), ("unknown", None)]
+
+
+def test_broker_without_zookeeper_asks_nobody(broker):
+    """And answers at once."""
+    assert lags(broker) == {}
+
+
+def test_questions_that_nobody_answers_are_limited(broker):
+    """Names of groups are free, and each would be a request to ZooKeeper."""
+    zookeeper = Zookeeper()
+    broker.partition_progress.ask_by(zookeeper.ask)
+    for number in range(100):
+        with pytest.raises(Saving):
+            lags(broker, f"g{number}")
+    with pytest.raises(Refused, match="try again"):
+        lags(broker, "one-more")
+    with pytest.raises(Saving):
+        lags(broker, "g99")
+    told(zookeeper)
+    assert lags(broker, "g99") == {}
+    with pytest.raises(Saving):
+        lags(broker, "one-more")

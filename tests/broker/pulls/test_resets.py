@@ -1,0 +1,63 @@
+"""Moving a group's progress: where to, and who is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.broker.pulls.resets import TO_THE_END
+from metaq.errors import Reason, Refused
+from metaq.model import ConsumerView, Heartbeat, MessageQueue
+from metaq.model.filters.subscription import subscribe
+from tests.broker.support import FakeChannel
+from tests.servers.support import Client, open_door
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """Ten messages in queue 0 of four, of which group G has consumed three."""
+    with open_door(tmp_path) as (broker, door):
+        client = Client(door)
+        for _ in range(10):
+            assert client.send("orders").code == 0
+        broker.offsets.put("G", "orders", 0, 3)
+        yield broker
+
+
+def join(broker) -> FakeChannel:
+    channel = FakeChannel()
+    view = ConsumerView("G", {"orders": subscribe("orders", "*", 1)})
+    broker.members.beat(channel, "CPP", 409, Heartbeat("a@1", (view,)))
+    return channel
+
+
+def test_members_hear_where_to_go_on(filled):
+    """All writable queues: to the end, also those without progress; the broker's own table stays."""
+    channel = join(filled)
+    offsets, [effect] = filled.resets.reset("G", "orders", TO_THE_END, force=True)
+    assert offsets[MessageQueue("orders", filled.environment.name, 0)] == 10
+    assert len(offsets) == filled.topics.get("orders").write_queues
+    assert (effect.channel, effect.what.group, effect.what.offsets, effect.what.language) == (
+        channel,
+        "G",
+        offsets,
+        "CPP",
+    )
+    assert filled.offsets.get("G", "orders", 0) == 3
+
+
+def test_without_force_progress_moves_backwards_only(filled):
+    """To the end is forwards, to the first moment backwards."""
+    join(filled)
+    queue = MessageQueue("orders", filled.environment.name, 0)
+    assert filled.resets.reset("G", "orders", TO_THE_END, force=False)[0][queue] == 3
+    assert filled.resets.reset("G", "orders", 1, force=False)[0][queue] == 0
+
+
+def test_what_cannot_be_moved_is_refused(filled):
+    """No topic, no progress, nobody online; in RocketMQ's order."""
+    for group, topic, reason in (
+        ("G", "nothing", Reason.INVALID), ("other", "orders", Reason.INVALID), ("G", "orders", Reason.OFFLINE),
+    ):  # fmt: skip
+        with pytest.raises(Refused) as caught:
+            filled.resets.reset(group, topic, TO_THE_END, force=True)
+        assert caught.value.reason is reason

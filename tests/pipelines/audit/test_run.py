@@ -1,0 +1,54 @@
+"""`metaq pipeline run audit` as its users run it: exit status, killed, and run again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+
+import pytest
+
+import metaq
+from metaq.pipelines.run import status_of
+from tests.pipelines import commands
+from tests.support import PATIENCE, WHOLE_PATIENCE
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
+
+
+def auditing(broker, folder, *more):
+    words = ["-n", broker.namesrv, "--topic", "audited", "--folder", str(folder / "audit"), "--group", "billing"]
+    return commands.pipeline(folder / "audit.log", "audit", *words, "--grace-seconds", "0", *more)
+
+
+def test_the_exit_status_says_whether_it_is_clean(metaq_broker, tmp_path):
+    """1 with a message missing, also after a kill -9 in the midst of it; 0 where one may be missing."""
+    namesrv, place = metaq_broker.namesrv, tmp_path / "audit"
+    with metaq.Producer(namesrv, trace=True) as producer:
+        sent = [producer.send("audited", b"x", keys=[f"k{n}"]).message_id for n in range(5)]
+    with metaq.Consumer(namesrv, group="billing", topics="audited", start="earliest", trace=True) as consumer:
+        for _ in sent:
+            with contextlib.suppress(metaq.Later), consumer.receive(PATIENCE) as message:
+                if message.message_id == sent[3]:
+                    raise metaq.Later(16)
+    with auditing(metaq_broker, tmp_path) as running:
+        for line in running.stdout:
+            if "deliveries" in line:
+                break
+        os.killpg(running.pid, signal.SIGKILL)
+    assert status_of(place).state == "lost"
+    assert not (place / "audit.json").exists()
+
+    with auditing(metaq_broker, tmp_path) as running:
+        said = running.stdout.read()
+        assert running.wait(WHOLE_PATIENCE) == 1, (tmp_path / "audit.log").read_text()[-3000:]
+    assert "NOT CLEAN: group billing: 1 message is missing, and allowMissing is 0" in said
+    assert sent[3] in (place / "report.html").read_text()
+    assert not (place / "_making").exists()
+
+    with auditing(metaq_broker, tmp_path, "--allow-missing", "1", "--json") as running:
+        last = json.loads(running.stdout.read().splitlines()[-1])
+        assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "audit.log").read_text()[-3000:]
+    assert (last["breaches"], last["groups"][0]["counts"]["missing"]) == ([], 1)
+    assert status_of(place).state == "ended"

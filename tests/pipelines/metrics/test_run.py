@@ -1,0 +1,55 @@
+"""`metaq pipeline run metrics` against a real broker: killed, stopped, finished. The oracle is the broker's queues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import metaq
+from metaq.admin import Admin
+from metaq.pipelines.metrics.reading import read
+from metaq.pipelines.metrics.state import STATE, decode
+from tests.pipelines import commands
+from tests.spark.test_kill import producing
+from tests.support import WHOLE_PATIENCE, eventually, run_metaq
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
+TOPIC = "measured"
+
+
+def pipeline(broker, folder: Path, *more: str):
+    words = ["-n", broker.namesrv, "--topic", TOPIC, "--folder", str(folder / "m")]
+    return commands.pipeline(
+        folder / "pipeline.log", "metrics", *words, "--window-seconds", "1", "--sample-seconds", "0.2", *more
+    )
+
+
+def test_killed_stopped_and_finished_every_message_is_counted_once(metaq_broker, tmp_path):
+    """kill -9 in full run, then SIGTERM, then `--once`: the windows hold what the queues hold, and `show` tells it."""
+    state, log = tmp_path / "m" / STATE, tmp_path / "pipeline.log"
+
+    def batches() -> int:
+        return decode(state.read_bytes()).batch if state.exists() else -1
+
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        producer.send(TOPIC, b"first")
+    with producing(metaq_broker, TOPIC):
+        with pipeline(metaq_broker, tmp_path, "--trigger", "0.2"):
+            eventually(lambda: batches() >= 2, WHOLE_PATIENCE, what="some batches")
+        seen = batches()
+        with pipeline(metaq_broker, tmp_path, "--trigger", "0.2") as running:
+            eventually(lambda: batches() > seen + 1, WHOLE_PATIENCE, what="another batch")
+            running.terminate()
+            assert running.wait(WHOLE_PATIENCE) == 0, log.read_text()[-3000:]
+    with pipeline(metaq_broker, tmp_path, "--once") as running:
+        assert running.wait(WHOLE_PATIENCE) == 0, log.read_text()[-3000:]
+
+    with Admin(metaq_broker.namesrv) as admin:
+        stored = sum(stats.max_offset for stats in admin.describe_topic(TOPIC).queues.values())
+    ((series, windows),) = read(tmp_path / "m").of("messages").items()
+    assert sum(window.sums["messages"] for window in windows.values()) == stored
+    assert all(window.spreads["born_stored"].count == window.sums["messages"] for window in windows.values())
+    shown = run_metaq("pipeline", "show", "metrics", "--folder", str(tmp_path / "m"), "--last", "1d")
+    assert f"{stored:,}" in shown.stdout
+    assert series.topic == TOPIC

@@ -1,0 +1,139 @@
+"""`metaq pipeline run mirror` killed -9 under running producers, and the move of a cluster. The oracle is `metaq store dump`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import metaq
+from metaq.admin import Admin
+from metaq.pipelines.mirror.state import GROUPS, STATE
+from metaq.testing import EmbeddedBroker
+from tests.interop.servers import RocketmqServer
+from tests.pipelines import commands
+from tests.spark.test_kill import producing
+from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
+TOPIC, GROUP = "moved", "mailer"
+
+
+def pipeline(source, target, folder: Path, *more: str):
+    words = ["-n", source.namesrv, "--topic", TOPIC, "--to", target.namesrv, "--folder", str(folder)]
+    return commands.pipeline(folder.parent / "pipeline.log", "mirror", *words, "--trigger", "0.2", "--json", *more)
+
+
+def batches(folder: Path) -> int:
+    """The last batch that the mirror knows to be there."""
+    path = folder / STATE
+    return json.loads(path.read_text())["batch"] if path.exists() else -1
+
+
+def reached(running, folder: Path, batch: int) -> None:
+    """Wait until the mirror has come so far, or has died of something."""
+    eventually(lambda: batches(folder) >= batch or running.poll() is not None, WHOLE_PATIENCE, what=f"batch {batch}")
+    assert running.poll() is None, (folder.parent / "pipeline.log").read_text()[-3000:]
+
+
+def dumped(broker) -> list[dict]:
+    """What is in a broker's store, in the order of its log."""
+    text = subprocess.run(
+        metaq_command("store", "dump", str(broker.data)),
+        env=environment(), capture_output=True, text=True, check=True, timeout=WHOLE_PATIENCE,
+    ).stdout  # fmt: skip
+    return [message for line in text.splitlines() if (message := json.loads(line))["topic"] == TOPIC]
+
+
+def by_queue(messages: list[dict]) -> dict[int, list[tuple[str, str]]]:
+    """Per queue what is in it, in its order."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for one in sorted(messages, key=lambda one: one["queue_offset"]):
+        found.setdefault(one["queue_id"], []).append((one["message_id"], one["body"]))
+    return found
+
+
+def test_killed_and_finished_the_target_is_what_the_source_holds(fresh_metaq_broker, tmp_path):
+    """kill -9 of the mirror in full run, of the target under it, then `--once`: every message once, every queue in order."""
+    source, folder = fresh_metaq_broker, tmp_path / "mirror"
+    with EmbeddedBroker() as target:
+        with metaq.Producer(source.namesrv) as producer:
+            producer.send(TOPIC, b"first")
+        with producing(source, TOPIC):
+            with pipeline(source, target, folder) as running:
+                reached(running, folder, 3)
+            with pipeline(source, target, folder) as running:
+                reached(running, folder, batches(folder) + 1)
+                target.kill()
+                target.start()
+                reached(running, folder, batches(folder) + 3)
+                running.terminate()
+                assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+        with pipeline(source, target, folder, "--once", "--progress-group", "mirrors") as running:
+            lines = [json.loads(line) for line in running.stdout]
+            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+        here, there = dumped(source), dumped(target)
+        assert len(here) > 100
+        assert Counter(one["message_id"] for one in there) == Counter(one["message_id"] for one in here)
+        assert by_queue(there) == by_queue(here)
+        assert sum(line.get("unfit", 0) + line.get("came_around", 0) for line in lines) == 0
+        tables = json.loads((folder / STATE).read_text())["tables"]
+        assert sum(run[2] for _, _, runs in tables for run in runs) == len(here)
+        assert {len(runs) for _, _, runs in tables} == {1}
+        with Admin(source.namesrv) as admin:
+            assert admin.group_progress("mirrors").lag == 0
+
+
+def taken(broker, got: Counter, until) -> None:
+    """Take messages as a member of the group that commits what it has and leaves, when `until()` says so."""
+    with metaq.PullConsumer(broker.namesrv, group=GROUP, topics=TOPIC, start="earliest") as consumer:
+        consumer.wait_assigned(WHOLE_PATIENCE)
+        while not until():
+            got.update(message.message_id for message in consumer.poll(timeout=0.2, count=50))
+        consumer.commit()
+
+
+def places(broker) -> dict[int, int]:
+    """How far the group is, by queue id; none where it is not known."""
+    with contextlib.suppress(metaq.MetaqError), Admin(broker.namesrv) as admin:
+        return {
+            one.queue.queue_id: one.consumed for one in admin.group_progress(GROUP).queues if one.queue.topic == TOPIC
+        }
+    return {}
+
+
+def test_a_group_and_its_producers_move_from_a_rocketmq_to_us_without_a_stop(tmp_path):
+    """Mirror, then the consumers, then the producers: every message is consumed, and none twice, while both are running."""
+    source, folder, got = RocketmqServer(tmp_path / "rocketmq"), tmp_path / "mirror", Counter()
+    source.start()
+    try:
+        with metaq.Producer(source.namesrv, timeout=PATIENCE) as producer:
+            first = producer.send(TOPIC, b"first")
+        with (
+            EmbeddedBroker() as target,
+            pipeline(source, target, folder, "--groups", GROUP, "--group-seconds", "0.3") as running,
+        ):
+            with producing(source, TOPIC) as old:
+                taken(source, got, lambda: got.total() >= 60)
+                eventually(
+                    lambda: places(target) and places(target) == places(source), WHOLE_PATIENCE, what="the group's move"
+                )
+                left = got.total()
+                taken(target, got, lambda: got.total() >= left + 100)
+            mirrored = {first.message_id, *(one.message_id for one in old)}
+            with producing(target, TOPIC) as new:
+                taken(target, got, lambda: mirrored <= got.keys() and len(new) > 100)
+            everything = mirrored | {one.message_id for one in new}
+            taken(target, got, lambda: everything <= got.keys())
+            (told,) = json.loads((folder / GROUPS).read_text())["groups"]
+            assert told["group"] == GROUP
+            running.terminate()
+            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+            assert got.keys() == everything
+            assert got.total() == len(everything)
+    finally:
+        source.kill()

@@ -1,0 +1,234 @@
+"""The name server's door: requests as bytes, answers as bytes, and what garbage costs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.errors import RemoteProtocolError
+from metaq.model import DataVersion, TopicConfig
+from metaq.namesrv.kv import KvTable
+from metaq.namesrv.service import NameService
+from metaq.options import NamesrvOptions
+from metaq.saved import TableFile
+from metaq.servers.remoting.namesrv import NamesrvDoor
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, SerializeType, encode, request
+from metaq.wire.connection import Connection
+from metaq.wire.files import KV_CONFIG
+from metaq.wire.hot import crc31
+from tests.broker.support import MemoryFile
+
+
+class Client:
+    """A peer and its session: `ask` sends one request and returns the answer."""
+
+    congested = False
+    closed = False
+    on_writable = None
+    local = ("127.0.0.1", 9876)
+
+    def __init__(self, door: NamesrvDoor, host: str = "127.0.0.1") -> None:
+        self.address = (host, 40000)
+        self.sent = Connection()
+        self.session = door.session(self)
+
+    def write(self, data) -> None:
+        self.sent.receive_data(bytes(data))
+
+    def close(self, why: str = "") -> None:
+        self.closed = True
+
+    def ask(self, command: Command) -> Command:
+        self.session.data_received(memoryview(encode(command)))
+        answer = self.sent.next_command()
+        assert answer is not None
+        assert answer.opaque == command.opaque
+        return answer
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def door(clock) -> NamesrvDoor:
+    return NamesrvDoor(NameService(NamesrvOptions(), clock, KvTable(TableFile(MemoryFile(), KV_CONFIG), clock)))
+
+
+def registration(*, broker_id=0, address="10.0.0.1:10911", topics=("T",), crc=None, version=409) -> Command:
+    body = bodies.registration(DataVersion(5, 1), {name: TopicConfig(name, 4, 4) for name in topics})
+    header = headers.RegisterBrokerHeader(
+        broker_name="a",
+        broker_address=address,
+        cluster="C",
+        ha_address="10.0.0.1:10912",
+        broker_id=broker_id,
+        body_crc32=crc31(body) if crc is None else crc,
+    )
+    command = request(RequestCode.REGISTER_BROKER, header, body)
+    command.version = version
+    return command
+
+
+def ask_route(link: Client, topic: str) -> Command:
+    return link.ask(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic=topic)))
+
+
+def test_a_registered_topic_is_routed_in_both_header_forms(door):
+    """JSON and binary requests get the same body, each in its own form."""
+    link = Client(door)
+    assert link.ask(registration()).code == ResponseCode.SUCCESS
+    for form in SerializeType:
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic="T"), serialize=form)
+        answer = link.ask(command)
+        assert answer.serialize is form
+        assert bodies.route_of("T", answer.body).brokers[0].addresses == {0: "10.0.0.1:10911"}
+
+
+def test_an_unknown_topic_says_so(door):
+    """Code 17 with the text that Java clients know."""
+    answer = ask_route(Client(door), "nope")
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+    assert answer.remark.startswith("No topic route info in name server for the topic: nope")
+
+
+def test_a_slave_is_told_its_master(door):
+    """The answer to a slave's registration carries the master's two addresses."""
+    Client(door).ask(registration())
+    answer = Client(door).ask(registration(broker_id=1, address="10.0.0.2:10911"))
+    assert answer.ext == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
+
+
+def test_a_damaged_registration_registers_nothing(door):
+    """A checksum that does not fit is an error, and the topic stays unknown."""
+    link = Client(door)
+    answer = link.ask(registration(crc=12345))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "crc32 not match" in answer.remark
+    assert ask_route(link, "T").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_the_end_of_a_brokers_connection_ends_its_route(door):
+    """A broker killed with -9 is gone at once, not after its lease."""
+    broker, client = Client(door), Client(door)
+    broker.ask(registration())
+    broker.session.connection_lost("reset")
+    assert ask_route(client, "T").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_silent_broker_expires(door, clock):
+    """Without a registration for the time of the lease, the tick drops it."""
+    link = Client(door)
+    link.ask(registration())
+    clock.advance(120.001)
+    assert door.service.tick() == ["10.0.0.1:10911"]
+    assert ask_route(link, "T").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_goodbye_and_a_version_query(door):
+    """322 tells whether the table moved; 104 ends the route."""
+    link = Client(door)
+    link.ask(registration())
+    who = headers.BrokerHeader(broker_name="a", broker_address="10.0.0.1:10911", cluster="C", broker_id=0)
+    for version, changed in ((DataVersion(5, 1), "false"), (DataVersion(5, 2), "true")):
+        answer = link.ask(request(RequestCode.QUERY_DATA_VERSION, who, bodies.data_version(version)))
+        assert answer.ext == {"changed": changed}
+        assert bodies.data_version_of(answer.body) == DataVersion(5, 1)
+    assert link.ask(request(RequestCode.UNREGISTER_BROKER, who)).code == 0
+    assert ask_route(link, "T").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_lists_and_permissions(door):
+    """What mqadmin asks: cluster, topics, system topics, wiping and restoring the write permission."""
+    link = Client(door)
+    link.ask(registration(topics=("T", "U")))
+    assert bodies.topic_list_of(link.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body) == ["T", "U"]
+    by_cluster = request(RequestCode.GET_TOPICS_BY_CLUSTER, headers.ClusterHeader(cluster="C"))
+    assert bodies.topic_list_of(link.ask(by_cluster).body) == ["T", "U"]
+    system = link.ask(request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
+    assert json.loads(bytes(system.body)) == {"topicList": ["C", "a"], "brokerAddr": "10.0.0.1:10911"}
+    assert bodies.cluster_info_of(link.ask(request(RequestCode.GET_BROKER_CLUSTER_INFO)).body).clusters == {"C": ("a",)}
+    name = headers.BrokerNameHeader(broker_name="a")
+    assert link.ask(request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, name)).ext == {"wipeTopicCount": "2"}
+    assert bodies.route_of("T", ask_route(link, "T").body).writable() == []
+    assert link.ask(request(RequestCode.ADD_WRITE_PERM_OF_BROKER, name)).ext == {"addTopicCount": "2"}
+    assert len(bodies.route_of("T", ask_route(link, "T").body).writable()) == 4
+    assert link.ask(request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic="U"))).code == 0
+    assert ask_route(link, "U").code == ResponseCode.TOPIC_NOT_EXIST
+    assert b"brokerLeaseMs=120000" in bytes(link.ask(request(RequestCode.GET_NAMESRV_CONFIG)).body)
+
+
+def test_kv_configuration(door):
+    """Put, get, list and delete; what is not there is code 22."""
+    link = Client(door)
+    put = headers.PutKvHeader(namespace="N", key="k", value="v")
+    key = headers.KvKeyHeader(namespace="N", key="k")
+    assert link.ask(request(RequestCode.GET_KV_CONFIG, key)).code == ResponseCode.QUERY_NOT_FOUND
+    assert link.ask(request(RequestCode.PUT_KV_CONFIG, put)).code == 0
+    assert link.ask(request(RequestCode.GET_KV_CONFIG, key)).ext == {"value": "v"}
+    table = link.ask(request(RequestCode.GET_KVLIST_BY_NAMESPACE, headers.NamespaceHeader(namespace="N")))
+    assert bodies.kv_table_of(table.body) == {"k": "v"}
+    assert link.ask(request(RequestCode.DELETE_KV_CONFIG, key)).code == 0
+    gone = link.ask(request(RequestCode.GET_KVLIST_BY_NAMESPACE, headers.NamespaceHeader(namespace="N")))
+    assert gone.code == ResponseCode.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        request(RequestCode.PUT_KV_CONFIG, headers.PutKvHeader(namespace="N", key="k", value="v")),
+        request(RequestCode.DELETE_KV_CONFIG, headers.KvKeyHeader(namespace="N", key="k")),
+        request(RequestCode.WIPE_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name="a")),
+        request(RequestCode.ADD_WRITE_PERM_OF_BROKER, headers.BrokerNameHeader(broker_name="a")),
+        request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic="T")),
+        request(RequestCode.GET_NAMESRV_CONFIG),
+    ],
+    ids=lambda command: RequestCode(command.code).name,
+)
+def test_administration_is_for_this_machine_only(door, command):
+    """From another address it is refused by name and changes nothing."""
+    local = Client(door)
+    local.ask(registration())
+    answer = Client(door, "10.0.0.66").ask(command)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert RequestCode(command.code).name in answer.remark
+    assert len(bodies.route_of("T", ask_route(local, "T").body).writable()) == 4
+
+
+def test_an_unknown_code_is_refused_by_name(door):
+    """Code 3 names the request, known or not."""
+    link = Client(door)
+    assert link.ask(Command(4242)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    answer = link.ask(Command(RequestCode.SEND_MESSAGE_V2))
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "SEND_MESSAGE_V2" in answer.remark
+
+
+def test_hostile_values_are_answered_and_change_nothing(door):
+    """A missing field, a number out of range, wrong JSON and a path as topic: an answer each, no route touched."""
+    link = Client(door)
+    link.ask(registration())
+    bad = [
+        Command(RequestCode.REGISTER_BROKER, ext={"brokerName": "b"}),
+        Command(RequestCode.UNREGISTER_BROKER, ext={**registration().ext, "brokerId": "9" * 30}),
+        Command(RequestCode.REGISTER_BROKER, ext={**registration().ext, "bodyCrc32": "0"}, body=b"{{{{"),
+        registration(topics=("../../etc/passwd",)),
+    ]
+    for command in bad:
+        assert link.ask(command).code == ResponseCode.SYSTEM_ERROR
+    assert len(bodies.route_of("T", ask_route(link, "T").body).writable()) == 4
+    assert bodies.topic_list_of(link.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body) == ["T"]
+
+
+def test_garbage_ends_its_own_connection_alone(door):
+    """A frame that cannot be one raises for the listener to close; another connection goes on."""
+    good, bad = Client(door), Client(door)
+    good.ask(registration())
+    with pytest.raises(RemoteProtocolError):
+        bad.session.data_received(memoryview(b"GET / HTTP/1.1\r\n\r\n"))
+    assert ask_route(good, "T").code == 0

@@ -1,0 +1,176 @@
+"""A second door, of a protocol with two words, on the same services: nothing in the broker is the remoting protocol's.
+
+put TOPIC TEXT          ok QUEUE OFFSET
+get TOPIC OFFSET [MS]   one TEXT, or none; with MS the answer may wait so long
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metaq.broker.broker import Broker
+from metaq.broker.channel import Answered, Told, Unanswered
+from metaq.broker.pulls.pull import Pull, PullAnswer, PullOutcome
+from metaq.broker.requests import FILTER, HOLD, PullRequest, Send
+from metaq.clock import FakeClock
+from metaq.errors import Reason, Refused
+from metaq.model.access import Identity
+from metaq.model.message import host_bytes
+from metaq.net.peer import Peer, Session
+from metaq.saved import Saving
+from metaq.servers.server import Door
+from metaq.wire.record import decode_record
+from tests.broker.support import open_broker
+from tests.servers.support import Client, FakePeer, open_door
+
+CODES = {Reason.NO_TOPIC: "404", Reason.INVALID: "400", Reason.THROTTLED: "503"}
+
+
+class EchoSession:
+    """One connection of the echo door; also the channel that the broker knows it by."""
+
+    def __init__(self, peer: Peer, broker: Broker) -> None:
+        self.peer, self._broker = peer, broker
+        self.remote, self.identity = f"{peer.address[0]}:{peer.address[1]}", Identity(peer.address[0], loopback=True)
+
+    def data_received(self, data: memoryview) -> int:
+        end = bytes(data).rfind(b"\n") + 1
+        for line in bytes(data[:end]).decode().splitlines():
+            self._one(line)
+        self._broker.answer_pulls()
+        return end
+
+    def _one(self, line: str) -> None:
+        word, topic, *rest = line.split(" ", 3 if line.startswith("get") else 2)
+        try:
+            self._say(self._put(topic, *rest) if word == "put" else self._get(topic, *map(int, rest)))
+        except Refused as refused:
+            self._say(f"{CODES.get(refused.reason, '500')} {refused.text}")
+        except Saving as saving:  # the topic is being made: once more when it is there
+            saving.pending[0].when_done(lambda error: self._one(line) if error is None else self._say("500"))
+
+    def _put(self, topic: str, text: str) -> str:
+        born = host_bytes(*self.peer.address)
+        sent = self._broker.sends.send(Send(topic=topic, body=text.encode(), born_ms=1, born_host=born, queue_id=0))
+        return f"ok {sent.queue_id} {sent.put.queue_offset}"
+
+    def _get(self, topic: str, offset: int, wait_ms: int = 0) -> str | None:
+        wanted = PullRequest(b"echo", topic.encode(), 0, offset, 1, FILTER | HOLD, hold_ms=wait_ms, subscription=b"*")
+        pull = self._broker.pulls.make(self, wanted, None)
+        answer = self._broker.pulls.first(pull)
+        return None if answer is None else self._text_of(answer)
+
+    def _text_of(self, answer: PullAnswer) -> str:
+        found = answer.outcome is PullOutcome.FOUND
+        return f"one {decode_record(bytes(answer.pulled.body)).body.decode()}" if found else "none"
+
+    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
+        self._say(str(answer) if isinstance(answer, Exception) else self._text_of(answer))
+
+    def plain_answer(self, pull: Pull, place: int) -> None:
+        return None
+
+    def write_plain(self, answers: bytes) -> None:
+        raise AssertionError(answers)
+
+    congested = False
+
+    def tell(self, what: Told) -> None:
+        self._say(f"told {what}")
+
+    def ask(self, question: object, seconds: float, done: Answered) -> None:
+        done(Unanswered.UNKNOWN)
+
+    def _say(self, text: str | None) -> None:
+        if text is not None:
+            self.peer.write(f"{text}\n".encode())
+
+    def frame_needed(self) -> int:
+        return 0
+
+    def connection_lost(self, why: str) -> None:
+        self._broker.closed(self)
+
+
+class EchoDoor:
+    """All of a door."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def session(self, peer: Peer) -> Session:
+        return EchoSession(peer, self._broker)
+
+    def tick(self) -> None:
+        """Nothing of it waits."""
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class Lines(FakePeer):
+    """The transport of an echo connection: what is written, as lines."""
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def lines(self) -> list[str]:
+        found, self.writes = b"".join(self.writes).decode().splitlines(), []
+        return found
+
+
+def connect(door: Door) -> tuple[Lines, Session]:
+    peer = Lines()
+    return peer, door.session(peer)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_an_echo_door_publishes_and_pulls_with_codes_of_its_own(tmp_path, clock) -> None:
+    """A broken line waits for its rest; a refusal has this protocol's number and the service's plain words."""
+    with open_broker(tmp_path, clock) as broker:
+        peer, session = connect(EchoDoor(broker))
+        data = b"put orders first one\nput orders second\nget orders 0\nget orders 7\nget ord"
+        assert session.data_received(memoryview(data)) == len(data) - len(b"get ord")
+        assert peer.lines() == ["ok 0 0", "ok 0 1", "one first one", "none"]
+        session.data_received(memoryview(b"get nobody 0\nput rmq_sys_METAQ_X hello\n"))
+        (missing, forbidden) = peer.lines()
+        assert missing.startswith("404 topic[nobody] not exist")
+        assert forbidden.startswith("500 the topic rmq_sys_METAQ_X belongs to the broker itself")
+
+
+def test_doors_share_one_log_and_wake_each_other(tmp_path, clock) -> None:
+    """A held pull of one door is answered by the other's append, in its own protocol; and the other way round."""
+    with open_door(tmp_path, clock) as (broker, door):
+        client = Client(door)
+        peer, session = connect(EchoDoor(broker))
+        client.send("orders", b"from remoting")
+        session.data_received(memoryview(b"get orders 0\nget orders 1 60000\n"))
+        assert peer.lines() == ["one from remoting"]
+        client.send("orders", b"more of it")
+        assert peer.lines() == ["one more of it"]
+        assert client.pull("orders", offset=2, sys_flag=6, suspend_ms=60_000) == []
+        session.data_received(memoryview(b"put orders from echo\n"))
+        assert peer.lines() == ["ok 0 2"]
+        (answer,) = client.received()
+        assert b"from echo" in answer.body
+        session.data_received(memoryview(b"get orders 3 5000\n"))
+        clock.advance(5)
+        broker.tick()
+        assert peer.lines() == ["none"]
+
+
+def test_a_connection_of_an_echo_door_leaves_nothing_behind(tmp_path, clock) -> None:
+    """Its held pulls go with it."""
+    with open_broker(tmp_path, clock) as broker:
+        peer, session = connect(EchoDoor(broker))
+        session.data_received(memoryview(b"put orders x\nget orders 1 5000\n"))
+        assert len(broker.hold) == 1
+        session.connection_lost("")
+        assert len(broker.hold) == 0
+        assert peer.lines() == ["ok 0 0"]
