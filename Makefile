@@ -55,10 +55,10 @@ test-interop: $(VENV)/has-test  ## foreign clients, brokers and databases agains
 test-all: $(VENV)/has-test  ## every test, also the ones that take long or install foreign servers
 	METAQ_FRESH_CLONE=test $(PYTEST) $(BESIDE) $(ARGS)
 
-test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
+test-plain: $(VENV)/has-test  ## the tests of formats and store with the pure-Python fallback of the compiled extension
 	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/servers/remoting/test_transaction_fast_path.py tests/servers/remoting/test_delay_fast_path.py) tests/system/test_first_whole.py $(ARGS)
 
-test-sanitized: $(VENV)/has-test  ## the compiled modules under ASAN and UBSAN: fuzzers, their own tests, lanes, crashes; needs gcc, ARGS="--rounds 9999" more
+test-sanitized: $(VENV)/has-test  ## the compiled modules under ASAN and UBSAN: fuzzers, their own tests, paths, crashes; needs gcc, ARGS="--rounds 9999" more
 	$(RUN) -m tests.sanitized $(ARGS)
 
 test-long: $(VENV)/has-test  ## tests that take long for what they show: seeds of the crash simulation, the wheel, the demo
@@ -95,7 +95,7 @@ flame: $(VENV)/has-profile  ## draw where the time of a path goes: make flame RO
 docs: $(VENV)/has-lint  ## write the pages that are made from the code
 	$(RUN) -m metaq.app.reference > docs/configuration.md
 
-hot: $(VENV)/has-lint  ## build the hot module again, beside its source
+hot: $(VENV)/has-lint  ## build the compiled extension again, beside its source
 	$(RUN) setup.py -q build_ext --inplace
 
 wheel: $(VENV)/has-lint  ## build a source distribution and a wheel into dist

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import processes
 
 EVENTS = ("instructions", "cache-misses")
-INSTEAD = "instruction_counts.py counts the hot module's, and cache_misses.py a whole server's, under callgrind"
+INSTEAD = "instruction_counts.py counts the compiled extension's, and cache_misses.py a whole server's, under callgrind"
 
 
 class Costs(dict[str, float]):

@@ -1,4 +1,4 @@
-"""Nanoseconds per row of the hot module's paths, for the native module and its plain twin.
+"""Nanoseconds per row of the compiled extension's paths, for the native module and its pure-Python fallback.
 
     python bench/hot_bench.py            # both, about ten seconds
     python bench/hot_bench.py native     # one of them

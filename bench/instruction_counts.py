@@ -1,4 +1,4 @@
-"""Instructions that the hot module's paths take, against those of the committed baseline: a guard that no load disturbs.
+"""Instructions that the compiled extension's paths take, against those of the committed baseline: a guard that no load disturbs.
 
     python bench/instruction_counts.py            # compare with instruction_counts.json; 1 if a path takes 3 % more
     python bench/instruction_counts.py --record   # write that file, after a change that is meant

@@ -1,4 +1,4 @@
-"""Puts and gets of MetaQ 1.x at our text door, and beside it at the original server 1.4.6.2, by one generator in one run.
+"""Puts and gets of MetaQ 1.x at our MetaQ 1.x server, and beside it at the original server 1.4.6.2, by one generator in one run.
 
     python bench/metaq1_bench.py                       # every part, each server in turn, three times
     python bench/metaq1_bench.py --part put-100 --runs 5 --scale 0.1 --alone

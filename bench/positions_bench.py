@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Running:
-    """A broker without doors, whose loop is whoever asks."""
+    """A broker without servers, whose loop is whoever asks."""
 
     def __init__(self, folder: Path) -> None:
         options, clock = StoreOptions(store_path_root_dir=str(folder), message_index_enable=False), SystemClock()

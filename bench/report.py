@@ -143,7 +143,14 @@ def markdown(report: dict[str, Any]) -> str:
             lines += ["", f"Python client beside that: one `send` after the other {row['send_us']:.0f} µs each, "]
             lines[-1] += f"1000 asyncio tasks with one `send` each {row['aio_send_per_s'] / 1000:.0f} k/s."
     if "hot" in report:
-        lines += ["", "The hot module and its plain twin (`hot_bench.py`):", "", "```", report["hot"].rstrip(), "```"]
+        lines += [
+            "",
+            "The compiled extension and its pure-Python fallback (`hot_bench.py`):",
+            "",
+            "```",
+            report["hot"].rstrip(),
+            "```",
+        ]
     if report.get("without"):
         lines += ["", "Without:", "", *(f"- {why}" for why in report["without"])]
     failures = report["failures"]

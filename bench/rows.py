@@ -69,7 +69,7 @@ def _off_plain(full: int, *, mode: str = "send", **more: object) -> Callable[[Be
     return measure
 
 
-def _twin_sends(bench: Bench) -> Measured:
+def _fallback_sends(bench: Bench) -> Measured:
     return _sends(bench, 100, bench.count(150_000), 4, 64, hot=False)
 
 
@@ -245,7 +245,7 @@ def _orderly(bench: Bench) -> Measured:
 
 
 def _metaq1(part: str, *, alone: bool = False) -> Callable[[Bench], Measured]:
-    """Our text door, and the original server 1.4.6.2 by the same generator: `part` of `metaq1_bench.py`.
+    """Our MetaQ 1.x server, and the original server 1.4.6.2 by the same generator: `part` of `metaq1_bench.py`.
 
     `alone`: one request after the other. The value is a multiple of the original's, and the cores are kept awake: else both times are
     mostly a sleeping core's.
@@ -304,7 +304,7 @@ ROWS = (
         "send-1000", "single sends 4 × 64, 1 KB", "k/s", 200, 350, _single_sends(1000, 300_000), 325,
         "Redis 169, NATS 220, RocketMQ 66", runs=7,
     ),
-    Row("send-100-twin", "the same with the plain twin, 100 B", "k/s", 60, 90, _twin_sends),
+    Row("send-100-fallback", "the same with the pure-Python fallback, 100 B", "k/s", 60, 90, _fallback_sends),
     Row("send-1x1", "send 1 × 1, 100 B, p50", "µs", 45, 22, _one_by_one, 22, "Redis 23, NATS 40, RocketMQ 64", True),
     *BROKER_ROWS,
     Row(
@@ -376,27 +376,27 @@ ROWS = (
         lower_is_better=True, beside="RocketMQ",
     ),
     Row(
-        "metaq1-put-100", "text door: puts 4 × 64, 100 B", "k/s", 200, 400, _metaq1("put-100"), peers="MetaQ 1.4.6.2 62-88",
+        "metaq1-put-100", "MetaQ 1.x server: puts 4 × 64, 100 B", "k/s", 200, 400, _metaq1("put-100"), peers="MetaQ 1.4.6.2 62-88",
         runs=3, beside="MetaQ 1.4.6.2",
     ),
     Row(
-        "metaq1-put-1000", "text door: puts 4 × 64, 1 KB", "k/s", 160, 250, _metaq1("put-1000"), peers="MetaQ 1.4.6.2 56-78",
+        "metaq1-put-1000", "MetaQ 1.x server: puts 4 × 64, 1 KB", "k/s", 160, 250, _metaq1("put-1000"), peers="MetaQ 1.4.6.2 56-78",
         runs=3, beside="MetaQ 1.4.6.2",
     ),
     Row(
-        "metaq1-put-forced", "text door: puts 4 × 64, 100 B, each group forced to the disk", "k/s", 62, 120,
+        "metaq1-put-forced", "MetaQ 1.x server: puts 4 × 64, 100 B, each group forced to the disk", "k/s", 62, 120,
         _metaq1("put-100-forced"), peers="MetaQ 1.4.6.2 62", runs=3, beside="MetaQ 1.4.6.2",
     ),
     Row(
-        "metaq1-put-1x1", "text door: put 1 × 1, 100 B, p50, cores kept awake, times the original's", "×", 1.0, 0.7,
+        "metaq1-put-1x1", "MetaQ 1.x server: put 1 × 1, 100 B, p50, cores kept awake, times the original's", "×", 1.0, 0.7,
         _metaq1("put-1x1", alone=True), runs=3, lower_is_better=True,
     ),
     Row(
-        "metaq1-get-100", "text door: gets of 1 MiB of 100 B, undecoded", "GB/s", 0.4, 0.8, _metaq1("get-100"), runs=3,
+        "metaq1-get-100", "MetaQ 1.x server: gets of 1 MiB of 100 B, undecoded", "GB/s", 0.4, 0.8, _metaq1("get-100"), runs=3,
         beside="MetaQ 1.4.6.2",
     ),
     Row(
-        "metaq1-get-1000", "text door: gets of 1 MiB of 1 KB, undecoded", "GB/s", 1.0, 2.0, _metaq1("get-1000"),
+        "metaq1-get-1000", "MetaQ 1.x server: gets of 1 MiB of 1 KB, undecoded", "GB/s", 1.0, 2.0, _metaq1("get-1000"),
         peers="MetaQ 1.4.6.2 1.9", runs=3, beside="MetaQ 1.4.6.2",
     ),
     Row(

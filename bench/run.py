@@ -95,7 +95,7 @@ def main() -> int:
     if report.file_system(arguments.disk) == "tmpfs":
         print(f"warning: {arguments.disk} is in memory; first touches of pages cost nothing there", file=sys.stderr)
     if processes.stale_hot_module():
-        print("warning: the hot module is older than its source: build it with `make hot`", file=sys.stderr)
+        print("warning: the compiled extension is older than its source: build it with `make hot`", file=sys.stderr)
     try:
         processes.compiled("loadgen", CACHE)
     except FileNotFoundError as error:

@@ -1,5 +1,5 @@
 """Invariant: what one pass read from many connections is stored and answered as if each had been read by itself, whatever
-the bytes are and wherever they are cut; and the native module does to the byte what its plain twin does.
+the bytes are and wherever they are cut; and the native module does to the byte what its pure-Python fallback does.
 
     python -m fuzz.appended_parts [--seed N] [--rounds N] [--seconds S]
 
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from fuzz.rounds import command, damaged, exactly, mostly, repeat
-from tests.wire.hot.support import BORN_HOST, NATIVE, RETRY, SLOW, STORE_MS, TEXT, TWIN, LevelTails, send
+from tests.wire.hot.support import BORN_HOST, FALLBACK, NATIVE, RETRY, SLOW, STORE_MS, TEXT, LevelTails, send
 
 from metaq.wire.record import encode_batch
 
@@ -148,13 +148,13 @@ def one(chance: random.Random) -> int:
     """One round. Returns how many messages were stored."""
     assert NATIVE is not None, "the hot module is not built: make hot"
     room = chance.getrandbits(32)
-    native, twin, alone = (Pass(hot, random.Random(room)) for hot in (NATIVE, TWIN, NATIVE))
+    native, fallback, alone = (Pass(hot, random.Random(room)) for hot in (NATIVE, FALLBACK, NATIVE))
     data, rows = laid_out(chance, pieces_of(chance))
     found = passed(native, data, rows)
     left = native.left()
-    assert passed(twin, data, rows) == found, "native and twin use different parts"
-    assert twin.left() == left, "native and twin leave different bytes behind"
-    assert twin.did() == native.did()
+    assert passed(fallback, data, rows) == found, "native and fallback use different parts"
+    assert fallback.left() == left, "native and fallback leave different bytes behind"
+    assert fallback.did() == native.did()
     if found[1] is None and all(
         0 <= start <= end <= len(data) for start, end in zip(rows[2::6], rows[3::6], strict=True)
     ):

@@ -1,5 +1,5 @@
 """Invariant: whatever the log holds where a consumer's request points to, and whatever it asks for, the native module and its
-plain twin give back the same message to the same delay level, to the byte, or leave the files as they are.
+pure-Python fallback give back the same message to the same delay level, to the byte, or leave the files as they are.
 
     python -m fuzz.given_back [--seed N] [--rounds N] [--seconds S]
 
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fuzz.rounds import command, damaged, exactly, mostly, repeat
-from tests.wire.hot.support import NATIVE, RETRY, SCHEDULE, SLOW, STORE_MS, TEXT, TWIN, LevelTails, send
+from tests.wire.hot.support import FALLBACK, NATIVE, RETRY, SCHEDULE, SLOW, STORE_MS, TEXT, LevelTails, send
 
 NAMES = (
     "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "KEYS", "UNIQ_KEY", "TAGS", "CLUSTER", "a", "a", "",
@@ -96,7 +96,7 @@ def one(chance: random.Random) -> int:
     """One round. Returns how many messages were given back."""
     assert NATIVE is not None, "the hot module is not built: make hot"
     room, taken = chance.getrandbits(32), 0
-    pair = [Files(hot, random.Random(room)) for hot in (NATIVE, TWIN)]
+    pair = [Files(hot, random.Random(room)) for hot in (NATIVE, FALLBACK)]
     starts = list[int]()
     for _ in range(chance.randrange(1, 5)):
         facts = record_of(chance)
@@ -115,9 +115,9 @@ def one(chance: random.Random) -> int:
         data = exactly(damaged(chance, delayed(chance)))
         sends = chance.random() < 0.2
         found = [files.take(data, now_ms=facts["now_ms"]) if sends else files.back(place, **facts) for files in pair]
-        assert found[0] == found[1], f"native says {found[0]}, its twin {found[1]}"
+        assert found[0] == found[1], f"native says {found[0]}, its fallback {found[1]}"
         one, other = (files.left() for files in pair)
-        assert one == other, "native and twin leave different bytes behind"
+        assert one == other, "native and fallback leave different bytes behind"
         taken += not sends and found[0] is not None
     return taken
 

@@ -1,4 +1,4 @@
-"""Invariant: whatever bytes a peer sends, cut wherever, its session at the text door answers or ends the connection, nothing
+"""Invariant: whatever bytes a peer sends, cut wherever, its session at the MetaQ 1.x server answers or ends the connection, nothing
 else; what it answered with success is in the partitions, whole and in order; and a neighbour gets the same answers as before.
 
     python fuzz/metaq1_commands.py [--seed N] [--rounds N]
@@ -19,7 +19,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey
-from metaq.servers.metaq1.server import TextDoor
+from metaq.servers.metaq1.server import Metaq1Server
 from metaq.wire.hot import crc31
 from metaq.wire.metaq1.commands import (
     NO_CHECKSUM,
@@ -145,7 +145,7 @@ def _is_place(body: bytes) -> bool:
 def run(seed: int, rounds: int) -> int:
     """Run `rounds` rounds from `seed` on. Returns how many connections ended. Raises AssertionError, or worse."""
     sys.path.insert(0, str(ROOT))
-    from tests.servers.metaq1.support import open_text_door, settings
+    from tests.servers.metaq1.support import open_metaq1_server, settings
 
     log, failures = logging.getLogger("metaq"), Failures()
     log.addHandler(failures)
@@ -154,16 +154,16 @@ def run(seed: int, rounds: int) -> int:
             # Nothing waits for the disk: every answer is there when its line was taken.
             options = {"max_transfer_size": FRAME_MAX, "unflush_threshold": 1 << 30, "flush_tx_log_at_commit": 0}
             text = settings({"test": 3}, **options)
-            with open_text_door(pathlib.Path(folder), text=text) as (_, door):
-                return _fuzz(door, seed, rounds)
+            with open_metaq1_server(pathlib.Path(folder), text=text) as (_, protocol_server):
+                return _fuzz(protocol_server, seed, rounds)
     finally:
         log.removeHandler(failures)
 
 
-def _fuzz(door: TextDoor, seed: int, rounds: int) -> int:
+def _fuzz(protocol_server: Metaq1Server, seed: int, rounds: int) -> int:
     from tests.servers.metaq1.support import TextClient
 
-    neighbour = TextClient(door)
+    neighbour = TextClient(protocol_server)
     for partition in range(3):
         neighbour.put(b"first", partition=partition)
     ends, ended = [0, 0, 0], 0
@@ -171,7 +171,7 @@ def _fuzz(door: TextDoor, seed: int, rounds: int) -> int:
     for current in range(seed, seed + rounds):
         chance = random.Random(current)
         try:
-            client = TextClient(door)
+            client = TextClient(protocol_server)
             data = b"".join(damaged(chance, encode(line(chance))) for _ in range(chance.randrange(1, 12)))
             neighbour.feed(b"put test 0 5 0 1\r\nhe")
             ended += not feed(chance, client, data)
@@ -189,7 +189,7 @@ def _fuzz(door: TextDoor, seed: int, rounds: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Throw damaged lines at a text door.")
+    parser = argparse.ArgumentParser(description="Throw damaged lines at a MetaQ 1.x server.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=10_000)
     args = parser.parse_args()

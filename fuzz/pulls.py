@@ -1,5 +1,5 @@
 """Invariant: whatever a log and its queues hold, and whatever consumers ask for in one read event, among sends or alone, the native
-module and its plain twin answer the same pulls with the same bytes, leave the same ones to others, and keep the same positions;
+module and its pure-Python fallback answer the same pulls with the same bytes, leave the same ones to others, and keep the same positions;
 and a run of pulls is answered as one after the other.
 
     python -m fuzz.pulls [--seed N] [--rounds N] [--seconds S]
@@ -22,13 +22,13 @@ from fuzz.rounds import command, damaged, exactly, mostly, repeat
 from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
+    FALLBACK,
     NATIVE,
     PULL_EXT,
     SLOW,
     STORE_HOST,
     STORE_MS,
     TEXT,
-    TWIN,
     binary_head,
     frame,
     send,
@@ -92,12 +92,12 @@ def record_of(chance: random.Random, topic: bytes, queue_id: int, number: int, l
 
 
 class Place:
-    """The log and the queues of one round, and a lane with its gates."""
+    """The log and the queues of one round, and a path with its gates."""
 
     def __init__(self, hot: ModuleType, chance: random.Random) -> None:
         self.hot = hot
         self.base = mostly(chance, 0, 1 << 30, 1 << 62)
-        # What this process wrote the native module takes for whole; its twin looks at all of it.
+        # What this process wrote the native module takes for whole; its fallback looks at all of it.
         self.is_old = chance.random() < 0.25
         self.firsts = [mostly(chance, 0, 7, (1 << 60) - 1) for _ in range(QUEUES)]
         log, units = self._written(chance)
@@ -119,7 +119,7 @@ class Place:
             for first, tail in zip(self.firsts, self.queues, strict=True)
         ]
         self.fresh_from = LONG_MAX if self.is_old else chance.choice((0, self.log.end, self.base + len(log) // 2))
-        self.lane = hot.PullLane(
+        self.fast_path = hot.PullPath(
             self.log, fresh_from=self.fresh_from, near_bytes=mostly(chance, 1 << 30, 0, 500, -1, LONG_MAX),
             behind_max=mostly(chance, 1000, 0, 2, LONG_MAX), body_bytes_max=mostly(chance, 65_535, 0, 600, LONG_MAX),
             bytes_max=mostly(chance, 262_144, 1, 700, -1, LONG_MAX), count_max=mostly(chance, 32, 2, 0, -1, LONG_MAX),
@@ -167,14 +167,14 @@ class Place:
     def open(self, key: bytes, queue_id: int, version: int) -> None:
         """A gate for pulls like this one, for three keys of four; some are wrong about the queue."""
         number = zlib.crc32(key, self.salt)
-        if number % 4 and key not in self.lane.gates:
+        if number % 4 and key not in self.fast_path.gates:
             queue = self.consumed[(number if number % 61 == 0 else queue_id) % QUEUES]
             wanted = self.filter_of(key, slow=False)
-            self.lane.gates[key] = self.hot.PullGate(queue, wanted, version, number % 3, (key, queue_id))
+            self.fast_path.gates[key] = self.hot.PullGate(queue, wanted, version, number % 3, (key, queue_id))
 
     def take_over(self) -> tuple[Any, ...]:
-        """What the lane counted, and the positions it kept."""
-        *counted, moved = self.lane.take()
+        """What the path counted, and the positions it kept."""
+        *counted, moved = self.fast_path.take()
         return *counted, [(gate.owner, gate.committed) for gate in moved]
 
     def look(self, asked: Asked) -> tuple[Any, ...]:
@@ -232,7 +232,7 @@ class Place:
                     table,
                     row,
                     row + 1 if singly else rows,
-                    self.lane,
+                    self.fast_path,
                     self.replies,
                     LONG_MAX if singly else reply_bytes_max,
                 )
@@ -257,7 +257,7 @@ class Place:
         return told
 
     def judged(self, row: int) -> tuple[Any, ...]:
-        """A pull that the lane leaves: its gate is opened for the next ones like it, and it is looked at."""
+        """A pull that the path leaves: its gate is opened for the next ones like it, and it is looked at."""
         table, key = self.table, self.hot.pull_key(self.table, row)
         _, _, queue_id, offset, count_max, flags, _, _, _, version, _, _ = facts = table.pull(row)
         if table.flag(row) & ONEWAY:
@@ -326,7 +326,7 @@ def event(chance: random.Random, place: Place) -> bytes:
 
 
 def lived(hot: ModuleType, seed: int, *, singly: bool = False) -> tuple[list[Any], bytes, int]:
-    """One round with one module. Returns all that can be seen of it, the answers, and how many pulls the lane answered."""
+    """One round with one module. Returns all that can be seen of it, the answers, and how many pulls the path answered."""
     chance = random.Random(seed)
     place = Place(hot, chance)
     reply_bytes_max = mostly(chance, 1 << 18, 1, 600)
@@ -344,7 +344,7 @@ def one(chance: random.Random) -> int:
     assert NATIVE is not None, "the hot module is not built: make hot"
     seed = chance.getrandbits(32)
     native = lived(NATIVE, seed)
-    assert lived(TWIN, seed) == native, "native and twin answer otherwise, or leave other things behind"
+    assert lived(FALLBACK, seed) == native, "native and fallback answer otherwise, or leave other things behind"
     assert lived(NATIVE, seed, singly=True) == native, "a run is answered otherwise than one pull after the other"
     return native[2]
 

@@ -1,5 +1,5 @@
 """Invariant: whatever bytes a peer sends, cut wherever, its session answers or raises RemoteProtocolError, nothing else;
-and a neighbour on the same door gets the same answers as before.
+and a neighbour on the same server gets the same answers as before.
 
     python fuzz/remoting_frames.py [--seed N] [--rounds N]
 
@@ -23,7 +23,7 @@ from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
-from metaq.servers.remoting.namesrv import NamesrvDoor
+from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.store.config_file import ConfigFile
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
@@ -45,9 +45,9 @@ class Client:
     on_writable = None
     address, local = ("127.0.0.1", 40_000), ("127.0.0.1", 9876)
 
-    def __init__(self, door: NamesrvDoor) -> None:
+    def __init__(self, server: NamesrvServer) -> None:
         self.received = Connection()
-        self.session = door.session(self)
+        self.session = server.session(self)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.received.receive_data(data)
@@ -176,19 +176,19 @@ def _run(seed: int, rounds: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         clock = FakeClock()
         kv = KvTable(TableFile(ConfigFile(f"{folder}/kvConfig.json"), KV_CONFIG), clock)
-        return _fuzz(NamesrvDoor(NameService(NamesrvOptions(), clock, kv)), seed, rounds)
+        return _fuzz(NamesrvServer(NameService(NamesrvOptions(), clock, kv)), seed, rounds)
 
 
-def _fuzz(door: NamesrvDoor, seed: int, rounds: int) -> int:
+def _fuzz(server: NamesrvServer, seed: int, rounds: int) -> int:
     commands = corpus()
-    neighbour = Client(door)
+    neighbour = Client(server)
     expected = neighbours_answers(neighbour)
     assert [code for code, _ in expected] == [0, 0]
     broken = 0
     for current in range(seed, seed + rounds):
         chance = random.Random(current)
         try:
-            link = Client(door)
+            link = Client(server)
             data = b"".join(damaged(chance, chance.choice(commands)) for _ in range(chance.randrange(1, 12)))
             broken += not feed(chance, link, data)
             for answer in link.answers():
@@ -202,7 +202,7 @@ def _fuzz(door: NamesrvDoor, seed: int, rounds: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Throw damaged requests at a name server's door.")
+    parser = argparse.ArgumentParser(description="Throw damaged requests at a name server's server.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=10_000)
     args = parser.parse_args()

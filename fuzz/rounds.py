@@ -1,4 +1,4 @@
-"""What fuzzers of the hot module share: rounds from seeds, and bytes with something wrong in them."""
+"""What fuzzers of the compiled extension share: rounds from seeds, and bytes with something wrong in them."""
 
 from __future__ import annotations
 

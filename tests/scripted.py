@@ -1,7 +1,7 @@
 """Our real broker and name server behind a proxy whose script decides what becomes of single requests and answers.
 
 What no real server does when it is asked to, the script does in its stead: it loses a request, answers with an error or
-with garbage, hangs up, waits. Everything else is answered by the real doors, so that a test says nothing about semantics
+with garbage, hangs up, waits. Everything else is answered by the real servers, so that a test says nothing about semantics
 that no broker has.
 
     with ScriptedCluster(tmp_path) as cluster:

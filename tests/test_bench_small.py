@@ -46,7 +46,7 @@ def _run(tmp_path: Path, rows: str, *options: str) -> dict[str, dict[str, object
 @pytest.mark.slow
 def test_broker_rows(tmp_path: Path) -> None:
     """Every row of the broker is measured: the generator's checks hold for single sends, batches and pulls."""
-    keys = "start,memory,send-100,send-1000,send-100-twin,send-1x1,send-64x1,send-odd,send-delayed,send-retry,send-back,batch,pull"
+    keys = "start,memory,send-100,send-1000,send-100-fallback,send-1x1,send-64x1,send-odd,send-delayed,send-retry,send-back,batch,pull"
     rows = _run(tmp_path, keys)
     assert list(rows) == keys.split(",")
     assert all(row["median"] > 0 for row in rows.values())
@@ -107,7 +107,7 @@ def test_rows_of_staged_transactions(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.interop
 def test_rows_of_metaq_1(tmp_path: Path) -> None:
-    """Puts and gets of the text door beside the original server, and topics in ZooKeeper; the generator checks that partitions grow."""
+    """Puts and gets of the MetaQ 1.x server beside the original server, and topics in ZooKeeper; the generator checks that partitions grow."""
     maven.jars(*metaq1.SERVER)  # or skip
     keys = "metaq1-put-100,metaq1-put-1x1,metaq1-get-1000,metaq1-topics"
     rows = _run(tmp_path, keys)
@@ -208,7 +208,7 @@ def test_topics_by_use(tmp_path: Path) -> None:
 
 
 def test_hot_module_rows() -> None:
-    """The hot module's paths are measured for each build of it that there is."""
+    """The compiled extension's paths are measured for each build of it that there is."""
     command = [sys.executable, str(BENCH / "hot_bench.py"), "--quick"]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False

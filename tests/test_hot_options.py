@@ -33,7 +33,7 @@ from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
 from tests.broker.staged.support import SOMEBODY, batch
 from tests.broker.support import BORN_HOST, small_store
-from tests.servers.support import Client, SlowDisk, open_door, send_header, tick
+from tests.servers.support import Client, SlowDisk, open_server, send_header, tick
 from tests.support import PATIENCE, eventually
 
 TABLES = {"broker": BrokerOptions, "store": StoreOptions, "namesrv": NamesrvOptions}
@@ -72,16 +72,16 @@ def test_server_changes_its_own_copy_of_the_options(tmp_path):
 
 
 class Running:
-    """A broker at its door, with small files, a clock and a disk that the test owns, and one client."""
+    """A broker at its server, with small files, a clock and a disk that the test owns, and one client."""
 
     def __init__(self, root, store=None, disk=None, **options):
         self.clock, self.disk = FakeClock(), disk or FaultyDisk()
         self.disk.used = 10.0
-        self._open = open_door(root, self.clock, store, self.disk, **options)
+        self._open = open_server(root, self.clock, store, self.disk, **options)
 
     def __enter__(self):
-        self.broker, self.door = self._open.__enter__()
-        self.store, self.client = self.broker.store, Client(self.door)
+        self.broker, self.server = self._open.__enter__()
+        self.store, self.client = self.broker.store, Client(self.server)
         return self
 
     def __exit__(self, *error):
@@ -199,11 +199,11 @@ def _(root):
         running.client.leave()
         for _ in range(2):
             running.clock.advance(HOUR)
-            tick(running.door)
+            tick(running.server)
         assert list(running.broker.filters.table) == [("T", "G")]
         running.change(filter_data_clean_time_span=60_000)
         running.clock.advance(11)
-        tick(running.door)
+        tick(running.server)
         assert not running.broker.filters.table
 
 
@@ -231,7 +231,7 @@ class Transacting(Running):
 
     def checks(self, seconds):
         self.clock.advance(seconds)
-        tick(self.door)
+        tick(self.server)
         while self.broker.deliver() == 0:
             pass
         return [command.code for command in self.client.received()].count(RequestCode.CHECK_TRANSACTION_STATE)
@@ -307,7 +307,7 @@ def held_ms(running):
     assert not running.client.pull("T", offset=running.store.queue("T", 0).max_offset, sys_flag=6, suspend_ms=60_000)
     for ms in range(500, 70_000, 500):
         running.clock.advance(0.5)
-        tick(running.door)
+        tick(running.server)
         if running.client.received():
             return ms
     raise AssertionError("held for ever")
@@ -335,7 +335,7 @@ def _(root):
 def _(root):
     with Running(root) as running:
         running.client.beat("G", {"T": "*"}, "c@1")
-        other = Client(running.door)
+        other = Client(running.server)
         other.beat("G", {"T": "*"}, "c@2")
         assert running.client.received()
         running.change(notify_consumer_ids_changed_enable=False)
@@ -548,7 +548,7 @@ def _(root):
 @effect_of("store.max_message_size")
 def _(root):
     with Running(root, {"max_message_size": 2000}) as running:
-        for way in ({}, {"properties": {"WAIT": "false"}}):  # the fast lane and the slow one
+        for way in ({}, {"properties": {"WAIT": "false"}}):  # the fast path and the slow one
             assert running.client.send("T", b"x" * 2001, **way).code == ResponseCode.MESSAGE_ILLEGAL
             assert running.client.send("T", b"x" * 2000, **way).code == 0
         running.change(max_message_size=3000)

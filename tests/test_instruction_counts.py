@@ -1,4 +1,4 @@
-"""The hot module's paths take no more instructions than the committed baseline says."""
+"""The compiled extension's paths take no more instructions than the committed baseline says."""
 
 from __future__ import annotations
 

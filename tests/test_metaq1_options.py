@@ -22,7 +22,7 @@ from metaq.errors import ConfigError, StoreCorrupt
 from metaq.net.address import split_address
 from metaq.options import KIB, Metaq1Options, StoreOptions, camel
 from metaq.testing import FaultyDisk, free_port
-from tests.servers.metaq1.support import TextClient, open_text_door
+from tests.servers.metaq1.support import TextClient, open_metaq1_server
 from tests.servers.support import SlowDisk
 from tests.support import PATIENCE, eventually
 
@@ -84,7 +84,7 @@ def configured(root, *lines, topics="[topic=test]\n", name="server.ini", zookeep
 
 
 class Served:
-    """A broker of such a file at its text door, with a clock and a disk that the test owns, and one client."""
+    """A broker of such a file at its MetaQ 1.x server, with a clock and a disk that the test owns, and one client."""
 
     reloads = False
     """Whether what is hot is written into the file later, and the file read again."""
@@ -102,11 +102,11 @@ class Served:
         }
         own.pop("store_path_root_dir")
         self.text = self.configuration.text
-        self._open = open_text_door(root / "data", self.clock, self.text, store=own, disk=self.disk)
+        self._open = open_metaq1_server(root / "data", self.clock, self.text, store=own, disk=self.disk)
 
     def __enter__(self):
-        self.broker, self.door = self._open.__enter__()
-        self.store, self.client = self.broker.store, TextClient(self.door)
+        self.broker, self.protocol_server = self._open.__enter__()
+        self.store, self.client = self.broker.store, TextClient(self.protocol_server)
         self.settings = {"broker": self.broker.settings, "store": self.broker.settings, "metaq1": self.text.settings}
         self.reloading = self.broker.reloading
         if self.reloads:
@@ -138,7 +138,7 @@ class Served:
     def tick(self, seconds=0.0):
         self.clock.advance(seconds)
         self.broker.tick()
-        self.door.tick()
+        self.protocol_server.tick()
 
 
 def started(configuration, use=lambda _running: None):
@@ -158,7 +158,7 @@ def started(configuration, use=lambda _running: None):
 
 
 async def said(running, line):
-    """The first line of the answer to one at the text door's port."""
+    """The first line of the answer to one at the MetaQ 1.x server's port."""
     host, port = split_address(running.text_address)
     reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), PATIENCE)
     writer.write(line.encode() + b"\r\n")
@@ -335,7 +335,9 @@ def is_taken(line, why):
 effect_of("get_process_thread_count")(is_taken("getProcessThreadCount=8", "is passed over: this broker answers in its"))
 effect_of("put_process_thread_count")(is_taken("putProcessThreadCount=8", "is passed over: this broker answers in its"))
 effect_of("max_checkpoints")(is_taken("maxCheckpoints=9", "is passed over: checkpoints of transactions are records"))
-effect_of("dashboard_http_port")(is_taken("dashboardHttpPort=8888", "is kept for later: this version has no HTTP door"))
+effect_of("dashboard_http_port")(
+    is_taken("dashboardHttpPort=8888", "is kept for later: this version has no HTTP server")
+)
 
 
 @effect_of("app_class_path")
@@ -377,7 +379,7 @@ def _(root):
             eventually(lambda: served.client.answers() or served.store.flushed == served.store.log_end)
         served.broker.store.flush()
         disk.may_sync.clear()
-        clients = {topic: TextClient(served.door) for topic in ("test", "each", "group")}
+        clients = {topic: TextClient(served.protocol_server) for topic in ("test", "each", "group")}
         try:
             assert [served.ask("put test 0 1 0 1", b"x", clients["test"])[0] for _ in range(2)] == [200, 200]
             for topic, client in clients.items():

@@ -112,15 +112,15 @@ class StoreOptions(OptionTable):
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions(OptionTable):
-    """What `metaq.broker` and its doors obey."""
+    """What `metaq.broker` and its servers obey."""
 
     namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
-    listen_port: int = option(10911, "Port of the remoting door; 0 takes a free one.", low=0, high=65535)
+    listen_port: int = option(10911, "Port of the remoting server; 0 takes a free one.", low=0, high=65535)
     vip_port_enable: bool = option(
         False,
         "Serve listenPort - 2 too, for clients that send to the VIP port; on when the file is a broker.conf.",
     )
-    bind_address: str = option("127.0.0.1", "Address that the doors listen on.", aliases=("host",))
+    bind_address: str = option("127.0.0.1", "Address that the servers listen on.", aliases=("host",))
     broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
     broker_name: str | None = option(None, "Name of the broker; by default the host name.")
     broker_cluster_name: str = option("DefaultCluster", "Name of the cluster that the broker joins.")
@@ -250,7 +250,7 @@ class BrokerOptions(OptionTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Metaq1Options(OptionTable):
-    """What the text door, and all that a broker does for MetaQ 1.x, obey: [system] and [zookeeper] of a `server.ini`.
+    """What the MetaQ 1.x server, and all that a broker does for MetaQ 1.x, obey: [system] and [zookeeper] of a `server.ini`.
 
     `app/server_ini.py` says which of them set options of broker and store too. Options of single topics stand in
     `model/metaq1/settings.py`.
@@ -261,9 +261,9 @@ class Metaq1Options(OptionTable):
         0, "Number of the broker, unique under its ZooKeeper root; in ids of messages and partitions.", low=0, high=1023
     )
     host_name: str | None = option(None, "Address that 1.x clients are told; by default brokerIP1's.")
-    server_port: int = option(8123, "Port of the text door; 0 takes a free one.", low=0, high=65535)
+    server_port: int = option(8123, "Port of the MetaQ 1.x server; 0 takes a free one.", low=0, high=65535)
     dashboard_http_port: int = option(
-        8120, "Port of the HTTP door; read and kept, this version has none yet.", low=0, high=65535
+        8120, "Port of the HTTP server; read and kept, this version has none yet.", low=0, high=65535
     )
     num_partitions: int = option(1, "Partitions of a topic whose section says nothing.", low=1, high=65_536, hot=True)
     data_path: str = option("~/meta", "Folder of all store files: storePathRootDir, when a server.ini is loaded.")
@@ -354,10 +354,10 @@ class Metaq1Options(OptionTable):
 
 @dataclass(frozen=True, kw_only=True)
 class NamesrvOptions(OptionTable):
-    """What `metaq.namesrv` and its door obey."""
+    """What `metaq.namesrv` and its server obey."""
 
     listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
-    bind_address: str = option("127.0.0.1", "Address that the door listens on.", aliases=("host",))
+    bind_address: str = option("127.0.0.1", "Address that the server listens on.", aliases=("host",))
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
     order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.", hot=True)
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)

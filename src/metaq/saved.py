@@ -356,7 +356,7 @@ def over() -> Pending:
 class Saving(Exception):
     """Not an error: the request needs a change that is being saved. Nothing was done; do it again afterwards.
 
-    `then`: what to do afterwards instead, if doing it again would not be right. Doors know what to do with this
+    `then`: what to do afterwards instead, if doing it again would not be right. Servers know what to do with this
     (`metaq.servers.remoting.parking`).
     """
 

@@ -12,7 +12,7 @@ from tests.support import PATIENCE, environment, metaq_command, process, read_li
 
 
 def ask(port, line, body=b""):
-    """The whole answer to one command at the text door."""
+    """The whole answer to one command at the MetaQ 1.x server."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
         connection.settimeout(PATIENCE)
         connection.sendall(line.encode() + b"\r\n" + body)
@@ -23,7 +23,7 @@ def ask(port, line, body=b""):
 
 @pytest.mark.parametrize("name", ["server.ini", "server.properties"])
 def test_a_file_as_it_stands_starts_the_broker_though_its_zookeeper_is_away(tmp_path, name):
-    """Data under `~/meta`, the text door at serverPort, topics of the file; the log says what it registers later."""
+    """Data under `~/meta`, the MetaQ 1.x server at serverPort, topics of the file; the log says what it registers later."""
     pytest.importorskip("kazoo")
     port, zookeeper = free_port(), free_port()
     file = tmp_path / "conf" / name

@@ -1,4 +1,4 @@
-"""A broker with a text door: where it listens, what a stop does to it, and that both doors share the partitions."""
+"""A broker with a MetaQ 1.x server: where it listens, what a stop does to it, and that both servers share the partitions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(main, loop_factory) -> None:
 
 
 @LOOPS
-def test_a_text_door_answers_until_the_stop_and_again_after_a_start(tmp_path, loop_factory) -> None:
+def test_a_text_server_answers_until_the_stop_and_again_after_a_start(tmp_path, loop_factory) -> None:
     """What was put is there, where it was; a first touch waits for the disk, on either loop. The port is free meanwhile."""
 
     async def main():
@@ -72,7 +72,9 @@ def test_a_taken_port_stops_the_start_and_is_named(tmp_path, loop_factory) -> No
     async def main():
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            with pytest.raises(metaq.ConfigError, match=rf"the text door \(serverPort\): .*127.0.0.1:{port}.*in use"):
+            with pytest.raises(
+                metaq.ConfigError, match=rf"the MetaQ 1.x server \(serverPort\): .*127.0.0.1:{port}.*in use"
+            ):
                 await started(tmp_path, port)
 
     run(main(), loop_factory)

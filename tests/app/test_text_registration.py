@@ -41,7 +41,7 @@ def started(tmp_path: Path, before: str = "", **zookeeper: object) -> subprocess
 
 
 def test_a_broker_that_does_not_register_loads_nothing_for_it(tmp_path: Path) -> None:
-    """zk.zkEnable=false: the text door is open, and kazoo is not among the modules."""
+    """zk.zkEnable=false: the MetaQ 1.x server is open, and kazoo is not among the modules."""
     done = started(tmp_path, zkConnect="127.0.0.1:1", zkEnable="false")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("127.0.0.1:")

@@ -341,10 +341,10 @@ def test_help_names_every_command():
 def test_doctor_says_what_runs():
     """Hot module, loop, Java and Spark each have a line; the same in JSON."""
     findings = json.loads(run_metaq("doctor", "--json").stdout)
-    assert {"python", "hot module", "event loop", "java", "spark", "disk", "limits"} <= {
+    assert {"python", "compiled extension", "event loop", "java", "spark", "disk", "limits"} <= {
         one["what"] for one in findings
     }
-    assert "hot module:" in run_metaq("doctor").stdout
+    assert "compiled extension:" in run_metaq("doctor").stdout
 
 
 def test_group_skip_leaves_out_what_waits(cli, orders):

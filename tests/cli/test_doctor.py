@@ -19,13 +19,13 @@ def find(findings, what):
 
 
 def test_hot_module_is_named_with_its_reason():
-    """Native or plain twin, in the words of the module itself; the twin is worth a notice."""
-    [found] = find(doctor.examine(), "hot module")
+    """Native or pure-Python fallback, in the words of the module itself; the fallback is worth a notice."""
+    [found] = find(doctor.examine(), "compiled extension")
     assert found.text == hot.WHY
     assert found.state == (doctor.OK if hot.NATIVE else doctor.NOTICE)
 
 
-def test_plain_twin_can_be_asked_for(monkeypatch):
+def test_plain_fallback_can_be_asked_for(monkeypatch):
     """METAQ_HOT=0 is the reason that is given."""
     monkeypatch.setenv("METAQ_HOT", "0")
     assert "METAQ_HOT" in run_metaq("doctor").stdout

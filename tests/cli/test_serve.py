@@ -22,7 +22,7 @@ def test_up_is_ready_and_stops_cleanly(tmp_path, number):
         child.send_signal(number)
         assert child.wait(PATIENCE) == 0
         assert child.stdout.read() == ""
-        assert "hot module:" in child.stderr.read()
+        assert "compiled extension:" in child.stderr.read()
     assert f"data={tmp_path / 'data'}" in line
     assert not (tmp_path / "data" / "abort").exists()
 
@@ -146,8 +146,8 @@ def test_data_folder_that_is_a_file_is_named(tmp_path, server):
     assert file.read_text() == "mine"
 
 
-def test_other_loop_and_twin_can_be_chosen(tmp_path):
-    """METAQ_UVLOOP=0 and METAQ_HOT=0 run the standard library's loop and the plain twin, and the log says so."""
+def test_other_loop_and_fallback_can_be_chosen(tmp_path):
+    """METAQ_UVLOOP=0 and METAQ_HOT=0 run the standard library's loop and the pure-Python fallback, and the log says so."""
     command = metaq_command("up", "--port", "0", "--namesrv-port", "0", "--data", str(tmp_path / "d"), *SMALL)
     with process(*command, env=environment(METAQ_UVLOOP="0", METAQ_HOT="0")) as child:
         read_line(child, "ready up")

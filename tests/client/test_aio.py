@@ -1,4 +1,4 @@
-"""The asyncio twins: the same signatures, in any loop."""
+"""The asyncio fallback: the same signatures, in any loop."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_twins_have_the_same_methods_and_parameters(sync, asynchronous):
     """Name by name, kind by kind, default by default; and what waits in one is awaited in the other."""
     assert set(public(sync)) == set(public(asynchronous))
     for name, method in public(sync).items():
-        twin = public(asynchronous)[name]
-        assert parameters(method) == parameters(twin), name
-        if method is not twin and name != "__init__":
-            returned = str(inspect.signature(twin).return_annotation)
-            waits = inspect.iscoroutinefunction(twin) or returned.startswith(("Awaitable[", "AsyncIterator["))
+        fallback = public(asynchronous)[name]
+        assert parameters(method) == parameters(fallback), name
+        if method is not fallback and name != "__init__":
+            returned = str(inspect.signature(fallback).return_annotation)
+            waits = inspect.iscoroutinefunction(fallback) or returned.startswith(("Awaitable[", "AsyncIterator["))
             assert waits or returned == "Atomic", name  # whose own methods are awaited
-        if method is not twin:
-            assert twin.__doc__, name
+        if method is not fallback:
+            assert fallback.__doc__, name
 
 
 def test_round_trip(metaq_broker, topic):

@@ -29,23 +29,23 @@ def topic() -> str:
 @pytest.fixture(scope="module")
 def producer(metaq_broker, topic):
     with Producer(metaq_broker.namesrv) as made:
-        made.send(topic, b"the only one")  # The topic's lane is there, so `submit` takes its short way.
+        made.send(topic, b"the only one")  # The topic's direct link is there, so `submit` takes its short way.
         yield made
 
 
 def _awaited(send):
     def run(producer, topic, body, **more):
         async def main():
-            async with aio.Producer(";".join(producer._core.name_servers.addresses)) as twin:
-                return await send(twin, topic, body, **more)
+            async with aio.Producer(";".join(producer._core.name_servers.addresses)) as fallback:
+                return await send(fallback, topic, body, **more)
 
         return asyncio.run(main())
 
     return run
 
 
-async def _submitted(twin, topic, body, **more):
-    return await twin.submit(topic, body, **more)
+async def _submitted(fallback, topic, body, **more):
+    return await fallback.submit(topic, body, **more)
 
 
 WAYS = {
@@ -56,7 +56,7 @@ WAYS = {
     "batch": lambda producer, topic, body, **more: producer.send_batch([_changed(topic, body, **more)])[0],
     "aio.send": _awaited(aio.Producer.send),
     "aio.submit": _awaited(_submitted),
-    "aio.batch": _awaited(lambda twin, topic, body, **more: twin.send_batch([_changed(topic, body, **more)])),
+    "aio.batch": _awaited(lambda fallback, topic, body, **more: fallback.send_batch([_changed(topic, body, **more)])),
 }
 BODY_WAYS = {
     **WAYS,

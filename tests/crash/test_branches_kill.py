@@ -126,7 +126,7 @@ class Run:
         return counts.pop() if len(counts) == 1 else None
 
     def _got(self, place: tuple[str, int]) -> list[bytes]:
-        """From the text door."""
+        """From the MetaQ 1.x server."""
         position, found = self._from[place][0], list[bytes]()
         while True:
             code, data = self.say(f"get {place[0]} g {place[1]} {position} 1048576")

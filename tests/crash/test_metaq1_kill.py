@@ -1,4 +1,4 @@
-"""kill -9 of a broker with a text door: what anybody was told, or was given to read, is there afterwards as it was."""
+"""kill -9 of a broker with a MetaQ 1.x server: what anybody was told, or was given to read, is there afterwards as it was."""
 
 from __future__ import annotations
 

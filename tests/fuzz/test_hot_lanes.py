@@ -1,4 +1,4 @@
-"""The fuzzers of what the hot module appends for many connections, for consumers that give back, and of what it answers to pulls,
+"""The fuzzers of what the compiled extension appends for many connections, for consumers that give back, and of what it answers to pulls,
 small."""
 
 from __future__ import annotations

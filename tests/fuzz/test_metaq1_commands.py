@@ -1,4 +1,4 @@
-"""The fuzzer of the text door, small."""
+"""The fuzzer of the MetaQ 1.x server, small."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@
             text.ask("get test g 0 0 1024 8")
 
 `OurServer` takes the same arguments and runs the broker of this clone from the same server.ini; each has `text`, the
-address of its text door, which outlives a restart.
+address of its MetaQ 1.x server, which outlives a restart.
 """
 
 import contextlib
@@ -178,7 +178,7 @@ def server_ini(system: Mapping[str, object], zookeeper: Mapping[str, object], to
 
 
 class TextServer(Running):
-    """A broker with a text door, started from a server.ini; `stop` and `start` again keep data and address.
+    """A broker with a MetaQ 1.x server, started from a server.ini; `stop` and `start` again keep data and address.
 
     Args: zookeeper: None: it registers nowhere. topics: topic → keys of its section. system: more keys, which beat ours.
     registry: more keys of [zookeeper].
@@ -256,7 +256,7 @@ class OriginalServer(TextServer):
 
 
 class OurServer(TextServer):
-    """`metaq broker -c server.ini` of this clone; `broker` is its remoting door."""
+    """`metaq broker -c server.ini` of this clone; `broker` is its remoting server."""
 
     def start(self) -> None:
         command = metaq_command("broker", "-c", str(self.ini), "--port", self.broker.rpartition(":")[2])
@@ -269,7 +269,7 @@ class OurServer(TextServer):
 
 
 class Answer(NamedTuple):
-    """One answer of a text door. `code` is that of a `result`, None for a `value`."""
+    """One answer of a MetaQ 1.x server. `code` is that of a `result`, None for a `value`."""
 
     code: int | None
     body: bytes
@@ -281,7 +281,7 @@ class Answer(NamedTuple):
 
 
 class TextConnection:
-    """A raw connection to a text door."""
+    """A raw connection to a MetaQ 1.x server."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Where our text door answers otherwise than MetaQ 1.4.6.2, on purpose: scenario → answer → what ours says, and why.
+"""Where our MetaQ 1.x server answers otherwise than MetaQ 1.4.6.2, on purpose: scenario → answer → what ours says, and why.
 
 Scenarios are those of metaq1_scenarios.py, the original's answers stand in metaq1_recorded.json. `version` is masked in both:
 the published jar has no build properties and says 0.1. Users read the same in docs/metaq1.md.

@@ -1,4 +1,4 @@
-"""What raw connections say to a text door, and how what comes back is written down.
+"""What raw connections say to a MetaQ 1.x server, and how what comes back is written down.
 
 A scenario is a list of steps, run against a server of `TOPICS` whose wildcard `t-*` admits a topic for each scenario. Every
 step sends bytes on a connection and reads so many answers. What differs from run to run is masked: ids, ports, times.
@@ -417,7 +417,7 @@ SCENARIOS: dict[str, list[Step]] = {
 
 
 def run(name: str, address: str) -> list[str]:
-    """Run a scenario against the text door at `address`. Returns what came back, one line an answer."""
+    """Run a scenario against the MetaQ 1.x server at `address`. Returns what came back, one line an answer."""
     topic = "t-" + re.sub(r"[^a-z0-9]", "-", name.lower())
     connections: dict[int, TextConnection] = {}
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Per-topic retention and archives of a broker that runs from a server.ini, as a client at the text door sees them."""
+"""Per-topic retention and archives of a broker that runs from a server.ini, as a client at the MetaQ 1.x server sees them."""
 
 from __future__ import annotations
 

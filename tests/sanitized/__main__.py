@@ -36,7 +36,7 @@ LANE_TESTS = (
     "tests/servers/remoting/test_pull.py", "tests/servers/remoting/test_send.py", "tests/servers/remoting/test_bad_input.py",
 )  # fmt: skip
 FUZZERS = ("pulls", "appended_parts", "given_back")
-"""Those of the hot module itself. Those of whole doors are in tests/fuzz."""
+"""Those of the compiled extension itself. Those of whole servers are in tests/fuzz."""
 
 
 class Missing(Exception):
@@ -109,9 +109,9 @@ def build() -> None:
 
 def jobs(asked: argparse.Namespace) -> dict[str, Sequence[str]]:
     """What is run, by name; the longest first."""
-    found: dict[str, Sequence[str]] = {"lanes": (*PYTEST, *LANE_TESTS)}
+    found: dict[str, Sequence[str]] = {"paths": (*PYTEST, *LANE_TESTS)}
     for number, names in enumerate(HOT_TESTS, 1):
-        found[f"hot module {number}"] = (*PYTEST, *names)
+        found[f"compiled extension {number}"] = (*PYTEST, *names)
     found["small fuzzers"] = (*PYTEST, "tests/fuzz")
     found["sweep"] = (*PYTEST, "tests/net/test_sweep.py")
     found["syncs"] = (*PYTEST, "tests/store/log/test_flush.py")
@@ -137,7 +137,7 @@ def run(arguments: Sequence[str], asan: str) -> tuple[int, float, str]:
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.sanitized", description=__doc__)
     parser.add_argument("--first", type=int, default=100_000, help="the first seed; the small ones are in other tests")
-    parser.add_argument("--rounds", type=int, default=500, help="of each fuzzer of the hot module")
+    parser.add_argument("--rounds", type=int, default=500, help="of each fuzzer of the compiled extension")
     parser.add_argument("--lives", type=int, default=60, help="of the simulation of crashes and power cuts")
     parser.add_argument("--workers", type=int, default=2, help="jobs at a time")
     asked = parser.parse_args()

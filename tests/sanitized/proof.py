@@ -41,7 +41,7 @@ def test_it_is_what_the_broker_runs_on_and_the_runtime_is_there():
 
 
 def test_a_byte_read_too_many_is_seen():
-    """By the hot module itself: a buffer that claims one byte more than its memory has."""
+    """By the compiled extension itself: a buffer that claims one byte more than its memory has."""
     done = subprocess.run([sys.executable, "-c", OVER_READ], capture_output=True, text=True, check=False)
     assert done.stdout.strip().isdigit(), done.stderr
     assert done.returncode != 0

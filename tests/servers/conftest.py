@@ -1,11 +1,11 @@
-"""A door on a small store, its clock, and one client."""
+"""A server on a small store, its clock, and one client."""
 
 from __future__ import annotations
 
 import pytest
 
 from metaq.clock import FakeClock
-from tests.servers.support import Client, open_door
+from tests.servers.support import Client, open_server
 
 
 @pytest.fixture
@@ -14,11 +14,11 @@ def clock():
 
 
 @pytest.fixture
-def door(tmp_path, clock):
-    with open_door(tmp_path, clock) as (_, door):
-        yield door
+def server(tmp_path, clock):
+    with open_server(tmp_path, clock) as (_, server):
+        yield server
 
 
 @pytest.fixture
-def client(door):
-    return Client(door)
+def client(server):
+    return Client(server)

@@ -1,4 +1,4 @@
-"""A client at the broker's door, without sockets: requests go in as bytes, answers are read back as commands."""
+"""A client at the broker's server, without sockets: requests go in as bytes, answers are read back as commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metaq.model import properties as props
 from metaq.net.sweep import Sweep
 from metaq.net.turns import Source
 from metaq.saved import SavedText
-from metaq.servers.remoting.server import RemotingDoor
+from metaq.servers.remoting.server import RemotingServer
 from metaq.store.disk import Disk
 from metaq.testing.faults import FaultyDisk
 from metaq.wire import bodies, headers
@@ -74,14 +74,14 @@ class FakePeer:
 
 
 class Client:
-    """One connection to the door."""
+    """One connection to the server."""
 
     _ports = itertools.count(40000)
 
-    def __init__(self, door: RemotingDoor, serialize: SerializeType = SerializeType.JSON) -> None:
+    def __init__(self, protocol_server: RemotingServer, serialize: SerializeType = SerializeType.JSON) -> None:
         self.peer = FakePeer(next(self._ports))
-        self.door, self.serialize = door, serialize
-        self.session = door.session(self.peer)
+        self.protocol_server, self.serialize = protocol_server, serialize
+        self.session = protocol_server.session(self.peer)
         self._opaque = itertools.count(1)
         self._rest = b""
 
@@ -178,22 +178,22 @@ class SlowDisk(FaultyDisk):
 
 
 @contextmanager
-def open_door(
+def open_server(
     root: pathlib.Path,
     clock: FakeClock | None = None,
     store: dict[str, object] | None = None,
     disk: Disk | None = None,
     files: Mapping[str, SavedText] | None = None,
     **options: object,
-) -> Iterator[tuple[Broker, RemotingDoor]]:
-    """A broker and its door; `call_soon` calls at once, so a flush answers from the flush thread."""
+) -> Iterator[tuple[Broker, RemotingServer]]:
+    """A broker and its server; `call_soon` calls at once, so a flush answers from the flush thread."""
     with open_broker(root, clock, store, disk, files, **options) as broker:
-        door = RemotingDoor(broker, lambda act: act())
-        yield broker, door
-        door.close()
+        protocol_server = RemotingServer(broker, lambda act: act())
+        yield broker, protocol_server
+        protocol_server.close()
 
 
-def tick(door: RemotingDoor) -> None:
+def tick(protocol_server: RemotingServer) -> None:
     """Let time pass, as whoever runs a broker does."""
-    door.broker.tick()
-    door.tick()
+    protocol_server.broker.tick()
+    protocol_server.tick()

@@ -1,4 +1,4 @@
-"""Who may what is asked in one place, whichever lane a request takes."""
+"""Who may what is asked in one place, whichever path a request takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.headers import SendHeader
 from metaq.wire.staging import DecideBody
 from tests import staged
-from tests.servers.support import Client, open_door, pull_header, send_header
+from tests.servers.support import Client, open_server, pull_header, send_header
 from tests.staged import PlannedPart
 
 
@@ -25,19 +25,19 @@ def forbid(action: Action, topic: str):
 
 
 def ask(client: Client, code: int, header: object, *, fast: bool, body: bytes = b"x"):
-    """One request; in the slow lane because its header is spelled in a way that the hot module leaves to it."""
+    """One request; in the slow path because its header is spelled in a way that the compiled extension leaves to it."""
     ext = header.to_long_ext() if isinstance(header, SendHeader) and not fast else header.to_ext()
     if not fast:
-        ext |= {"queueId": " " + ext["queueId"]}  # a blank is for the slow lane to judge
+        ext |= {"queueId": " " + ext["queueId"]}  # a blank is for the slow path to judge
     return client.ask(code, ext, body)
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_send_is_refused_in_both_lanes(tmp_path, fast) -> None:
+def test_a_send_is_refused_in_both_paths(tmp_path, fast) -> None:
     """And the others go on."""
-    with open_door(tmp_path, authorise=forbid(Action.PUBLISH, "secret")) as (broker, door):
+    with open_server(tmp_path, authorise=forbid(Action.PUBLISH, "secret")) as (broker, server):
         broker.topics.ensure("secret")
-        client = Client(door)
+        client = Client(server)
         for topic, code in (("orders", 0), ("secret", ResponseCode.NO_PERMISSION), ("orders", 0)):
             answer = ask(
                 client,
@@ -51,10 +51,10 @@ def test_a_send_is_refused_in_both_lanes(tmp_path, fast) -> None:
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_pull_is_refused_in_both_lanes(tmp_path, fast) -> None:
+def test_a_pull_is_refused_in_both_paths(tmp_path, fast) -> None:
     """Though the topic may be sent to."""
-    with open_door(tmp_path, authorise=forbid(Action.SUBSCRIBE, "secret")) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, authorise=forbid(Action.SUBSCRIBE, "secret")) as (_, server):
+        client = Client(server)
         for topic, code in (("orders", 0), ("secret", ResponseCode.NO_PERMISSION)):
             assert client.send(topic).code == 0
             answer = ask(client, RequestCode.PULL_MESSAGE, pull_header(topic), fast=fast, body=b"")
@@ -70,8 +70,8 @@ def test_staged_transactions_may_what_their_topics_allow(tmp_path) -> None:
         if (what is Action.PUBLISH and resource in closed) or what is Action.ADMINISTER:
             raise Refused(Reason.NO_PERMISSION, f"{resource} is not yours")
 
-    with open_door(tmp_path, authorise=authorise) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, authorise=authorise) as (broker, server):
+        client = Client(server)
         broker.topics.ensure("secret")
         client.send("orders")
 

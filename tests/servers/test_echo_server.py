@@ -1,4 +1,4 @@
-"""A second door, of a protocol with two words, on the same services: nothing in the broker is the remoting protocol's.
+"""A second server, of a protocol with two words, on the same services: nothing in the broker is the remoting protocol's.
 
 put TOPIC TEXT          ok QUEUE OFFSET
 get TOPIC OFFSET [MS]   one TEXT, or none; with MS the answer may wait so long
@@ -20,16 +20,16 @@ from metaq.model.access import Identity
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer, Session
 from metaq.saved import Saving
-from metaq.servers.server import Door
+from metaq.servers.server import Server
 from metaq.wire.record import decode_record
 from tests.broker.support import open_broker
-from tests.servers.support import Client, FakePeer, open_door
+from tests.servers.support import Client, FakePeer, open_server
 
 CODES = {Reason.NO_TOPIC: "404", Reason.INVALID: "400", Reason.THROTTLED: "503"}
 
 
 class EchoSession:
-    """One connection of the echo door; also the channel that the broker knows it by."""
+    """One connection of the echo server; also the channel that the broker knows it by."""
 
     def __init__(self, peer: Peer, broker: Broker) -> None:
         self.peer, self._broker = peer, broker
@@ -94,8 +94,8 @@ class EchoSession:
         self._broker.closed(self)
 
 
-class EchoDoor:
-    """All of a door."""
+class EchoServer:
+    """All of a server."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -121,9 +121,9 @@ class Lines(FakePeer):
         return found
 
 
-def connect(door: Door) -> tuple[Lines, Session]:
+def connect(protocol_server: Server) -> tuple[Lines, Session]:
     peer = Lines()
-    return peer, door.session(peer)
+    return peer, protocol_server.session(peer)
 
 
 @pytest.fixture
@@ -131,10 +131,10 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def test_an_echo_door_publishes_and_pulls_with_codes_of_its_own(tmp_path, clock) -> None:
+def test_an_echo_server_publishes_and_pulls_with_codes_of_its_own(tmp_path, clock) -> None:
     """A broken line waits for its rest; a refusal has this protocol's number and the service's plain words."""
     with open_broker(tmp_path, clock) as broker:
-        peer, session = connect(EchoDoor(broker))
+        peer, session = connect(EchoServer(broker))
         data = b"put orders first one\nput orders second\nget orders 0\nget orders 7\nget ord"
         assert session.data_received(memoryview(data)) == len(data) - len(b"get ord")
         assert peer.lines() == ["ok 0 0", "ok 0 1", "one first one", "none"]
@@ -144,11 +144,11 @@ def test_an_echo_door_publishes_and_pulls_with_codes_of_its_own(tmp_path, clock)
         assert forbidden.startswith("500 the topic rmq_sys_METAQ_X belongs to the broker itself")
 
 
-def test_doors_share_one_log_and_wake_each_other(tmp_path, clock) -> None:
-    """A held pull of one door is answered by the other's append, in its own protocol; and the other way round."""
-    with open_door(tmp_path, clock) as (broker, door):
-        client = Client(door)
-        peer, session = connect(EchoDoor(broker))
+def test_servers_share_one_log_and_wake_each_other(tmp_path, clock) -> None:
+    """A held pull of one server is answered by the other's append, in its own protocol; and the other way round."""
+    with open_server(tmp_path, clock) as (broker, protocol_server):
+        client = Client(protocol_server)
+        peer, session = connect(EchoServer(broker))
         client.send("orders", b"from remoting")
         session.data_received(memoryview(b"get orders 0\nget orders 1 60000\n"))
         assert peer.lines() == ["one from remoting"]
@@ -165,10 +165,10 @@ def test_doors_share_one_log_and_wake_each_other(tmp_path, clock) -> None:
         assert peer.lines() == ["none"]
 
 
-def test_a_connection_of_an_echo_door_leaves_nothing_behind(tmp_path, clock) -> None:
+def test_a_connection_of_an_echo_server_leaves_nothing_behind(tmp_path, clock) -> None:
     """Its held pulls go with it."""
     with open_broker(tmp_path, clock) as broker:
-        peer, session = connect(EchoDoor(broker))
+        peer, session = connect(EchoServer(broker))
         session.data_received(memoryview(b"put orders x\nget orders 1 5000\n"))
         assert len(broker.hold) == 1
         session.connection_lost("")

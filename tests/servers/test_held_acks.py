@@ -1,4 +1,4 @@
-"""SYNC_FLUSH at the door: when answers go out, and what they say when the disk is late or broken."""
+"""SYNC_FLUSH at the server: when answers go out, and what they say when the disk is late or broken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaq.clock import FakeClock
 from metaq.servers.held_acks import HeldAcks
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, encode
-from tests.servers.support import Client, FakePeer, SlowDisk, open_door, tick
+from tests.servers.support import Client, FakePeer, SlowDisk, open_server, tick
 from tests.support import eventually
 
 
@@ -165,9 +165,9 @@ def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(held,
 
 def test_a_synchronous_send_is_answered_once_it_is_durable(tmp_path):
     """The answer comes from the flush, and the log is durable up to the record by then."""
-    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
-        client = Client(door)
-        for n in range(3):  # the first in the slow lane, the others in the fast one
+    with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
+        client = Client(server)
+        for n in range(3):  # the first in the slow path, the others in the fast one
             client.feed(_send(client))
             (answer,) = eventually(client.received)
             assert (answer.code, answer.ext["queueOffset"]) == (0, str(n))
@@ -177,13 +177,13 @@ def test_a_synchronous_send_is_answered_once_it_is_durable(tmp_path):
 def test_a_disk_that_is_late_is_told_per_message(tmp_path, monkeypatch):
     """After syncFlushTimeout each send of the event is answered FLUSH_DISK_TIMEOUT with its full header."""
     clock = FakeClock()
-    with open_door(tmp_path, clock, {"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+    with open_server(tmp_path, clock, {"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
         monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
-        client = Client(door)
+        client = Client(server)
         client.feed(_send(client) + _send(client) + _send(client))
         assert client.received() == []
         clock.advance(5)
-        tick(door)
+        tick(server)
         answers = client.received()
         assert [answer.code for answer in answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 3
         assert [answer.ext["queueOffset"] for answer in answers] == ["0", "1", "2"]
@@ -191,10 +191,10 @@ def test_a_disk_that_is_late_is_told_per_message(tmp_path, monkeypatch):
 
 
 def test_who_does_not_want_to_wait_does_not(tmp_path, monkeypatch):
-    """WAIT=false is answered at once, in either lane, while others wait."""
-    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+    """WAIT=false is answered at once, in either path, while others wait."""
+    with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
         monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
-        client = Client(door)
+        client = Client(server)
         assert client.send("orders", properties={"WAIT": "false"}).code == 0
         client.feed(_send(client))
         assert client.received() == []
@@ -204,8 +204,8 @@ def test_who_does_not_want_to_wait_does_not(tmp_path, monkeypatch):
 def test_a_producer_that_outruns_the_disk_takes_its_pace(tmp_path):
     """With ASYNC_FLUSH, above half of unflushedBytesMax the answers wait until the disk has come near enough."""
     disk = SlowDisk()
-    with open_door(tmp_path, disk=disk, unflushed_bytes_max=1 << 20) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, disk=disk, unflushed_bytes_max=1 << 20) as (broker, server):
+        client = Client(server)
         client.send("orders")
         broker.store.flush()
         disk.may_sync.clear()
@@ -223,26 +223,29 @@ def test_a_producer_that_outruns_the_disk_takes_its_pace(tmp_path):
 
 def test_acknowledgements_that_wait_are_bounded(tmp_path, monkeypatch):
     """Who sends on without an answer is refused as busy once too many answers wait: memory stays flat."""
-    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}, unanswered_bytes_max=1 << 16) as (broker, door):
+    with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}, unanswered_bytes_max=1 << 16) as (
+        broker,
+        server,
+    ):
         monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
-        client = Client(door)
+        client = Client(server)
         for _ in range(400):
             client.feed(_send(client))
         answers = client.received()
         assert 1 << 16 < broker.acks.waiting_bytes < 1 << 17
         assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_BUSY}
         assert 100 < len(answers) < 300
-        door.broker.clock.advance(5)
-        tick(door)
+        server.broker.clock.advance(5)
+        tick(server)
         assert broker.acks.waiting_bytes == 0
         assert len(client.received()) == 400 - len(answers)
 
 
 def test_pulls_do_not_wait_for_the_disk(tmp_path, monkeypatch):
     """Only acknowledgements wait; a pull in the same event is answered at once."""
-    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+    with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
         monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
-        client = Client(door)
+        client = Client(server)
         client.feed(_send(client))
         assert [answer.remark for answer in client.pull("orders")] == ["FOUND"]
 

@@ -92,22 +92,22 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("door", ["broker", "namesrv"])
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_ends_its_own_connection(server, bystander, door, garbage):
+def test_garbage_ends_its_own_connection(server, bystander, protocol_server, garbage):
     """The connection is closed (or answered with an error); the log says why and from where."""
-    with connect(getattr(server, door)) as peer, contextlib.suppress(ConnectionError):
+    with connect(getattr(server, protocol_server)) as peer, contextlib.suppress(ConnectionError):
         peer.sendall(garbage)
         peer.shutdown(socket.SHUT_WR)
         while peer.recv(65536):
             pass
 
 
-@pytest.mark.parametrize("door", ["broker", "namesrv"])
-def test_truncated_frame_waits_and_is_dropped(server, bystander, door):
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_truncated_frame_waits_and_is_dropped(server, bystander, protocol_server):
     """Half a frame is kept while its peer is there, and forgotten when it leaves."""
     frame = command.encode(command.Command(code=int(RequestCode.SEND_MESSAGE_V2), ext=send_ext(), body=b"x" * 1000))
-    with connect(getattr(server, door)) as peer:
+    with connect(getattr(server, protocol_server)) as peer:
         peer.sendall(frame[:-1])
     assert "bad" not in run_metaq("topic", "list", "-n", server.namesrv).stdout.split()
 

@@ -1,6 +1,6 @@
 """The whole on one machine, from the user's side: broker and name server in their own process, the Python client here.
 
-Runs on the native hot module and, by `make test-plain`, on its plain twin.
+Runs on the native compiled extension and, by `make test-plain`, on its pure-Python fallback.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def last_failed(clone: pathlib.Path) -> list[str]:
     reason="installs everything again and runs make demo and make test in a clone (10-20 min): `make test-all` does it",
 )
 def test_both_targets_work_from_a_fresh_clone_without_compiler_and_java(bare_path, tmp_path):
-    """`make demo` and `make test` do everything; the doctor names the plain twin and the bundled Java.
+    """`make demo` and `make test` do everything; the doctor names the pure-Python fallback and the bundled Java.
 
     METAQ_FRESH_CLONE names another target than `test`: CI runs `test-plain` here, and all tests with a compiler.
     """

@@ -87,10 +87,12 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize(("garbage", "says"), GARBAGE.values(), ids=GARBAGE.keys())
-@pytest.mark.parametrize("door", ["broker", "namesrv"])
-def test_garbage_is_cut_off(server: EmbeddedBroker, witness: None, door: str, garbage: bytes, says: str) -> None:
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+def test_garbage_is_cut_off(
+    server: EmbeddedBroker, witness: None, protocol_server: str, garbage: bytes, says: str
+) -> None:
     """On both ports: the connection is closed, and the log says whose and why."""
-    with connect(getattr(server, door)) as raw:
+    with connect(getattr(server, protocol_server)) as raw:
         port = raw.getsockname()[1]
         raw.sendall(garbage)
         assert is_closed(raw)

@@ -1,4 +1,4 @@
-"""Partitions of a running broker, through its text door."""
+"""Partitions of a running broker, through its MetaQ 1.x server."""
 
 from __future__ import annotations
 

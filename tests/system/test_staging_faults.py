@@ -1,4 +1,4 @@
-"""Staged transactions through the real door while things go wrong: what is refused costs nothing else."""
+"""Staged transactions through the real server while things go wrong: what is refused costs nothing else."""
 
 from __future__ import annotations
 

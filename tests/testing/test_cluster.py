@@ -214,7 +214,7 @@ def test_servers_start_beside_each_other(tmp_path, monkeypatch):
         pids = [server.pid for server in (*cluster.brokers, *cluster.name_servers)]
     assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids)
     assert not (tmp_path / "broker-0" / "data" / "abort").exists(), "it was stopped, not killed"
-    assert "hot module" in (tmp_path / "broker-0" / "log.txt").read_text()
+    assert "compiled extension" in (tmp_path / "broker-0" / "log.txt").read_text()
     with Cluster(brokers=2, name_servers=1, folder=tmp_path) as again:
         assert read(again.namesrv, "kept") == [b"x"]
 
@@ -239,7 +239,7 @@ def test_options_reach_the_servers_and_change_with_a_restart(metaq_cluster):
 def test_process_that_ends_by_itself_is_noticed_and_told():
     """By the next call, by `check`, and when the block is left; a wanted end is waited for."""
     with (
-        pytest.raises(ServerDied, match=r"(?s)broker-0 ended by itself, exit code -9.*hot module"),
+        pytest.raises(ServerDied, match=r"(?s)broker-0 ended by itself, exit code -9.*compiled extension"),
         Cluster() as cluster,
     ):
         cluster.check()

@@ -118,7 +118,7 @@ def test_broker_goes_when_its_parent_is_killed():
 
 
 def test_options_and_environment_reach_the_broker():
-    """Any option, and the plain twin by its variable."""
+    """Any option, and the pure-Python fallback by its variable."""
     options = {"autoCreateTopicEnable": "false"}
     with (
         EmbeddedBroker(options=options, environment={"METAQ_HOT": "0"}) as broker,

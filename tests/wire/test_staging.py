@@ -116,7 +116,7 @@ def test_sections_come_back_as_they_were(chunks: tuple[Chunk, ...], decide: Deci
 
 
 def test_large_chunks_come_back_as_they_were() -> None:
-    """Of a view, too, which the door gives."""
+    """Of a view, too, which the server gives."""
     chunks = tuple(Chunk("p", n, "orders", 0, bytes([n]) * (1 << 20), SEAL if n == 2 else None) for n in range(3))
     decide = DecideBody(Outcome.COMMIT)
     body = staging.sections(chunks, decide)

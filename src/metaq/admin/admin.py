@@ -115,7 +115,7 @@ class Admin:
     def reload_broker(self, address: str) -> Reloaded:
         """Have a broker of ours on this machine read its configuration file again, as SIGHUP does.
 
-        Args: address: `host:port` of its remoting door; name servers are not asked. Raises BrokerError also if the file is
+        Args: address: `host:port` of its remoting server; name servers are not asked. Raises BrokerError also if the file is
         wrong: nothing has changed then.
         """
         return self._run(brokers.reload(self._open, address))
@@ -124,7 +124,7 @@ class Admin:
         """Have a broker of ours take and give nothing at partitions `first` to `last` of a topic: until they are opened, or a
         restart.
 
-        Args: address: `host:port` of its remoting door. Returns: all of the topic that are closed there.
+        Args: address: `host:port` of its remoting server. Returns: all of the topic that are closed there.
         """
         return self._run(brokers.close_partitions(self._open, address, topic, first, last))
 

@@ -1,4 +1,4 @@
-"""Composition of a broker: store, services, door, listening port, registration at name servers."""
+"""Composition of a broker: store, services, server, listening port, registration at name servers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, bind
 from metaq.net.local import local_address
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.servers.metaq1.server import IDLE_SECONDS, TextDoor
+from metaq.servers.metaq1.server import IDLE_SECONDS, Metaq1Server
 from metaq.servers.metaq1.transactions import TransactionHandlers
-from metaq.servers.remoting.server import RemotingDoor
-from metaq.servers.server import Door
+from metaq.servers.remoting.server import RemotingServer
+from metaq.servers.server import Server
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
@@ -49,7 +49,7 @@ VIP_PORT: Final = SecondPort(-2, "the VIP port (listenPort - 2; vipPortEnable=fa
 
 
 class Tasks(NamedTuple):
-    """What works for a broker in the event loop, beside its door."""
+    """What works for a broker in the event loop, beside its server."""
 
     delivery: Delivery
     registration: Registration
@@ -58,9 +58,9 @@ class Tasks(NamedTuple):
 
 
 class Entrance(NamedTuple):
-    """A door, and where it is."""
+    """A server, and where it is."""
 
-    door: Door
+    protocol_server: Server
     listener: Listener
 
 
@@ -93,7 +93,7 @@ class RunningBroker:
 
     @property
     def text_address(self) -> str:
-        """`host:port` of the text door; empty without one."""
+        """`host:port` of the MetaQ 1.x server; empty without one."""
         return self._entrances[1].listener.address if self._broker.partitions is not None else ""
 
     def _limit(self) -> None:
@@ -103,7 +103,11 @@ class RunningBroker:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        for tick in (self._broker.tick, *(entrance.door.tick for entrance in self._entrances), self._tick_store):
+        for tick in (
+            self._broker.tick,
+            *(entrance.protocol_server.tick for entrance in self._entrances),
+            self._tick_store,
+        ):
             try:
                 tick()
             except StoreFailed as error:
@@ -126,7 +130,7 @@ class RunningBroker:
     async def accept(self, name_servers: Sequence[str]) -> None:
         """Let clients in, and register at the name servers if there are any. Raises ConfigError: another process took the port."""
         for entrance in self._entrances:
-            await entrance.listener.start(entrance.door.session)
+            await entrance.listener.start(entrance.protocol_server.session)
         options = self._broker.options
         if name_servers:
             host = self.address.rpartition(":")[0]
@@ -157,7 +161,7 @@ class RunningBroker:
             for entrance in self._entrances:
                 await entrance.listener.close()
             for entrance in self._entrances:
-                entrance.door.close()
+                entrance.protocol_server.close()
             await self._tasks.peers.close()
             self._broker.close()
         finally:  # whatever failed before, for example saving offsets on a full disk
@@ -189,7 +193,7 @@ async def start_broker(
             try:
                 listeners.append(await bind(options.bind_address, text.options.server_port, text_limits(limits)))
             except ConfigError as error:
-                raise ConfigError(f"the text door (serverPort): {error}") from None
+                raise ConfigError(f"the MetaQ 1.x server (serverPort): {error}") from None
         running = _compose((options, store_options, text), clock, disk, listeners, BrokerPeers(name_servers))
     except BaseException:
         for listener in listeners:
@@ -204,7 +208,7 @@ async def start_broker(
 
 
 def text_limits(limits: ListenLimits) -> ListenLimits:
-    """Those of the text door: its clients are silent for longer, as a person at a terminal is."""
+    """Those of the MetaQ 1.x server: its clients are silent for longer, as a person at a terminal is."""
     return structs.replace(limits, idle_seconds=max(limits.idle_seconds, IDLE_SECONDS))
 
 
@@ -252,10 +256,12 @@ def _compose(
             make_filter_helper=filter_helpers(options, text.options, call_soon) if text is not None else None,
             text=text,
         )
-        entrances = [Entrance(RemotingDoor(broker, call_soon, tasks.registration.when_announced), listener)]
+        entrances = [Entrance(RemotingServer(broker, call_soon, tasks.registration.when_announced), listener)]
         if text is not None and broker.branches is not None:
-            door = TextDoor(broker, text, TransactionHandlers(broker.branches), call_soon, place, metaq.__version__)
-            entrances.append(Entrance(door, listeners[1]))
+            protocol_server = Metaq1Server(
+                broker, text, TransactionHandlers(broker.branches), call_soon, place, metaq.__version__
+            )
+            entrances.append(Entrance(protocol_server, listeners[1]))
         return RunningBroker(join_address(host, listener.port), broker, entrances, tasks)
     except BaseException:
         store.close()

@@ -1,4 +1,4 @@
-"""Composition of an import: a broker without doors, on the store that is to take the messages."""
+"""Composition of an import: a broker without servers, on the store that is to take the messages."""
 
 from __future__ import annotations
 

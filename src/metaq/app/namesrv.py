@@ -1,4 +1,4 @@
-"""Composition of a name server: its KV file, its service, its door, its listening port."""
+"""Composition of a name server: its KV file, its service, its server, its listening port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metaq.namesrv.service import NameService
 from metaq.net.listener import Listener, listen
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
-from metaq.servers.remoting.namesrv import NamesrvDoor
+from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.wire.files import KV_CONFIG
@@ -28,8 +28,8 @@ KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 class RunningNamesrv:
     """A name server that accepts connections. Made by `start_namesrv`."""
 
-    def __init__(self, door: NamesrvDoor, listener: Listener, service: NameService) -> None:
-        self._door, self._listener, self._service = door, listener, service
+    def __init__(self, server: NamesrvServer, listener: Listener, service: NameService) -> None:
+        self._server, self._listener, self._service = server, listener, service
         self.settings = {"namesrv": service.settings}
         self.text = self.reloading = None
         service.settings.watch(lambda _names: listener.limit(listen_limits(service.options)))
@@ -48,12 +48,12 @@ class RunningNamesrv:
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(EXPIRY_SECONDS, self._tick)
         self._service.tick()
-        self._door.tick()
+        self._server.tick()
 
     async def close(self) -> None:
         self._timer.cancel()
         await self._listener.close()
-        self._door.close()
+        self._server.close()
         self._service.close()
 
 
@@ -70,9 +70,9 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
 
     kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
-    door = NamesrvDoor(service)
-    listener = await listen(options.bind_address, options.listen_port, door.session, listen_limits(options))
-    return RunningNamesrv(door, listener, service)
+    server = NamesrvServer(service)
+    listener = await listen(options.bind_address, options.listen_port, server.session, listen_limits(options))
+    return RunningNamesrv(server, listener, service)
 
 
 def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:

@@ -51,7 +51,7 @@ TAKEN: Final = {
     "get_process_thread_count": "is passed over: this broker answers in its event loop and has no such threads",
     "put_process_thread_count": "is passed over: this broker answers in its event loop and has no such threads",
     "max_checkpoints": "is passed over: checkpoints of transactions are records of the log and last as long as it",
-    "dashboard_http_port": "is kept for later: this version has no HTTP door",
+    "dashboard_http_port": "is kept for later: this version has no HTTP server",
 }
 """Options that this broker needs not, and why."""
 _NUMBER: Final = re.compile(r"[-+*/%()\s0-9]{1,200}")

@@ -32,7 +32,7 @@ def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
 class TextRegistration:
     """Of one broker; nowhere, until it is started, and without `zk.zkConnect` or with `zk.zkEnable=false` for ever.
 
-    Args: place: host and port of the text door, as clients reach it.
+    Args: place: host and port of the MetaQ 1.x server, as clients reach it.
     """
 
     def __init__(self, settings: Metaq1Settings | None, place: tuple[str, int]) -> None:

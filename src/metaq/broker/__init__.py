@@ -1,4 +1,4 @@
 """What the broker decides: topics, groups, offsets, sends, pulls, retries and delays, without sockets or files.
 
-`broker.Broker` puts the services together; a door (`metaq.servers`) turns its protocol into their calls.
+`broker.Broker` puts the services together; a server (`metaq.servers`) turns its protocol into their calls.
 """

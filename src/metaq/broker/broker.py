@@ -1,6 +1,6 @@
 """The broker: its services, put together.
 
-Doors call the services, and whoever runs the broker calls `tick` ten times a second and `deliver` as often as it says;
+Servers call the services, and whoever runs the broker calls `tick` ten times a second and `deliver` as often as it says;
 nothing here waits, sleeps or writes to a socket: what clients are to be told goes to their channels. Files come in as
 `BrokerFiles`, time as a `Clock`, so a test owns both.
 """
@@ -21,7 +21,7 @@ from metaq.broker.log.admit import Gates
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.closing import ClosedQueues
 from metaq.broker.log.long_polling import HeldPulls
-from metaq.broker.metaq1.fast_path import PartitionLane
+from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.filters import MakeFilterHelper
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
@@ -154,12 +154,12 @@ class Broker:
             else None
         )
         self._archiver = keep_as_configured(store, text, self.bases, call_soon) if text else None
-        self.partition_lane: PartitionLane | None = None
+        self.partition_fast_path: PartitionFastPath | None = None
         if text and self.partitions:
-            lane = PartitionLane(environment, text, self.appender, self.hold, self.bases, self.partitions)
-            self.topics.watch(lane.close)
-            self.closed_partitions.when_changed(lane.close)
-            self.partition_lane = lane
+            fast_path = PartitionFastPath(environment, text, self.appender, self.hold, self.bases, self.partitions)
+            self.topics.watch(fast_path.close)
+            self.closed_partitions.when_changed(fast_path.close)
+            self.partition_fast_path = fast_path
         self.branches = (
             Branches(environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, text)
             if text is not None and self.partitions is not None
@@ -189,14 +189,14 @@ class Broker:
     def _options_changed(self, names: Collection[str]) -> None:
         if {"max_message_size", "broker_permission"} & set(names):
             self.gates.close_all()
-            if self.partition_lane is not None:
-                self.partition_lane.close_all()
+            if self.partition_fast_path is not None:
+                self.partition_fast_path.close_all()
         self.transactions.options_changed()
         self.retries.options_changed()
         self.filters.options_changed()
         self.store.options_changed()
         self.topics.options_changed(names)
-        self.pulls.lanes.close()
+        self.pulls.fast_paths.close()
 
     def _least_queues(self, topic: str) -> int:
         """Of a topic of which nobody knows how many it had."""
@@ -280,7 +280,7 @@ class Broker:
         return min(pause, check_pause, staging_pause, bases_pause)
 
     def answer_pulls(self) -> None:
-        """Answer the held pulls whose queues grew. Doors call it when they have appended."""
+        """Answer the held pulls whose queues grew. Servers call it when they have appended."""
         if self.hold.grown:
             self.pulls.answer_plain()
             for pull, answer in self.pulls.woken():

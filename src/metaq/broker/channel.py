@@ -1,6 +1,6 @@
 """What a broker says to a client without being asked: effects, questions, and the channel that carries them.
 
-The broker decides what is to be told and to whom; the channel, a door's connection, says it in its protocol.
+The broker decides what is to be told and to whom; the channel, a server's connection, says it in its protocol.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from metaq.model.access import Identity
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 
 Told: TypeAlias = MembersChanged | OffsetsReset | TransactionCheck
-"""All that a client may be told. Whoever adds to it gives each door a way to say it."""
+"""All that a client may be told. Whoever adds to it gives each server a way to say it."""
 
 
 class Unanswered(enum.Enum):

@@ -1,4 +1,4 @@
-"""What doors ask of the services, in the broker's own words."""
+"""What servers ask of the services, in the broker's own words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY_QUEUE: Final = -1
 COMMIT: Final = 1
 HOLD: Final = 2
 FILTER: Final = 4
-"""Flags of a `PullRequest`. They are RocketMQ's, so that a row of the hot module needs no translation."""
+"""Flags of a `PullRequest`. They are RocketMQ's, so that a row of the compiled extension needs no translation."""
 
 
 class Send(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class SendBack(Struct, frozen=True, kw_only=True):
 class PullRequest(NamedTuple):
     """Give a group messages of one queue. Names are UTF-8 as they came.
 
-    The fields are in the order of `hot.FrameTable.pull`, so that a door makes one of a scanned row without looking at it.
+    The fields are in the order of `hot.FrameTable.pull`, so that a server makes one of a scanned row without looking at it.
     """
 
     group: bytes

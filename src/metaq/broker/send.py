@@ -1,4 +1,4 @@
-"""Sends, one at a time: the checks of RocketMQ 4.9 in its order, and every case that the fast lane leaves.
+"""Sends, one at a time: the checks of RocketMQ 4.9 in its order, and every case that the fast path leaves.
 
 The first failing check is the answer. In order: the topic's name, whether clients may send to it, whether it exists or
 can be made, the queue id, the end of a retry's life, transactions, and last the store's own limits.

@@ -50,7 +50,7 @@ class Stats:
         else:
             self.get_misses += 1
 
-    def got_by_lane(self, pulls: int, messages: int, size: int) -> None:
+    def got_by_path(self, pulls: int, messages: int, size: int) -> None:
         """So many pulls were answered, each with messages."""
         self.get_hits += pulls
         self.got_messages += messages

@@ -139,7 +139,7 @@ def show_doctor(
     data: Annotated[str, typer.Option(metavar="DIR", help="the folder whose disk is judged")] = ".",
     as_json: AsJson = False,
 ) -> None:
-    """Say what this machine and environment offer: hot module, event loop, Java, Spark, disk, limits.
+    """Say what this machine and environment offer: compiled extension, event loop, Java, Spark, disk, limits.
 
     Exits with 1 if something will not work.
     """

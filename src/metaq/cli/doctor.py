@@ -68,7 +68,7 @@ def _python() -> list[Finding]:
 def _hot_module() -> list[Finding]:
     from metaq.wire import hot
 
-    return [Finding("hot module", OK if hot.NATIVE else NOTICE, hot.WHY)]
+    return [Finding("compiled extension", OK if hot.NATIVE else NOTICE, hot.WHY)]
 
 
 def _compression() -> list[Finding]:

@@ -16,7 +16,7 @@ REMOTING_DEFAULT: Final = "127.0.0.1:10911"
 app = typer.Typer(help="Operate brokers that serve MetaQ 1.x.", no_args_is_help=True)
 app.add_typer(meta1_tx.app, name="tx")
 
-Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting door (listenPort)")]
+Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting server (listenPort)")]
 
 
 @app.callback()
@@ -69,7 +69,7 @@ def close_partitions(
     address: Address = REMOTING_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have partitions of a topic take and give nothing, at any door: until they are opened, or the broker starts again."""
+    """Have partitions of a topic take and give nothing, at any server: until they are opened, or the broker starts again."""
     _show_closed("close-partitions", topic, (first, last), address, as_json=as_json)
 
 

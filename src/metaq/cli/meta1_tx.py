@@ -23,7 +23,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="of the branch: XID:FORM
 Broker = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="this broker, by its name or as HOST:PORT of its remoting door; else all brokers"
+        metavar="NAME", help="this broker, by its name or as HOST:PORT of its remoting server; else all brokers"
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]

@@ -67,7 +67,7 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
     import metaq
     from metaq.wire import hot
 
-    log.info("metaq %s %s; hot module: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
+    log.info("metaq %s %s; compiled extension: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
     if command == "namesrv":
         from metaq.app.namesrv import start_namesrv
 

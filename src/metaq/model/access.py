@@ -1,4 +1,4 @@
-"""Who asks, what for, and who may: the words in which every door and lane asks whether a request is allowed."""
+"""Who asks, what for, and who may: the words in which every server and path asks whether a request is allowed."""
 
 from __future__ import annotations
 

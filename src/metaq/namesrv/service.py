@@ -1,4 +1,4 @@
-"""What a name server does: values in, values out; it refuses what is not there. Doors know codes and bytes."""
+"""What a name server does: values in, values out; it refuses what is not there. Servers know codes and bytes."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Peer(Protocol):
 
 
 class Session(Protocol):
-    """What a door or a client makes for each connection."""
+    """What a server or a client makes for each connection."""
 
     def data_received(self, data: memoryview) -> int:
         """Take what is whole and return its bytes; the rest is presented again with more behind it.

@@ -1,4 +1,4 @@
-"""What every door is to whoever runs it: one protocol's way to the services."""
+"""What every server is to whoever runs it: one protocol's way to the services."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 from metaq.net.peer import Peer, Session
 
 
-class Door(Protocol):
+class Server(Protocol):
     """Makes sessions for connections, and lives as long as its listener."""
 
     def session(self, peer: Peer) -> Session:

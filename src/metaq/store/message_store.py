@@ -1,4 +1,4 @@
-"""The store's facade: what a broker's services and doors call."""
+"""The store's facade: what a broker's services and servers call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metaq.options import StoreOptions
 from metaq.store.disk import Disk, reserving
 from metaq.store.folder import StoreFolder
 from metaq.store.log.commit_log import CommitLog
-from metaq.store.log.fast_path import FastLane
+from metaq.store.log.fast_path import FastPath
 from metaq.store.log.flush import Flusher
 from metaq.store.log.parts import Parts, State
 from metaq.store.log.populate import Populator
@@ -105,16 +105,16 @@ class MessageStore:
         self._flusher = Flusher(self.log, lambda: parts.options.flush_interval_commit_log, state)
         self._populator = Populator(self.log, self.clock, pages=not synced)
         writer = self._writer = Writer(parts, self._populator)
-        fast_lane = FastLane(parts, self._populator, writer)
+        fast_path = FastPath(parts, self._populator, writer)
         self._housekeeper = Housekeeper(parts, writer, self._flusher)
         self._repairs = Repairs(self.log, self.delays_ms, self._housekeeper.work)
         puller = self._puller = Puller(self.log, self._queues, options, self._repairs)
         self.put, self.append_raw = writer.put, writer.append_raw
-        self.append_rows, self.append_parts = fast_lane.append_rows, fast_lane.append_parts
-        self.append_puts, self.deliver, self.give_back = fast_lane.append_puts, fast_lane.deliver, fast_lane.give_back
-        self.expand, self.expand_all = fast_lane.expand, fast_lane.expand_all
+        self.append_rows, self.append_parts = fast_path.append_rows, fast_path.append_parts
+        self.append_puts, self.deliver, self.give_back = fast_path.append_puts, fast_path.deliver, fast_path.give_back
+        self.expand, self.expand_all = fast_path.expand, fast_path.expand_all
         self.pull, self.in_memory = puller.pull, puller.is_recent
-        self.pull_lane, self.pulls_are_plain = puller.lane, puller.are_plain
+        self.pull_path, self.pulls_are_plain = puller.fast_path, puller.are_plain
         self.when_failed, self.fail = state.when_failed, state.fail
         self.queue, self.existing_queue = self._queues.made, self._queues.get
         for path in folder.moved_aside():

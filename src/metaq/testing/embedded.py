@@ -32,7 +32,7 @@ class EmbeddedBroker(ServerProcess):
 
     Args: data: folder of the store; by default a temporary one that goes with the broker. options: any option of
           docs/configuration.md, over `SMALL`. environment: variables of the child beside ours, for example METAQ_HOT=0
-          for the plain twin. timeout: seconds that a start may take.
+          for the pure-Python fallback. timeout: seconds that a start may take.
 
     A context manager; or call `start` and `stop`. It ends with its parent, however that ends.
     """

@@ -1,4 +1,4 @@
-"""Gates of the fast lane: for whom, for which topics, and until when."""
+"""Gates of the fast path: for whom, for which topics, and until when."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gates(broker: Broker, asked: list[tuple[Identity, Action, str]]) -> Gates:
 
 
 def test_a_gate_opens_for_who_may_publish_and_is_asked_about_once(tmp_path) -> None:
-    """The slow lane tells the other why not. Who goes by the same name has the same gates."""
+    """The slow path tells the other why not. Who goes by the same name has the same gates."""
     with open_broker(tmp_path) as broker:
         broker.topics.ensure("orders")
         asked = []
@@ -61,7 +61,7 @@ def test_a_topic_that_changes_closes_its_gates_for_everybody(tmp_path) -> None:
 
 
 def test_some_topics_have_no_gate(tmp_path) -> None:
-    """Retry topics and those of the broker are judged message by message; unknown ones are made by the slow lane."""
+    """Retry topics and those of the broker are judged message by message; unknown ones are made by the slow path."""
     with open_broker(tmp_path) as broker:
         broker.topics.ensure("%RETRY%G")
         made = gates(broker, [])

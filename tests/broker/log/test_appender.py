@@ -1,4 +1,4 @@
-"""The one way into the log: whoever hangs on its growth is told of every append, of whichever lane."""
+"""The one way into the log: whoever hangs on its growth is told of every append, of whichever path."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from metaq.errors import Reason, Refused, StoreError, StoreFull
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from tests.broker.support import BORN_HOST, open_broker
-from tests.servers.support import Client, open_door, send_header
+from tests.servers.support import Client, open_server, send_header
 
 
 def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path) -> None:
     """A single send, a run of rows and a delivery: ranges follow each other without a gap. Watched queues are named, and
     those that a single send has made."""
     clock = FakeClock()
-    with open_door(tmp_path, clock) as (broker, door):
-        client, told = Client(door), []
+    with open_server(tmp_path, clock) as (broker, server):
+        client, told = Client(server), []
         broker.appender.when_grown(
             lambda queues, messages, size, start, end: told.append(
                 ([(tail.topic, tail.queue_id) for tail in queues], messages, size, start, end)
@@ -45,8 +45,8 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
         assert broker.stats.put_bytes == sum(size for _, _, size, _, _ in told)
 
 
-def test_a_store_that_takes_nothing_refuses_every_lane_alike(tmp_path) -> None:
-    """Nothing of a row is stored, and the slow lane tells why."""
+def test_a_store_that_takes_nothing_refuses_every_path_alike(tmp_path) -> None:
+    """Nothing of a row is stored, and the slow path tells why."""
     with open_broker(tmp_path) as broker:
         broker.sends.send(Send(topic="orders", body=b"x", born_ms=1, born_host=BORN_HOST))
         broker.store.fail(OSError(5, "the disk is gone"))

@@ -51,7 +51,7 @@ def pull(place=0, deadline=10.0, channel=None, key=KEY):
 
 
 def test_a_queue_is_watched_while_somebody_waits(table, store):
-    """The fast lane reports growth of watched queues only. When nobody waits any more, one more growth is reported."""
+    """The fast path reports growth of watched queues only. When nobody waits any more, one more growth is reported."""
     store.queues[KEY] = queue = Queue()
     one, two = pull(0), pull(1)
     table.hold(one)

@@ -32,7 +32,7 @@ def settings(options: Metaq1Options | None = None, **topics: int) -> Metaq1Setti
 
 
 def settled(broker: Broker, ask: Callable[[], T]) -> T:
-    """Ask until the answer is there, letting the disk and the broker work in between, as doors do.
+    """Ask until the answer is there, letting the disk and the broker work in between, as servers do.
 
     Once something is to be done instead, the question itself is not asked again: what waits further must say how to go on.
     """
@@ -43,7 +43,7 @@ def settled(broker: Broker, ask: Callable[[], T]) -> T:
         except Saving as saving:
             broker.store.flush()
             broker.deliver()
-            assert saving.then is not None or not instead, "a door would never answer this"
+            assert saving.then is not None or not instead, "a server would never answer this"
             if saving.then is not None and all(pending.done for pending in saving.pending):
                 ask, instead = saving.then, True
     raise AssertionError("it is never known")

@@ -61,7 +61,7 @@ def test_ids_that_were_taken_and_not_given_are_taken_again() -> None:
 
 
 @pytest.mark.parametrize("broker_id", [0, 1, 1023])
-def test_ids_of_other_doors_messages_are_never_those_of_puts(broker_id: int) -> None:
+def test_ids_of_other_servers_messages_are_never_those_of_puts(broker_id: int) -> None:
     """Positive, and apart for each broker and place of the log."""
     assert foreign_id(broker_id, 0) > born_id(ID_EPOCH_MS + (1 << 40) - 1, 1023, 4095)
     last = foreign_id(broker_id, (1 << 52) - 1)

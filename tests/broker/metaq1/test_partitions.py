@@ -151,7 +151,7 @@ def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker
     assert gate.open(b"test")
 
 
-def test_a_topic_with_a_dot_is_made_by_a_put_and_read_and_registered_by_all_doors(tmp_path: pathlib.Path) -> None:
+def test_a_topic_with_a_dot_is_made_by_a_put_and_read_and_registered_by_all_servers(tmp_path: pathlib.Path) -> None:
     """RocketMQ's clients would refuse its name themselves; a send of one that does not is refused here."""
     name = "wild-com.shop.orders"
     with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:

@@ -221,7 +221,7 @@ def test_old_messages_are_read_in_another_thread(tmp_path: pathlib.Path) -> None
 
 
 def test_no_get_hands_out_more_than_max_transfer_size_but_all_of_a_frame_that_is_larger(tmp_path: pathlib.Path) -> None:
-    """Such a frame comes from another door. Who asks for enough gets it; in the original it could never be read."""
+    """Such a frame comes from another server. Who asks for enough gets it; in the original it could never be read."""
     options = Metaq1Options(broker_id=BROKER_ID, max_transfer_size=2048)
     with open_broker(tmp_path, FakeClock(), text=support.settings(options, test=1)) as broker:
         partitions = of(broker)

@@ -50,7 +50,7 @@ def touched(broker: Broker, queue_id: int = 0, topic: str = TOPIC) -> QueuePosit
 
 
 def send(broker: Broker, bodies: Iterable[bytes], queue_id: int = 0, tag: str = "", topic: str = TOPIC) -> None:
-    """Messages as another door would put them."""
+    """Messages as another server would put them."""
     properties = b"TAGS\x01" + tag.encode() if tag else b""
     for body in bodies:
         broker.appender.put([PutRecord(topic, queue_id, body, properties, 0, 0, 1, BORN_HOST)])
@@ -154,7 +154,7 @@ def test_a_queue_without_messages_is_touched_and_goes_on_from_0(tmp_path: pathli
 
 
 def test_a_put_appends_without_reading_the_log(tmp_path: pathlib.Path):
-    """The door knows how long the frame is; what another door has put meanwhile is measured first."""
+    """The server knows how long the frame is; what another server has put meanwhile is measured first."""
     with open_broker(tmp_path) as broker:
         positions = touched(broker)
         for number in range(3000):
@@ -167,7 +167,7 @@ def test_a_put_appends_without_reading_the_log(tmp_path: pathlib.Path):
 
 
 def test_what_is_much_is_left_to_the_thread(tmp_path: pathlib.Path):
-    """A few messages of other doors are measured at once; more, and compressed ones, are not: the caller waits for them."""
+    """A few messages of other servers are measured at once; more, and compressed ones, are not: the caller waits for them."""
     with open_broker(tmp_path) as broker:
         positions = touched(broker)
         send(broker, [b"1"] * STEP_MESSAGES)

@@ -9,14 +9,14 @@ from metaq.errors import Reason, Refused
 from metaq.model import ConsumerView, Heartbeat, MessageQueue
 from metaq.model.filters.subscription import subscribe
 from tests.broker.support import FakeChannel
-from tests.servers.support import Client, open_door
+from tests.servers.support import Client, open_server
 
 
 @pytest.fixture
 def filled(tmp_path):
     """Ten messages in queue 0 of four, of which group G has consumed three."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         for _ in range(10):
             assert client.send("orders").code == 0
         broker.offsets.put("G", "orders", 0, 3)

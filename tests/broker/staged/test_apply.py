@@ -76,7 +76,7 @@ EXPECTED = [piece for body in BIG for piece in (body, b"and")]
 
 
 def test_nothing_comes_between_the_messages_of_a_part(tmp_path, clock):
-    """While it is there by half its queue takes nothing else, on either lane; other queues do, and senders wait."""
+    """While it is there by half its queue takes nothing else, on either path; other queues do, and senders wait."""
     with open_broker(tmp_path, clock) as broker:
         part = stage_big(broker)
         gates = broker.gates.of(SOMEBODY)

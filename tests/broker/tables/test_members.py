@@ -1,4 +1,4 @@
-"""The registry of clients, where the door's tests do not reach."""
+"""The registry of clients, where the server's tests do not reach."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from metaq.store.message_store import MessageStore
 from metaq.wire import fastjson
 from metaq.wire.files import TOPICS
 from tests.broker.support import BORN_HOST, JAVA, MemoryFile, SlowFile, open_broker
-from tests.servers.support import Client, open_door, send_header
+from tests.servers.support import Client, open_server, send_header
 
 
 def make(file=None, clock=None, **options):
@@ -201,7 +201,7 @@ def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tm
 
 
 def test_topics_are_ordered_as_the_name_servers_say(tmp_path):
-    """The mark is kept, told to watchers once, and taken off again; the topic's lane stays fast."""
+    """The mark is kept, told to watchers once, and taken off again; the topic's path stays fast."""
     with open_broker(tmp_path) as broker:
         for name in ("one", "two"):
             broker.topics.update(TopicConfig(name)).settle()
@@ -240,12 +240,12 @@ def test_what_name_servers_say_of_order_undoes_no_change_that_is_being_saved(tmp
 
 
 def test_ordered_topic_takes_nothing_when_the_broker_may_not_be_written_to(tmp_path):
-    """RocketMQ's second check, in both lanes: another broker's queues must not get what belongs here in order."""
-    with open_door(tmp_path) as (broker, door):
+    """RocketMQ's second check, in both paths: another broker's queues must not get what belongs here in order."""
+    with open_server(tmp_path) as (broker, server):
         for name in ("one", "two"):
             broker.topics.update(TopicConfig(name)).settle()
         broker.topics.set_ordered({"one"})
-        client = Client(door)
+        client = Client(server)
         assert [client.send(name).code for name in ("one", "two")] == [0, 0]
         broker.settings.change({"brokerPermission": int(Perm.READ)})
         assert [client.send(name).code for name in ("one", "two")] == [16, 0]
@@ -253,8 +253,8 @@ def test_ordered_topic_takes_nothing_when_the_broker_may_not_be_written_to(tmp_p
 
 def test_retry_topics_of_units_are_marked(tmp_path):
     """unitMode of a heartbeat: their topic says that a unit's group subscribes."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         client.beat("of-a-unit", {"orders": "*"}, unit_mode=True)
         client.beat("plain", {"orders": "*"})
         flags = [broker.topics.get(f"%RETRY%{group}").sys_flag for group in ("of-a-unit", "plain")]

@@ -122,7 +122,7 @@ def test_patience_does_not_wait_where_waiting_cannot_help():
 
 @pytest.mark.parametrize("reason", Reason)
 def test_error_of_an_answer_says_whether_another_try_can_help_as_the_refusal_did(reason):
-    """Users ask `retriable`: what the broker's service meant comes through the code of its door."""
+    """Users ask `retriable`: what the broker's service meant comes through the code of its server."""
     error = refusal(CODE_OF[reason], "no", "h:1", "send")
     assert error.retriable == Refused(reason, "no").retriable
     assert pickle.loads(pickle.dumps(error)).retriable == error.retriable

@@ -72,7 +72,7 @@ def test_each_submit_gets_its_own_receipt_from_few_requests(cluster, producer):
 
 def test_str_body_is_a_type_error(producer):
     """Only the sender knows its encoding."""
-    producer.send("orders", b"opens the lane")
+    producer.send("orders", b"opens the direct link")
     for send in (producer.submit, producer.send):
         with pytest.raises(TypeError, match="encode"):
             send("orders", "text")

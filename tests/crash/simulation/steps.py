@@ -93,7 +93,7 @@ class Steps:
         with self._life.refusals():
             try:
                 self._send_now(topic, queue_id, pairs, body)
-            except Saving as saving:  # the topic is being made: as a door does, once more after that
+            except Saving as saving:  # the topic is being made: as a server does, once more after that
                 for pending in saving.pending:
                     self._life.change(pending, lambda: None)
                 if all(pending.done for pending in saving.pending):
@@ -139,7 +139,7 @@ class Steps:
         self._stored(bodies, acknowledged)
 
     def _send_run(self) -> None:
-        """Many sends in one read event: the fast lane."""
+        """Many sends in one read event: the fast path."""
         topic, rows = self._life.chance.choice(TOPICS), self._life.chance.randint(1, 30)
         if not self._life.ledger.topics.get(topic):
             return

@@ -83,14 +83,14 @@ class Transactions:
             self._life.ledger.topics[send.topic] = True
 
     def _fast(self, code: int, header: Header, body: bytes, topic: str) -> bool:
-        """Whether the fast lane has taken this request, which it need not."""
+        """Whether the fast path has taken this request, which it need not."""
         data = encode(request(code, header, body))
         table, outcome, replies = hot.FrameTable(1 << 24), hot.AppendOutcome(), hot.Replies(b"DefaultRegion", True)
         table.scan(data, 0, len(data))
         gates = self._life.broker.gates.of(SOMEBODY)
         gates.open(topic.encode())
         self._life.broker.appender.rows(table, 0, 1, gates.table, BORN, replies, outcome)
-        self._life.tell(f"... the fast lane {'takes it' if outcome.row else 'leaves it'}")
+        self._life.tell(f"... the fast path {'takes it' if outcome.row else 'leaves it'}")
         return outcome.row == 1
 
     def end(self) -> None:

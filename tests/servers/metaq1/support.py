@@ -1,4 +1,4 @@
-"""A client at the text door, without sockets: lines go in as bytes, answers are read back as values."""
+"""A client at the MetaQ 1.x server, without sockets: lines go in as bytes, answers are read back as values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.model.metaq1.settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
 from metaq.saved import SavedText
-from metaq.servers.metaq1.server import TextDoor
+from metaq.servers.metaq1.server import Metaq1Server
 from metaq.servers.metaq1.session import Transactions
 from metaq.servers.metaq1.transactions import TransactionHandlers
 from metaq.store.disk import Disk
@@ -66,13 +66,13 @@ class TextPeer:
 
 
 class TextClient:
-    """One connection to the text door."""
+    """One connection to the MetaQ 1.x server."""
 
     _ports = itertools.count(40000)
 
-    def __init__(self, door: TextDoor) -> None:
+    def __init__(self, protocol_server: Metaq1Server) -> None:
         self.peer = TextPeer(next(self._ports))
-        self.session = door.session(self.peer)
+        self.session = protocol_server.session(self.peer)
         self._rest, self._inbox, self._reader = b"", b"", Reader(1 << 30)
 
     def feed(self, data: bytes) -> int:
@@ -129,7 +129,7 @@ class TextClient:
 
 
 @contextmanager
-def open_text_door(
+def open_metaq1_server(
     root: pathlib.Path,
     clock: FakeClock | None = None,
     text: Metaq1Settings | None = None,
@@ -138,8 +138,8 @@ def open_text_door(
     disk: Disk | None = None,
     files: Mapping[str, SavedText] | None = None,
     **options: object,
-) -> Iterator[tuple[Broker, TextDoor]]:
-    """A broker and its text door; `call_soon` calls at once, so a flush answers from the flush thread.
+) -> Iterator[tuple[Broker, Metaq1Server]]:
+    """A broker and its MetaQ 1.x server; `call_soon` calls at once, so a flush answers from the flush thread.
 
     Partitions of sections are touched: what else waits for their positions is the tests' of `broker.bases`.
     """
@@ -150,8 +150,8 @@ def open_text_door(
         for topic in text.rules.topics:
             for partition in range(text.rules.settings(topic).num_partitions):
                 settled(broker, functools.partial(broker.bases.touch, topic, partition))
-        door = TextDoor(
+        protocol_server = Metaq1Server(
             broker, text, transactions or TransactionHandlers(broker.branches), lambda act: act(), place, VERSION
         )
-        yield broker, door
-        door.close()
+        yield broker, protocol_server
+        protocol_server.close()

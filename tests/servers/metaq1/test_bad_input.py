@@ -1,4 +1,4 @@
-"""What a peer of the text door may do wrong, over real sockets: its own connection ends, nobody else is harmed."""
+"""What a peer of the MetaQ 1.x server may do wrong, over real sockets: its own connection ends, nobody else is harmed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from metaq.servers.metaq1 import session as metaq1_session
 from metaq.wire.metaq1.commands import Line, QuitLine, Reader, ResultLine, TooLong
 from metaq.wire.metaq1.frame import frames, with_attribute
 from tests.broker.support import small_store
-from tests.servers.metaq1.support import TextClient, open_text_door, settings
+from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
 from tests.support import PATIENCE
 from tests.wire.metaq1.test_commands import GOLDEN, MALFORMED
 
@@ -276,8 +276,8 @@ def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path, monke
 
 def test_names_that_no_topic_can_have_are_not_kept_for_figures(tmp_path) -> None:
     """A line may be of 128 KiB, and the figures have room for 10 000 names."""
-    with open_text_door(tmp_path) as (_, door):
-        client = TextClient(door)
+    with open_metaq1_server(tmp_path) as (_, protocol_server):
+        client = TextClient(protocol_server)
         for name in (b"wild-x", b"wild-" + b"x" * 100_000):
             client.ask(b"get %b g 0 0 1024 1\r\n" % name)
         assert b"topic_realtime_get Count=1" in client.ask(b"stats wild-x 2\r\n")[1]

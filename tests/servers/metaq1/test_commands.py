@@ -1,4 +1,4 @@
-"""The text door on a real broker: what the transcripts of the original say, and what becomes of what they do not."""
+"""The MetaQ 1.x server on a real broker: what the transcripts of the original say, and what becomes of what they do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metaq.servers.metaq1.session import ATTEMPTS_MAX, CODE_OF, LATE_GETS_MAX, W
 from metaq.wire.metaq1.commands import NO_OPAQUE, Line, ResultLine, ValueLine
 from metaq.wire.metaq1.frame import Frame, frames, with_attribute
 from tests.broker.support import SlowFile
-from tests.servers.metaq1.support import TextClient, open_text_door, settings
+from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
 from tests.servers.support import SlowDisk
 from tests.support import eventually
 
@@ -28,14 +28,17 @@ def clock():
 
 
 @pytest.fixture
-def door(tmp_path, clock):
-    with open_text_door(tmp_path, clock, settings(max_transfer_size=4096, update_consumer_offsets=True)) as (_, door):
-        yield door
+def server(tmp_path, clock):
+    with open_metaq1_server(tmp_path, clock, settings(max_transfer_size=4096, update_consumer_offsets=True)) as (
+        _,
+        server,
+    ):
+        yield server
 
 
 @pytest.fixture
-def client(door):
-    return TextClient(door)
+def client(server):
+    return TextClient(server)
 
 
 def masked(data: bytes) -> bytes:
@@ -130,13 +133,13 @@ def test_lines_that_are_cut_and_joined_are_answered_in_their_order(client) -> No
         assert [answer.opaque for answer in client.answers()] == [1, 2, 3, 4, 5, 6]
 
 
-def test_quit_and_malformed_lines_end_their_connection_alone(client, door) -> None:
+def test_quit_and_malformed_lines_end_their_connection_alone(client, server) -> None:
     """What came before is answered, what comes behind is not looked at; the neighbour notices nothing."""
-    neighbour = TextClient(door)
+    neighbour = TextClient(server)
     neighbour.feed(b"put test 0 5 0 1\r\nhel")
     client.feed(b"version 1\r\nquit\r\nversion 2\r\n")
     assert ([answer.opaque for answer in client.answers()], client.peer.closed) == ([1], True)
-    other = TextClient(door)
+    other = TextClient(server)
     other.feed(b"version 1\r\nnonsense\r\nversion 2\r\n")
     assert ([answer.opaque for answer in other.answers()], other.peer.closed) == ([1], True)
     assert "the line 'nonsense' is malformed: there is no such command" in other.peer.why
@@ -157,7 +160,7 @@ def test_every_reason_has_a_code_that_is_not_success() -> None:
     assert 200 not in CODE_OF.values()
 
 
-def test_a_failure_nobody_expected_is_an_answer(client, door, monkeypatch) -> None:
+def test_a_failure_nobody_expected_is_an_answer(client, server, monkeypatch) -> None:
     """And the connection goes on."""
 
     def fail(_item):
@@ -173,9 +176,9 @@ def test_a_put_to_a_topic_that_is_being_made_keeps_its_place(tmp_path, clock) ->
     """What comes behind it on its connection waits too, unread; others go on. Then all is done in its order."""
     file = SlowFile()
     file.slow = False
-    with open_text_door(tmp_path, clock, files={"topics.json": file}) as (broker, door):
+    with open_metaq1_server(tmp_path, clock, files={"topics.json": file}) as (broker, server):
         file.slow = True
-        client, other = TextClient(door), TextClient(door)
+        client, other = TextClient(server), TextClient(server)
         client.feed(b"version 1\r\nput wild-a 0 2 0 2\r\nhiput wild-a 0 2 0 3\r\nhoversion 4\r\nget wild-a")
         assert [answer.opaque for answer in client.answers()] == [1]
         assert client.peer.paused
@@ -200,9 +203,9 @@ def test_a_topic_that_cannot_be_saved_is_told_to_the_put_that_needs_it(tmp_path,
     """The next put asks again."""
     file = SlowFile()
     file.slow = False
-    with open_text_door(tmp_path, clock, files={"topics.json": file}) as (_, door):
+    with open_metaq1_server(tmp_path, clock, files={"topics.json": file}) as (_, server):
         file.slow = True
-        client = TextClient(door)
+        client = TextClient(server)
         client.feed(b"put wild-a 0 2 0 2\r\nhiversion 3\r\n")
         file.end(OSError(28, "No space left on device"))
         client.go_on()
@@ -218,15 +221,15 @@ def test_nobody_waits_for_ever(tmp_path, clock) -> None:
     """After some seconds the answer is that nothing was done; the connection goes on."""
     file = SlowFile()
     file.slow = False
-    with open_text_door(tmp_path, clock, files={"topics.json": file}) as (_, door):
+    with open_metaq1_server(tmp_path, clock, files={"topics.json": file}) as (_, server):
         file.slow = True
-        client = TextClient(door)
+        client = TextClient(server)
         client.feed(b"put wild-a 0 2 0 2\r\nhiversion 3\r\n")
         clock.advance(WAIT_SECONDS - 0.1)
-        door.tick()
+        server.tick()
         assert client.answers() == []
         clock.advance(0.2)
-        door.tick()
+        server.tick()
         client.go_on()
         refused, version = client.answers()
         assert (refused.opaque, refused.code, version.opaque) == (2, 503, 3)
@@ -234,7 +237,7 @@ def test_nobody_waits_for_ever(tmp_path, clock) -> None:
         client.feed(b"put wild-a 0 2 0 2\r\nhi")
         client.leave()
         clock.advance(100)
-        door.tick()
+        server.tick()
         file.slow = False
         while file.under_way:
             file.end()
@@ -266,8 +269,8 @@ def steps():
 
 @pytest.fixture
 def transacting(tmp_path, clock, steps):
-    with open_text_door(tmp_path, clock, transactions=steps) as (_, door):
-        yield TextClient(door)
+    with open_metaq1_server(tmp_path, clock, transactions=steps) as (_, server):
+        yield TextClient(server)
 
 
 def test_steps_of_transactions_are_answered_or_not_as_their_service_says(transacting, steps) -> None:
@@ -329,8 +332,8 @@ def test_puts_wait_for_the_disk_and_what_follows_waits_behind_them(tmp_path, clo
     """SYNC_FLUSH: the get that was asked later is answered later; a disk that is late is told in the put's answer."""
     disk = SlowDisk()
     store = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 1000}
-    with open_text_door(tmp_path, clock, store=store, disk=disk) as (_, door):
-        client = TextClient(door)
+    with open_metaq1_server(tmp_path, clock, store=store, disk=disk) as (_, server):
+        client = TextClient(server)
         client.feed(b"put test 0 2 0 1\r\nhi")
         eventually(lambda: bool(client.peer.writes))
         client.raw()
@@ -338,7 +341,7 @@ def test_puts_wait_for_the_disk_and_what_follows_waits_behind_them(tmp_path, clo
         client.feed(b"put test 0 2 0 2\r\nhiget test g 0 0 100 3\r\n")
         assert client.answers() == []
         clock.advance(1.5)
-        door.tick()
+        server.tick()
         put, got = client.answers()
         assert (put.opaque, put.code, got.opaque) == (2, 500, 3)
         assert re.fullmatch(
@@ -353,8 +356,8 @@ def test_puts_wait_for_the_disk_and_what_follows_waits_behind_them(tmp_path, clo
 def test_a_connection_that_ends_is_closed_when_its_puts_are_answered(tmp_path, clock) -> None:
     """`quit` right behind a put that waits for the disk does not cost its answer."""
     disk = SlowDisk()
-    with open_text_door(tmp_path, clock, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, door):
-        client = TextClient(door)
+    with open_metaq1_server(tmp_path, clock, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, server):
+        client = TextClient(server)
         disk.may_sync.clear()
         client.feed(b"put test 0 2 0 1\r\nhiquit\r\nversion 2\r\n")
         assert not client.peer.closed
@@ -366,8 +369,8 @@ def test_a_connection_that_ends_is_closed_when_its_puts_are_answered(tmp_path, c
 def test_what_all_connections_wait_for_is_limited_and_those_that_stop_go_on(tmp_path, clock) -> None:
     """The get behind a put that waits for the disk is not even begun while the others have too much behind theirs."""
     disk = SlowDisk()
-    with open_text_door(tmp_path, clock, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, door):
-        client, other = TextClient(door), TextClient(door)
+    with open_metaq1_server(tmp_path, clock, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, server):
+        client, other = TextClient(server), TextClient(server)
         client.feed(b"put test 0 2 0 1\r\nhi")
         eventually(lambda: bool(client.peer.writes))
         client.raw()
@@ -383,7 +386,7 @@ def test_what_all_connections_wait_for_is_limited_and_those_that_stop_go_on(tmp_
         put, got = client.answers()
         assert (put.opaque, got.opaque, len(got.body)) == (2, 3, 44)
         other.leave()
-        assert door._space.behind.bytes == 0
+        assert server._space.behind.bytes == 0
 
 
 # -- old messages
@@ -478,17 +481,17 @@ def test_a_late_get_that_must_wait_once_more_goes_on_afterwards(client, monkeypa
     assert client.answers() == [ResultLine(503, b"it cannot be known", 7)]
 
 
-def test_answers_of_a_lane_that_fails_never_reach_another_peer(client, door, monkeypatch) -> None:
+def test_answers_of_a_path_that_fails_never_reach_another_peer(client, server, monkeypatch) -> None:
     """The connection ends; the neighbour's puts are answered once each."""
     client.put(b"opens the gate")
-    neighbour, space = TextClient(door), client.session._space
+    neighbour, space = TextClient(server), client.session._space
 
     def fail(_data, _start, _gates, _host, acks, _outcome):
         acks.extend(b"result 200 3 1\r\nold")
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(space.lane, "run", fail)
+        patched.setattr(space.fast_path, "run", fail)
         with pytest.raises(MemoryError):
             client.feed(b"put test 0 1 0 1\r\nx")
     neighbour.feed(b"put test 0 1 0 2\r\nx")
@@ -542,8 +545,8 @@ def test_stats_of_topics_and_offsets_name_what_holds_messages(client) -> None:
 
 def test_an_unknown_item_is_a_topic_that_nobody_knows(tmp_path) -> None:
     """As recorded, 243 bytes for `stats 1`, where nothing was counted."""
-    with open_text_door(tmp_path) as (_, door):
-        client = TextClient(door)
+    with open_metaq1_server(tmp_path) as (_, server):
+        client = TextClient(server)
         client.feed(b"stats 1\r\n")
         (answer,) = client.answers()
         assert (answer.opaque, len(answer.body)) == (NO_OPAQUE, 243)
@@ -584,8 +587,8 @@ def test_who_may_not_look_gets_no_statistics(tmp_path) -> None:
         if action is Action.OBSERVE:
             raise Refused(Reason.NO_PERMISSION, f"{resource} are not yours")
 
-    with open_text_door(tmp_path, authorise=authorise) as (_, door):
-        client = TextClient(door)
+    with open_metaq1_server(tmp_path, authorise=authorise) as (_, server):
+        client = TextClient(server)
         assert client.ask(b"stats config 1\r\n") == (403, b"stats are not yours")
         assert client.ask(b"version 1\r\n")[0] == 200
 
@@ -593,8 +596,8 @@ def test_who_may_not_look_gets_no_statistics(tmp_path) -> None:
 def test_stats_tell_the_configuration_as_it_stands(tmp_path) -> None:
     """Raw; and help names every item."""
     text = "[system]\nbrokerId=7 ; é\n".encode()
-    with open_text_door(tmp_path, text=settings(text=text)) as (_, door):
-        client = TextClient(door)
+    with open_metaq1_server(tmp_path, text=settings(text=text)) as (_, server):
+        client = TextClient(server)
         assert client.ask(b"stats config 1\r\n") == (200, text)
         assert [line.split(" ")[0] for line in lines(client, "help")] == [
             "*EMPTY*", "help", "topics", "offsets", "realtime", "config",
@@ -611,8 +614,8 @@ class BusyClock(FakeClock):
 
 def test_commands_that_take_long_let_the_other_connections_have_their_turn(tmp_path) -> None:
     """One read event may bring 70 000 times `stats`."""
-    with open_text_door(tmp_path, BusyClock()) as (_, door):
-        client, turns, found = TextClient(door), 0, []
+    with open_metaq1_server(tmp_path, BusyClock()) as (_, server):
+        client, turns, found = TextClient(server), 0, []
         client.feed(b"".join(b"stats reset %d\r\n" % number for number in range(100)))
         while not found or client.peer.wants_more:
             found += client.answers()

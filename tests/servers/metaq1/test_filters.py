@@ -1,4 +1,4 @@
-"""Server-side filters of groups of MetaQ 1.x at the text door: which frames a get hands out, and how it goes on behind others."""
+"""Server-side filters of groups of MetaQ 1.x at the MetaQ 1.x server: which frames a get hands out, and how it goes on behind others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metaq.model.metaq1.partition import Frames, PartitionGet
 from metaq.model.metaq1.settings import PartitionRules
 from metaq.wire.metaq1.commands import ResultLine
 from metaq.wire.metaq1.frame import Frame, frames
-from tests.servers.metaq1.support import TextClient, open_text_door, settings
+from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
 
 NAME = "shop.filters:Odd"
 NO, YES, RAISED = 0, 1, 2
@@ -60,8 +60,8 @@ def parts(question: bytes) -> tuple[str, str, str, list[Frame]]:
 class World:
     """A topic whose group `odd` has a filter."""
 
-    def __init__(self, broker, door, clock, helpers, verdicts):
-        self.broker, self.client, self.clock, self.door = broker, TextClient(door), clock, door
+    def __init__(self, broker, server, clock, helpers, verdicts):
+        self.broker, self.client, self.clock, self.server = broker, TextClient(server), clock, server
         self.helpers, self.verdicts = helpers, verdicts
 
     def get(self, position, size=1 << 20, group="odd"):
@@ -101,10 +101,10 @@ def world(tmp_path):
 
     text = settings()
     text.exchange(with_filter(text), b"")
-    with open_text_door(tmp_path, clock, text, make_filter_helper=make_for) as (broker, door):
+    with open_metaq1_server(tmp_path, clock, text, make_filter_helper=make_for) as (broker, server):
         for helper in helpers:
             helper.ready()
-        yield World(broker, door, clock, helpers, verdicts)
+        yield World(broker, server, clock, helpers, verdicts)
 
 
 def put(world, *bodies):
@@ -193,7 +193,7 @@ def test_answers_keep_their_order_while_frames_are_judged(world):
 def test_a_connection_that_closes_wants_nothing_judged_any_more(world):
     put(world, b"f1")
     world.helpers[0].silent = True
-    other = TextClient(world.door)
+    other = TextClient(world.server)
     for client in (world.client, other, other):
         client.feed(b"get test odd 0 0 1024 1\r\n")
     other.leave()

@@ -1,4 +1,4 @@
-"""Transactions at the text door, line by line: the recorded transcripts, XA's codes, and what answers wait for."""
+"""Transactions at the MetaQ 1.x server, line by line: the recorded transcripts, XA's codes, and what answers wait for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
-from metaq.servers.metaq1.server import TextDoor
+from metaq.servers.metaq1.server import Metaq1Server
 from metaq.wire.metaq1.commands import Line
 from tests.broker.staged.support import bodies
-from tests.servers.metaq1.support import TextClient, open_text_door, settings
+from tests.servers.metaq1.support import TextClient, open_metaq1_server, settings
 from tests.servers.support import SlowDisk
 from tests.support import eventually
 
@@ -22,13 +22,13 @@ XID = "XID:7:6731:6231:uqA"
 
 
 @pytest.fixture
-def opened(tmp_path: pathlib.Path, clock: FakeClock) -> Iterator[tuple[Broker, TextDoor]]:
-    with open_text_door(tmp_path, clock, settings({"test": 3}, flush_tx_log_at_commit=0)) as one:
+def opened(tmp_path: pathlib.Path, clock: FakeClock) -> Iterator[tuple[Broker, Metaq1Server]]:
+    with open_metaq1_server(tmp_path, clock, settings({"test": 3}, flush_tx_log_at_commit=0)) as one:
         yield one
 
 
 @pytest.fixture
-def text(opened: tuple[Broker, TextDoor]) -> TextClient:
+def text(opened: tuple[Broker, Metaq1Server]) -> TextClient:
     return TextClient(opened[1])
 
 
@@ -46,7 +46,7 @@ def frames(client: TextClient, partition: int = 0) -> bytes | None:
     return body if code == 0 else None
 
 
-def test_a_local_transaction_goes_as_it_was_recorded(opened: tuple[Broker, TextDoor], text: TextClient) -> None:
+def test_a_local_transaction_goes_as_it_was_recorded(opened: tuple[Broker, Metaq1Server], text: TextClient) -> None:
     """Metaq-1x.md 1.10, but for the id, which is positive here; nothing can be got before the commit."""
     assert step(text, LOCAL, "BEGIN", 20) == (200, b"")
     code, told = text.ask(f"put test 0 2 0 1532276279 {LOCAL} -2147483644\r\nt1".encode())
@@ -128,9 +128,11 @@ def test_a_step_and_the_puts_behind_it_come_in_one_piece_and_are_taken_in_order(
     assert len(answers[-1].body) == 2 * 21
 
 
-def test_the_end_of_a_connection_rolls_its_transactions_back(opened: tuple[Broker, TextDoor], text: TextClient) -> None:
-    broker, door = opened
-    other = TextClient(door)
+def test_the_end_of_a_connection_rolls_its_transactions_back(
+    opened: tuple[Broker, Metaq1Server], text: TextClient
+) -> None:
+    broker, protocol_server = opened
+    other = TextClient(protocol_server)
     for key in (LOCAL, XID):
         step(text, key, "BEGIN")
         put(text, key, b"a")
@@ -170,7 +172,7 @@ def test_a_key_of_10_kib_is_refused_and_the_connection_lives(text: TextClient) -
     ],
 )  # fmt: skip
 def test_a_malformed_line_ends_its_connection_and_nothing_else(
-    opened: tuple[Broker, TextDoor], text: TextClient, line: str
+    opened: tuple[Broker, Metaq1Server], text: TextClient, line: str
 ) -> None:
     other = TextClient(opened[1])
     for one in (text, other):
@@ -188,8 +190,8 @@ def test_with_group_commit_a_commit_waits_for_its_messages_whatever_flush_tx_log
 ) -> None:
     disk = SlowDisk()
     options = settings({"test": 3}, flush_tx_log_at_commit=0, unflush_threshold=0)
-    with open_text_door(tmp_path, clock, options, disk=disk) as (_, door):
-        client, key = TextClient(door), LOCAL if local else XID
+    with open_metaq1_server(tmp_path, clock, options, disk=disk) as (_, protocol_server):
+        client, key = TextClient(protocol_server), LOCAL if local else XID
         step(client, key, "BEGIN")
         put(client, key, b"a")
         if not local:
@@ -210,8 +212,11 @@ def test_commit_prepare_and_rollback_are_answered_when_flush_tx_log_at_commit_sa
 ) -> None:
     """Puts wait for nothing here; with 1 the steps that end or prepare something do, and so does what is asked behind them."""
     disk = SlowDisk()
-    with open_text_door(tmp_path, clock, settings({"test": 3}, flush_tx_log_at_commit=mode), disk=disk) as (_, door):
-        client = TextClient(door)
+    with open_metaq1_server(tmp_path, clock, settings({"test": 3}, flush_tx_log_at_commit=mode), disk=disk) as (
+        _,
+        protocol_server,
+    ):
+        client = TextClient(protocol_server)
         try:
             disk.may_sync.clear()
             lines = [

@@ -1,4 +1,4 @@
-"""What administrators ask and change at the broker's door."""
+"""What administrators ask and change at the broker's server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_topic_is_made_changed_and_listed(client):
     assert changed.counter == version.counter + 1
 
 
-def test_more_queues_are_open_to_the_fast_lane_at_once(door, client):
+def test_more_queues_are_open_to_the_fast_path_at_once(server, client):
     """A gate that stands is replaced when its topic grows."""
     create(client, "orders", 1, 1)
     assert [client.send("orders").code for _ in range(2)] == [0, 0]
@@ -49,28 +49,28 @@ def test_more_queues_are_open_to_the_fast_lane_at_once(door, client):
     assert [client.send("orders", queue_id=1).code for _ in range(2)] == [0, 0]
 
 
-def test_a_deleted_topic_is_gone_with_its_positions(door, client):
+def test_a_deleted_topic_is_gone_with_its_positions(server, client):
     """215 forgets queues and positions; deleting it again is accepted."""
     client.send("orders")
     client.pull("orders", sys_flag=5, commit_offset=1)
     for _ in range(2):
-        door.broker.store.flush()
+        server.broker.store.flush()
         assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
     assert client.pull("orders")[0].code == ResponseCode.TOPIC_NOT_EXIST
-    assert door.broker.offsets.get("G", "orders", 0) is None
+    assert server.broker.offsets.get("G", "orders", 0) is None
 
 
-def test_groups_are_made_listed_and_deleted(door, client):
+def test_groups_are_made_listed_and_deleted(server, client):
     """200, 201 and 207; removeOffset drops the positions too."""
     body = fastjson.dumps(bodies.group_tree(GroupConfig("mailer", retry_max=3)))
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body).code == 0
     answer = client.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     assert bodies.group_table_of_tree(beans.parse(answer.body, "groups"))[1]["mailer"].retry_max == 3
-    door.broker.offsets.put("mailer", "orders", 0, 5)
+    server.broker.offsets.put("mailer", "orders", 0, 5)
     header = {"groupName": "mailer", "removeOffset": "true"}
     assert client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header).code == 0
-    assert door.broker.groups.get("mailer") is None
-    assert door.broker.offsets.get("mailer", "orders", 0) is None
+    assert server.broker.groups.get("mailer") is None
+    assert server.broker.offsets.get("mailer", "orders", 0) is None
 
 
 def test_statistics_of_a_topic(client, clock):
@@ -190,9 +190,9 @@ def test_offsets_by_bound_and_by_time(client, clock):
     assert client.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queue).ext["timestamp"] == "-1"
 
 
-def test_the_configuration_is_read_again_for_this_machine(door, client):
+def test_the_configuration_is_read_again_for_this_machine(server, client):
     """30007 is answered when that is done, with what became of it; a wrong file is an error with its text."""
-    reloading = door.broker.reloading
+    reloading = server.broker.reloading
     assert client.ask(RequestCode.RELOAD).code == ResponseCode.SYSTEM_ERROR  # there is no file
     reads = []
     reloading.by(lambda: reads.append(1))
@@ -208,9 +208,9 @@ def test_the_configuration_is_read_again_for_this_machine(door, client):
     [answer] = client.received()
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "line 3" in answer.remark
-    stranger = Client(door)
+    stranger = Client(server)
     stranger.peer.address = ("10.0.0.9", 5)
-    stranger.session = door.session(stranger.peer)
+    stranger.session = server.session(stranger.peer)
     assert stranger.ask(RequestCode.RELOAD).code == ResponseCode.NO_PERMISSION
     with pytest.raises(BadRequest):
         reloaded_of(b"[]")

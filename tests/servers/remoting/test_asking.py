@@ -14,7 +14,7 @@ from metaq.log import RateLimitedLog
 from metaq.servers.remoting.asking import Questions, Spelling
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.parking import Parking
-from metaq.servers.remoting.server import RemotingDoor
+from metaq.servers.remoting.server import RemotingServer
 from metaq.wire.command import Command, SerializeType, encode, reply
 from tests.broker.support import open_broker
 from tests.servers.support import Client, FakePeer, tick
@@ -151,10 +151,10 @@ def test_what_the_protocol_has_no_words_for_is_not_asked(session, peer) -> None:
 
 @pytest.mark.parametrize("serialize", list(SerializeType))
 def test_a_broker_asks_a_member_of_a_group_and_the_member_answers(tmp_path, clock, serialize) -> None:
-    """By the channel that its heartbeat came on, beside its own requests; silence ends by the door's tick."""
+    """By the channel that its heartbeat came on, beside its own requests; silence ends by the server's tick."""
     with open_broker(tmp_path, clock) as broker:
-        door = RemotingDoor(broker, lambda act: act(), asking=ASKING)
-        client, answers = Client(door, serialize), []
+        protocol_server = RemotingServer(broker, lambda act: act(), asking=ASKING)
+        client, answers = Client(protocol_server, serialize), []
         client.send("orders")
         client.beat("G", {"orders": "*"})
         (channel,) = broker.members.consumers["G"].members
@@ -168,8 +168,8 @@ def test_a_broker_asks_a_member_of_a_group_and_the_member_answers(tmp_path, cloc
         assert [answer.ext["offset"] for answer in client.received()] == ["1"]
         channel.ask(Status("orders"), 5, answers.append)
         clock.advance(5)
-        tick(door)
+        tick(protocol_server)
         channel.ask(Status("orders"), 5, answers.append)
         client.leave()
         assert answers == [3, Unanswered.TIMED_OUT, Unanswered.GONE]
-        door.close()
+        protocol_server.close()

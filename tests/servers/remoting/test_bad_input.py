@@ -1,4 +1,4 @@
-"""Bad input at the broker's door: whoever sends it is told or cut off, and nobody else notices."""
+"""Bad input at the broker's server: whoever sends it is told or cut off, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import pytest
 from metaq.errors import RemoteProtocolError
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode
-from tests.servers.support import Client, open_door, pull_header, send_header
+from tests.servers.support import Client, open_server, pull_header, send_header
 
 
 @pytest.fixture(autouse=True)
-def others_are_untouched(door):
+def others_are_untouched(server):
     """Another client's data and connection are as before after every test of this file."""
-    other = Client(door)
+    other = Client(server)
     for n in range(3):
         other.send("orders", b"%d" % n)
     assert other.pull("orders", offset=3, sys_flag=6, suspend_ms=15_000, group="other") == []
-    end = door.broker.store.log_end
+    end = server.broker.store.log_end
     yield
-    assert door.broker.store.log_end == end
-    assert len(door.broker.hold) == 1
-    Client(door).send("orders", b"after")
+    assert server.broker.store.log_end == end
+    assert len(server.broker.hold) == 1
+    Client(server).send("orders", b"after")
     assert [answer.remark for answer in other.received()] == ["FOUND"]
     (pulled,) = other.pull("orders", group="other")
     assert pulled.code == 0
@@ -43,25 +43,25 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
-def test_what_is_no_frame_closes_the_connection(door, data):
+def test_what_is_no_frame_closes_the_connection(server, data):
     """Framing that cannot be understood ends this connection, with a reason."""
-    client = Client(door)
+    client = Client(server)
     with pytest.raises(RemoteProtocolError):
         client.feed(data)
     assert client.received() == []
 
 
-def test_good_requests_before_the_garbage_are_answered(door):
+def test_good_requests_before_the_garbage_are_answered(server):
     """What came whole before the broken bytes has its answer."""
-    client = Client(door)
+    client = Client(server)
     with pytest.raises(RemoteProtocolError):
         client.feed(client.frame(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"}) + b"\xff" * 40)
     assert [answer.ext["offset"] for answer in client.received()] == ["3"]
 
 
-def test_a_truncated_frame_waits_and_is_forgotten_with_its_connection(door):
+def test_a_truncated_frame_waits_and_is_forgotten_with_its_connection(server):
     """Half a request does nothing but wait; when the peer leaves, it is gone."""
-    client = Client(door)
+    client = Client(server)
     frame = client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x" * 1000)
     assert client.feed(frame[:-1]) == len(frame) - 1
     assert client.session.frame_needed() == len(frame)
@@ -85,9 +85,9 @@ HOSTILE_SENDS = {
 
 
 @pytest.mark.parametrize("change", HOSTILE_SENDS.values(), ids=HOSTILE_SENDS.keys())
-def test_hostile_values_in_a_send_are_answered(door, change):
+def test_hostile_values_in_a_send_are_answered(server, change):
     """Each is refused in words, with no exception text of Python's, and the connection lives on."""
-    client = Client(door)
+    client = Client(server)
     ext = send_header("orders").to_ext() | change
     answer = client.ask(
         RequestCode.SEND_MESSAGE_V2, {key: value for key, value in ext.items() if value is not None}, b"x"
@@ -109,9 +109,9 @@ HOSTILE_PULLS = {
 
 
 @pytest.mark.parametrize("change", HOSTILE_PULLS.values(), ids=HOSTILE_PULLS.keys())
-def test_hostile_values_in_a_pull_are_answered(door, change):
+def test_hostile_values_in_a_pull_are_answered(server, change):
     """The same for pulls."""
-    client = Client(door)
+    client = Client(server)
     ext = pull_header("orders").to_ext() | change
     answer = client.ask(RequestCode.PULL_MESSAGE, {key: value for key, value in ext.items() if value is not None})
     assert answer.code not in (0, 19)
@@ -144,33 +144,33 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("code", "ext", "body", "answered"), OTHERS)
-def test_hostile_values_elsewhere_are_answered(door, code, ext, body, answered):
+def test_hostile_values_elsewhere_are_answered(server, code, ext, body, answered):
     """Every other request is as careful."""
-    answer = Client(door).ask(code, ext, body)
+    answer = Client(server).ask(code, ext, body)
     assert answer.code == answered, answer.remark
     assert answer.remark
 
 
 @pytest.mark.parametrize("code", [RequestCode.UPDATE_BROKER_CONFIG, RequestCode.VIEW_BROKER_STATS_DATA, 999, 30_099])
-def test_what_we_do_not_serve_is_refused_by_name(door, code):
+def test_what_we_do_not_serve_is_refused_by_name(server, code):
     """Code 3, the number, and the name if it has one."""
-    answer = Client(door).ask(code, {})
+    answer = Client(server).ask(code, {})
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert f" request type {int(code)}" in answer.remark
     if isinstance(code, RequestCode):
         assert code.name in answer.remark
 
 
-def test_an_answer_nobody_asked_for_is_passed_over(door):
+def test_an_answer_nobody_asked_for_is_passed_over(server):
     """A response from a client, late or forged, is neither answered nor an error."""
-    client = Client(door)
+    client = Client(server)
     client.feed(encode(Command(0, 77, 1)))
     assert client.received() == []
 
 
-def test_automatic_topics_are_limited(door, tmp_path):
+def test_automatic_topics_are_limited(server, tmp_path):
     """Above autoCreateTopicsPerMinute an unknown topic is refused with the reason."""
-    with open_door(tmp_path / "other", auto_create_topics_per_minute=2) as (broker, limited):
+    with open_server(tmp_path / "other", auto_create_topics_per_minute=2) as (broker, limited):
         client = Client(limited)
         assert [client.send(f"t{n}").code for n in range(4)] == [0, 0, 17, 17]
         assert "2 a minute" in client.send("t9").remark

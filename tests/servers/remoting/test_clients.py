@@ -1,4 +1,4 @@
-"""Heartbeats, goodbyes, member lists and notices at the door."""
+"""Heartbeats, goodbyes, member lists and notices at the server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of
 from metaq.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
-from tests.servers.support import Client, open_door, tick
+from tests.servers.support import Client, open_server, tick
 
 
 def members(client, group="G"):
@@ -26,19 +26,19 @@ def notices(client):
     ]
 
 
-def test_a_heartbeat_makes_the_group_its_retry_topic_and_a_member(door):
+def test_a_heartbeat_makes_the_group_its_retry_topic_and_a_member(server):
     """A first heartbeat creates what a group needs, and the answer says that the broker is ours."""
-    client = Client(door)
+    client = Client(server)
     answer = client.beat("mailer", {"orders": "paid"}, "a@1")
     assert (answer.code, answer.version, level_of(answer.ext) > 0) == (0, 409, True)
-    assert door.broker.groups.get("mailer").retry_max == 16
-    assert door.broker.topics.require("%RETRY%mailer").write_queues == 1
+    assert server.broker.groups.get("mailer").retry_max == 16
+    assert server.broker.topics.require("%RETRY%mailer").write_queues == 1
     assert members(client, "mailer") == ["a@1"]
 
 
-def test_a_join_is_told_to_all_members_at_once(door):
+def test_a_join_is_told_to_all_members_at_once(server):
     """Old and new members hear of the change, so that they share the queues anew."""
-    one, two = Client(door), Client(door)
+    one, two = Client(server), Client(server)
     one.beat(client_id="a@1")
     one.received()
     two.beat(client_id="b@1")
@@ -48,9 +48,9 @@ def test_a_join_is_told_to_all_members_at_once(door):
     assert notices(two) == []
 
 
-def test_a_changed_set_of_topics_is_told_a_newer_version_is_not(door):
+def test_a_changed_set_of_topics_is_told_a_newer_version_is_not(server):
     """Subscribing to another topic changes the group; a bump of the version alone does not."""
-    one, two = Client(door), Client(door)
+    one, two = Client(server), Client(server)
     for client, name in ((one, "a@1"), (two, "b@1")):
         client.beat(topics={"orders": "*"}, client_id=name)
     notices(one)
@@ -61,9 +61,9 @@ def test_a_changed_set_of_topics_is_told_a_newer_version_is_not(door):
 
 
 @pytest.mark.parametrize("how", ["unregister", "close", "silence"])
-def test_whoever_leaves_is_gone_and_the_others_hear_of_it(door, clock, how):
+def test_whoever_leaves_is_gone_and_the_others_hear_of_it(server, clock, how):
     """A goodbye, a closed connection and 120 s of silence all end a membership; Go clients only ever close."""
-    one, two = Client(door), Client(door)
+    one, two = Client(server), Client(server)
     one.beat(client_id="a@1")
     two.beat(client_id="b@1")
     notices(one)
@@ -76,28 +76,28 @@ def test_whoever_leaves_is_gone_and_the_others_hear_of_it(door, clock, how):
         for _ in range(5):
             clock.advance(30)
             one.beat(client_id="a@1")
-            tick(door)
+            tick(server)
     assert notices(one) == ["G"]
     assert members(one) == ["a@1"]
 
 
 def test_notices_can_be_switched_off(tmp_path):
     """notifyConsumerIdsChangedEnable=false keeps the broker quiet."""
-    with open_door(tmp_path, notify_consumer_ids_changed_enable=False) as (_, door):
-        one = Client(door)
+    with open_server(tmp_path, notify_consumer_ids_changed_enable=False) as (_, server):
+        one = Client(server)
         one.beat(client_id="a@1")
-        Client(door).beat(client_id="b@1")
+        Client(server).beat(client_id="b@1")
         assert one.received() == []
 
 
-def test_a_group_that_is_offline_has_no_members(door):
+def test_a_group_that_is_offline_has_no_members(server):
     """Code 1 and the group's name, as Java clients expect."""
-    assert members(Client(door), "nobody") == "no consumer for this group, nobody"
+    assert members(Client(server), "nobody") == "no consumer for this group, nobody"
 
 
-def test_the_connection_lists_show_who_is_there(door):
+def test_the_connection_lists_show_who_is_there(server):
     """203 and 204 list address, client id, language and version; offline groups are 206 and 1."""
-    client = Client(door)
+    client = Client(server)
     client.beat(topics={"orders": "a || b"}, client_id="a@1", model=MessageModel.BROADCASTING)
     answer = client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(consumer_group="G"))
     connections, consumer = bodies.connections_of(answer.body)
@@ -113,31 +113,31 @@ def test_the_connection_lists_show_who_is_there(door):
     assert client.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "X"}).code == 1
 
 
-def test_an_illegal_group_joins_nothing_and_harms_no_other(door):
+def test_an_illegal_group_joins_nothing_and_harms_no_other(server):
     """A bad group name is refused by name, while the good one of the same heartbeat has joined."""
-    client = Client(door)
+    client = Client(server)
     consumers = tuple(ConsumerView(group, {"orders": subscribe("orders")}) for group in ("good", "../bad"))
     body = bodies.heartbeat(Heartbeat("a@1", consumers, ()))
     answer = client.ask(RequestCode.HEART_BEAT, None, body)
     assert (answer.code, "../bad" in answer.remark) == (1, True)
     assert members(client, "good") == ["a@1"]
-    assert door.broker.members.consumers.keys() == {"good"}
+    assert server.broker.members.consumers.keys() == {"good"}
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"clientID":5}x', b'{"consumerDataSet":[]}', b"\xff\xfe", b"[" * 5000]
 )
-def test_a_broken_heartbeat_is_answered_not_fatal(door, body):
+def test_a_broken_heartbeat_is_answered_not_fatal(server, body):
     """Wrong JSON in a body costs the sender an error answer and nobody anything else."""
-    client = Client(door)
+    client = Client(server)
     assert client.ask(RequestCode.HEART_BEAT, None, body).code == 1
     assert client.send("orders").code == 0
 
 
 def test_automatic_groups_are_limited(tmp_path):
     """Above autoCreateGroupsPerMinute a new group is refused; the known ones go on."""
-    with open_door(tmp_path, auto_create_groups_per_minute=3) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, auto_create_groups_per_minute=3) as (_, server):
+        client = Client(server)
         codes = [client.beat(f"g{n}", client_id="a@1").code for n in range(5)]
         assert codes == [0, 0, 0, 26, 26]
         assert client.beat("g0", client_id="a@1").code == 0
@@ -145,15 +145,15 @@ def test_automatic_groups_are_limited(tmp_path):
 
 def test_groups_are_not_made_when_that_is_off(tmp_path):
     """autoCreateSubscriptionGroup=false answers 26 to an unknown group."""
-    with open_door(tmp_path, auto_create_subscription_group=False) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, auto_create_subscription_group=False) as (_, server):
+        client = Client(server)
         client.send("orders")
         assert client.pull("orders")[0].code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_a_filter_check_takes_tags_and_names_what_it_does_not_take(door):
+def test_a_filter_check_takes_tags_and_names_what_it_does_not_take(server):
     """46 is asked before a consumer with a filter starts."""
-    client = Client(door)
+    client = Client(server)
 
     def check(kind: str, expression: str = "a") -> tuple[int, str | None]:
         text = '{"clientId":"a@1","group":"G","subscriptionData":{"expressionType":"%s","subString":"%s","topic":"t"}}'
@@ -166,7 +166,7 @@ def test_a_filter_check_takes_tags_and_names_what_it_does_not_take(door):
     assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert remark == "SQL filter, line 1, column 10: expected a property, a literal, NOT or '(', found the end"
     assert check("MINE") == (1, "The broker does not support consumer to filter message by MINE")
-    door.broker.settings.change({"enablePropertyFilter": "false"})
+    server.broker.settings.change({"enablePropertyFilter": "false"})
     code, remark = check("SQL92", "a > 5")
     assert code == 1
     assert remark == "The broker does not support consumer to filter message by SQL92: enablePropertyFilter is false"
@@ -184,9 +184,9 @@ def test_a_filter_check_takes_tags_and_names_what_it_does_not_take(door):
         (b'{"clientID":"' + bytes(5 << 20) + b'"}', ["(unnamed)", "the limit is 4194304"]),
     ],
 )
-def test_a_refused_heartbeat_is_logged_with_client_group_and_field(door, clock, caplog, body, parts):
+def test_a_refused_heartbeat_is_logged_with_client_group_and_field(server, clock, caplog, body, parts):
     """Its user only sees that nothing arrives, so the broker says why: at once, and then with a count."""
-    client = Client(door)
+    client = Client(server)
     for _ in range(3):
         assert client.ask(RequestCode.HEART_BEAT, None, body).code == ResponseCode.SYSTEM_ERROR
     (record,) = [record for record in caplog.records if record.name == "metaq.broker.tables.members"]
@@ -194,13 +194,13 @@ def test_a_refused_heartbeat_is_logged_with_client_group_and_field(door, clock, 
         assert part in record.getMessage()
     assert len(record.getMessage()) < 1000
     clock.advance(20)
-    tick(door)
+    tick(server)
     assert "2 more in the last" in caplog.text
 
 
-def test_members_that_differ_are_told_one_by_one_and_others_as_rocketmq_does(door):
+def test_members_that_differ_are_told_one_by_one_and_others_as_rocketmq_does(server):
     """203 has what each member wants if they differ, and otherwise nothing that a RocketMQ has not."""
-    one, two = Client(door), Client(door)
+    one, two = Client(server), Client(server)
     header = ConsumerGroupHeader(consumer_group="G")
     one.beat(topics={"orders": "paid"}, client_id="a@1")
     two.beat(topics={"orders": "paid"}, client_id="b@1")
@@ -222,9 +222,9 @@ def lock(client: Client, client_id: str, queues: tuple[MessageQueue, ...], group
     return [queue.queue_id for queue in bodies.locked_queues_of(answer.body)]
 
 
-def test_queues_are_locked_and_let_go_at_the_door(door):
+def test_queues_are_locked_and_let_go_at_the_server(server):
     """41 answers what was granted; 42 needs no answer, as Java sends it when it moves a queue on."""
-    one, two = Client(door), Client(door)
+    one, two = Client(server), Client(server)
     one.send("orders")
     assert lock(one, "a@1", queues_of("orders", 0, 1, 2, 9)) == [0, 1, 2]
     assert lock(two, "b@1", queues_of("orders", 0, 1, 2, 3)) == [3]
@@ -236,9 +236,9 @@ def test_queues_are_locked_and_let_go_at_the_door(door):
 
 
 @pytest.mark.parametrize("how", ["close", "unregister"])
-def test_a_dead_clients_lock_frees_after_a_minute_and_not_when_it_leaves(door, clock, how):
+def test_a_dead_clients_lock_frees_after_a_minute_and_not_when_it_leaves(server, clock, how):
     """A Java member that is cut off consumes on for up to 30 s; nobody may start beside it."""
-    one, two = Client(door), Client(door)
+    one, two = Client(server), Client(server)
     one.send("orders")
     one.beat(topics={"orders": "*"}, client_id="a@1")
     two.beat(topics={"orders": "*"}, client_id="b@1")
@@ -251,7 +251,7 @@ def test_a_dead_clients_lock_frees_after_a_minute_and_not_when_it_leaves(door, c
     for _ in range(3):
         clock.advance(20)
         two.beat(topics={"orders": "*"}, client_id="b@1")
-        tick(door)
+        tick(server)
         assert lock(two, "b@1", queues_of("orders", 0)) == []
     clock.advance(0.5)
     assert lock(two, "b@1", queues_of("orders", 0)) == [0]
@@ -260,8 +260,8 @@ def test_a_dead_clients_lock_frees_after_a_minute_and_not_when_it_leaves(door, c
 def test_locks_are_gone_after_a_restart(tmp_path):
     """As with RocketMQ: whoever asks first has them, and the members ask every 20 s."""
     for client_id in ("a@1", "b@1"):
-        with open_door(tmp_path) as (_, door):
-            client = Client(door)
+        with open_server(tmp_path) as (_, server):
+            client = Client(server)
             client.send("orders")
             assert lock(client, client_id, queues_of("orders", 0)) == [0]
 
@@ -277,9 +277,9 @@ def test_locks_are_gone_after_a_restart(tmp_path):
     ],
     ids=["empty", "no number", "no client id", "no group", "too long"],
 )
-def test_a_broken_request_for_locks_is_answered_not_fatal(door, body, says):
+def test_a_broken_request_for_locks_is_answered_not_fatal(server, body, says):
     """With what is wrong; the next request of the same connection is served."""
-    client = Client(door)
+    client = Client(server)
     answer = client.ask(RequestCode.LOCK_BATCH_MQ, None, body)
     assert (answer.code, says in answer.remark) == (1, True), answer.remark
     assert client.send("orders").code == 0
@@ -287,31 +287,31 @@ def test_a_broken_request_for_locks_is_answered_not_fatal(door, body, says):
 
 def test_a_lock_of_a_group_that_may_not_be_made_is_refused(tmp_path):
     """26, as its pulls are."""
-    with open_door(tmp_path, auto_create_subscription_group=False) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, auto_create_subscription_group=False) as (_, server):
+        client = Client(server)
         client.send("orders")
         body = bodies.queue_locks(QueueLocks("G", "a@1", queues_of("orders", 0)))
         assert client.ask(RequestCode.LOCK_BATCH_MQ, None, body).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_a_subscription_with_ten_thousand_topics_is_refused_and_nothing_of_it_is_kept(door, caplog):
+def test_a_subscription_with_ten_thousand_topics_is_refused_and_nothing_of_it_is_kept(server, caplog):
     """A clear answer with the limit, a line in the log for the user's administrator, and the connection goes on."""
-    client = Client(door)
+    client = Client(server)
     topics = {f"t{number}": subscribe(f"t{number}") for number in range(10_000)}
     answer = client.ask(
         RequestCode.HEART_BEAT, None, bodies.heartbeat(Heartbeat("a@1", (ConsumerView("G", topics),), ()))
     )
     assert (answer.code, answer.remark) == (1, "group G subscribes to more than 1024 topics")
-    assert door.broker.members.consumers == {}
+    assert server.broker.members.consumers == {}
     assert "refused a heartbeat of client a@1" in caplog.text
     assert client.beat("G", {"orders": "*"}, "a@1").code == 0
     assert members(client) == ["a@1"]
 
 
 @pytest.mark.parametrize("how", ["unregister", "close"])
-def test_a_member_that_asked_for_it_stays_in_the_list_for_a_while(door, clock, how):
+def test_a_member_that_asked_for_it_stays_in_the_list_for_a_while(server, clock, how):
     """Static membership: nobody hears of its going or its coming back; when its time is over all do."""
-    stays = Client(door)
+    stays = Client(server)
     stays.beat("G", {"orders": "*"}, "z@1")
     view = ConsumerView("G", {"orders": subscribe("orders")}, keep_seconds=30)
     body = bodies.heartbeat(Heartbeat("a@static", (view,), ()))
@@ -322,18 +322,18 @@ def test_a_member_that_asked_for_it_stays_in_the_list_for_a_while(door, clock, h
         else:
             client.ask(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(client_id="a@static", consumer_group="G"))
 
-    leaves = Client(door)
+    leaves = Client(server)
     leaves.ask(RequestCode.HEART_BEAT, None, body)
     stays.received()
     leave(leaves)
     clock.advance(29)
-    tick(door)
+    tick(server)
     assert members(stays) == ["z@1", "a@static"]
-    back = Client(door)
+    back = Client(server)
     back.ask(RequestCode.HEART_BEAT, None, body)
     assert notices(stays) == []
     leave(back)
     clock.advance(31)
-    tick(door)
+    tick(server)
     assert notices(stays) == ["G"]
     assert members(stays) == ["z@1"]

@@ -1,4 +1,4 @@
-"""Delayed sends, retries and what consumers give back, in both lanes: the store, the answers and the deliveries are the same."""
+"""Delayed sends, retries and what consumers give back, in both paths: the store, the answers and the deliveries are the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import SerializeType
 from metaq.wire.record import decode_record
-from tests.servers.support import Client, SlowDisk, open_door, send_header, tick
+from tests.servers.support import Client, SlowDisk, open_server, send_header, tick
 from tests.store.support import copy_running
 from tests.support import eventually
 
@@ -28,10 +28,10 @@ LEVELS = "1s 5s 10s 30s"
 
 
 def slow_only(client):
-    """Let this client's requests take the slow lane, all of them."""
+    """Let this client's requests take the slow path, all of them."""
     client.session.gates = GateTable(lambda _: None)
     client.session._back = client.session._one
-    client.door.broker.retries.give_back = lambda *_: False
+    client.server.broker.retries.give_back = lambda *_: False
     return client
 
 
@@ -44,7 +44,7 @@ def ready(broker, client):
 
 
 class Counting:
-    """Counts the sends that a broker takes in its slow lane, and the messages that come back the long way."""
+    """Counts the sends that a broker takes in its slow path, and the messages that come back the long way."""
 
     def __init__(self, broker, monkeypatch):
         self.sends = self.backs = 0
@@ -87,11 +87,11 @@ def bodies_of(broker, topic, queue_id=0):
     return [decode_record(broker.store.record_at(unit.log_offset)).body for unit in units]
 
 
-def test_delayed_sends_and_retries_take_the_fast_lane_and_are_delivered(tmp_path, monkeypatch):
+def test_delayed_sends_and_retries_take_the_fast_path_and_are_delivered(tmp_path, monkeypatch):
     """From the second of a level on; the level's queue is found again after a start."""
     clock = FakeClock()
-    with open_door(tmp_path, clock) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, clock) as (broker, server):
+        client = Client(server)
         ready(broker, client)
         slow = Counting(broker, monkeypatch)
         for number in range(3):
@@ -101,20 +101,20 @@ def test_delayed_sends_and_retries_take_the_fast_lane_and_are_delivered(tmp_path
         client.send("orders", b"other level", properties={props.DELAY: "2"})
         assert slow.sends == 1
         clock.advance(10)
-        tick(door)
+        tick(server)
         assert bodies_of(broker, "orders") == [b"second", b"other level", b"first", b"0", b"1", b"2"]
         assert bodies_of(broker, RETRY) == [b"retry"] * 3
-    with open_door(tmp_path, clock) as (broker, door):
+    with open_server(tmp_path, clock) as (broker, server):
         slow = Counting(broker, monkeypatch)
-        Client(door).send("orders", b"later", properties={props.DELAY: "3"})
+        Client(server).send("orders", b"later", properties={props.DELAY: "3"})
         assert slow.sends == 0
 
 
-def test_what_comes_back_takes_the_fast_lane_once(tmp_path, monkeypatch):
+def test_what_comes_back_takes_the_fast_path_once(tmp_path, monkeypatch):
     """Given back again while the first retry waits, it is known, and adds no second one."""
     clock = FakeClock()
-    with open_door(tmp_path, clock) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, clock) as (broker, server):
+        client = Client(server)
         ready(broker, client)
         slow, place = Counting(broker, monkeypatch), send_place(client)
         done = back(client, place)
@@ -123,31 +123,31 @@ def test_what_comes_back_takes_the_fast_lane_once(tmp_path, monkeypatch):
         assert back(client, place).code == 0
         assert (slow.backs, broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset) == (1, waiting)
         clock.advance(10)
-        tick(door)
+        tick(server)
         assert bodies_of(broker, RETRY) == [b"hello"]
 
 
-def test_what_came_back_in_the_fast_lane_is_known_after_a_crash(tmp_path, monkeypatch):
+def test_what_came_back_in_the_fast_path_is_known_after_a_crash(tmp_path, monkeypatch):
     """Its record says of which message it is the retry: the client that asks again adds no second one."""
-    with open_door(tmp_path / "one") as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path / "one") as (broker, server):
+        client = Client(server)
         ready(broker, client)
         place, slow = send_place(client), Counting(broker, monkeypatch)
         assert back(client, place).code == slow.backs == 0
         waiting = broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset
         copy_running(tmp_path / "one", tmp_path / "two")
-    with open_door(tmp_path / "two") as (broker, door):
-        assert back(Client(door), place, repeated=True).code == 0
+    with open_server(tmp_path / "two") as (broker, server):
+        assert back(Client(server), place, repeated=True).code == 0
         assert broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset == waiting
 
 
-@pytest.mark.parametrize("lane", ["fast", "slow"])
-def test_a_group_that_changes_changes_what_its_retry_topic_takes(tmp_path, lane):
+@pytest.mark.parametrize("path", ["fast", "slow"])
+def test_a_group_that_changes_changes_what_its_retry_topic_takes(tmp_path, fast_path):
     """retryMaxTimes lowered while the broker runs: the next send that was retried so often is a dead letter."""
-    with open_door(tmp_path, auto_create_subscription_group=False) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, auto_create_subscription_group=False) as (broker, server):
+        client = Client(server)
         ready(broker, client)
-        if lane == "slow":
+        if fast_path == "slow":
             slow_only(client)
         facts = {"properties": {props.RETRY_TOPIC: "orders"}, "reconsume_times": 3}
         client.send(RETRY, b"again", **facts)
@@ -163,13 +163,13 @@ def test_a_group_that_changes_changes_what_its_retry_topic_takes(tmp_path, lane)
         assert "does not exist" in back(client, place).remark
 
 
-@pytest.mark.parametrize("lane", ["fast", "slow"])
-def test_refusals_are_told_alike(tmp_path, lane):
+@pytest.mark.parametrize("path", ["fast", "slow"])
+def test_refusals_are_told_alike(tmp_path, fast_path):
     """No such message, no retries wanted, a topic that may not be written, a broker that may not."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         ready(broker, client)
-        if lane == "slow":
+        if fast_path == "slow":
             slow_only(client)
         place = send_place(client)
         assert back(client, place + 1).remark == f"look message by offset failed, {place + 1}"
@@ -188,8 +188,8 @@ def test_refusals_are_told_alike(tmp_path, lane):
 def test_on_a_full_disk_nothing_comes_back(tmp_path):
     """It is refused and counted once, and taken when there is room."""
     disk = FaultyDisk()
-    with open_door(tmp_path, store={"mapped_file_size_commit_log": 65536}, disk=disk) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, store={"mapped_file_size_commit_log": 65536}, disk=disk) as (broker, server):
+        client = Client(server)
         ready(broker, client)
         places = [send_place(client) for _ in range(600)]
         disk.room = 0
@@ -203,19 +203,19 @@ def test_on_a_full_disk_nothing_comes_back(tmp_path):
         assert answer.code == 0
 
 
-@pytest.mark.parametrize("lane", ["fast", "slow"])
-def test_the_answer_to_a_delayed_send_waits_for_the_disk(tmp_path, lane):
+@pytest.mark.parametrize("path", ["fast", "slow"])
+def test_the_answer_to_a_delayed_send_waits_for_the_disk(tmp_path, fast_path):
     """With SYNC_FLUSH, unless the sender does not want it to."""
     disk = SlowDisk()
-    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (broker, server):
+        client = Client(server)
         broker.topics.ensure("orders", 4)
         for _ in range(2):
             client.feed(
                 client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", properties={props.DELAY: "3"}), b"warm")
             )
             eventually(client.received)
-        if lane == "slow":
+        if fast_path == "slow":
             slow_only(client)
         disk.may_sync.clear()
         for wait in ("true", "false"):
@@ -229,9 +229,9 @@ def test_the_answer_to_a_delayed_send_waits_for_the_disk(tmp_path, lane):
 
 
 def test_a_consumer_that_waits_on_a_level_is_woken(tmp_path):
-    """Whoever pulls SCHEDULE_TOPIC_XXXX sees what the fast lane puts there."""
-    with open_door(tmp_path) as (broker, door):
-        client, consumer = Client(door), Client(door)
+    """Whoever pulls SCHEDULE_TOPIC_XXXX sees what the fast path puts there."""
+    with open_server(tmp_path) as (broker, server):
+        client, consumer = Client(server), Client(server)
         ready(broker, client)
         end = broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset
         for act in (
@@ -273,8 +273,8 @@ steps = st.one_of(sends, sends, backs, backs, others)
 class Played:
     """One broker that is asked the same as another."""
 
-    def __init__(self, broker, door, serialize, *, slow):
-        self.broker, self.door, self.client = broker, door, Client(door, serialize)
+    def __init__(self, broker, server, serialize, *, slow):
+        self.broker, self.server, self.client = broker, server, Client(server, serialize)
         self.client._opaque = iter(range(1, 1 << 30))
         self.client.peer.address = ("127.0.0.1", 50000)
         self.client.session.born_host = bytes.fromhex("7f0000010000c350")
@@ -309,7 +309,7 @@ class Played:
             case ("tick", seconds):
                 self.settle()
                 self.broker.clock.advance(seconds)
-                tick(self.door)
+                tick(self.server)
             case ("group", retry_max, retry_queues):
                 self.broker.groups.update(GroupConfig("G", retry_max=retry_max, retry_queues=retry_queues))
             case ("flush",):
@@ -346,12 +346,12 @@ class Played:
 
 @settings(max_examples=60, deadline=None)
 @given(script=st.lists(steps, max_size=40), serialize=st.sampled_from(SerializeType), sync=st.booleans())
-def test_both_lanes_do_the_same(script, serialize, sync):
+def test_both_paths_do_the_same(script, serialize, sync):
     """Bytes of log, queues and index, answers, deliveries, what is known to have come back, and figures: for any interleaving."""
     store = {"message_delay_level": LEVELS, "flush_disk_type": "SYNC_FLUSH" if sync else "ASYNC_FLUSH"}
     with tempfile.TemporaryDirectory() as root:
         fast_root, slow_root = pathlib.Path(root, "fast"), pathlib.Path(root, "slow")
-        with open_door(fast_root, FakeClock(), store) as one, open_door(slow_root, FakeClock(), store) as two:
+        with open_server(fast_root, FakeClock(), store) as one, open_server(slow_root, FakeClock(), store) as two:
             played = [Played(*pair, serialize, slow=slow) for pair, slow in ((one, False), (two, True))]
             for player in played:
                 player.broker.groups.require("G")

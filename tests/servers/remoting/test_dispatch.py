@@ -1,4 +1,4 @@
-"""What all remoting doors share: every request is answered, and only a broken frame ends a connection."""
+"""What all remoting servers share: every request is answered, and only a broken frame ends a connection."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_header_that_a_handler_cannot_have_is_refused_before_it(session, peer)
 
 
 def test_a_code_has_one_handler() -> None:
-    """Two are a mistake of ours, found when the door is made."""
+    """Two are a mistake of ours, found when the server is made."""
     with pytest.raises(ValueError, match="has two handlers"):
         table_of(Handlers(), Handlers())
 

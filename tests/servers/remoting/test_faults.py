@@ -20,7 +20,7 @@ from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command
-from tests.servers.support import Client, open_door, pull_header, send_header
+from tests.servers.support import Client, open_server, pull_header, send_header
 from tests.support import eventually
 
 RETRIED = {ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -69,8 +69,8 @@ def failing(root: pathlib.Path) -> Iterator[tuple[Client, Client, FailingDisk]]:
     """Two clients of one broker whose housekeeping does not disturb the count, and its disk."""
     disk = FailingDisk()
     store = {**SMALL, "flush_interval_commit_log": 10_000, "flush_interval_consume_queue": 10_000}
-    with open_door(root, FakeClock(), store, disk) as (_, door):
-        yield Client(door), Client(door), disk
+    with open_server(root, FakeClock(), store, disk) as (_, server):
+        yield Client(server), Client(server), disk
 
 
 def burst(client: Client) -> list[bytes]:
@@ -122,11 +122,11 @@ def test_every_request_is_answered_whatever_the_disk_refuses(
             stored = sum(
                 int(client.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}).ext["offset"])
                 for topic in ("known", "new0", "new4", "new8")
-                if client.door.broker.topics.get(topic)
+                if client.server.broker.topics.get(topic)
             )
             assert stored == len(acknowledged) + 2
             assert len(other.received()) == 1  # the held pull: with the messages, or with the reason
-    # What fails once is tried again by the slow lane or the first message; a new topic is a line of a journal that is open.
+    # What fails once is tried again by the slow path or the first message; a new topic is a line of a journal that is open.
     assert told > calls // 2 if fails > 1 else told <= 2
 
 
@@ -141,7 +141,7 @@ def test_same_reason_is_logged_once_and_counted(tmp_path: pathlib.Path, caplog: 
         disk.set(1 << 60, 0, MemoryError())
         assert client.send("new0").code == 0
         assert len([record for record in caplog.records if "ulimit -n" in record.getMessage()]) == 1
-        broker = client.door.broker
+        broker = client.server.broker
         broker.clock.advance(SECONDS + 1)
         broker.tick()
         assert [record.getMessage() for record in caplog.records if "199 more" in record.getMessage()]
@@ -152,8 +152,8 @@ def test_answers_without_memory_close_their_connection_and_never_reach_another(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was gathered for one peer is gone with it, and not written to the next."""
-    with open_door(tmp_path) as (_, door):
-        client, other = Client(door), Client(door)
+    with open_server(tmp_path) as (_, server):
+        client, other = Client(server), Client(server)
         client.send("known")
 
         class NoMemory(hot.Replies):
@@ -161,21 +161,21 @@ def test_answers_without_memory_close_their_connection_and_never_reach_another(
                 raise MemoryError
 
         for name in ("acks", "answers"):
-            kept, broken = getattr(door.workspace, name), NoMemory(b"DefaultRegion", True)
-            monkeypatch.setattr(door.workspace, name, broken)
+            kept, broken = getattr(server.workspace, name), NoMemory(b"DefaultRegion", True)
+            monkeypatch.setattr(server.workspace, name, broken)
             with pytest.raises(MemoryError):  # `net.peer` closes the connection that raises
                 client.pull("known") if name == "answers" else client.send("known")
             assert len(broken) == 0
-            monkeypatch.setattr(door.workspace, name, kept)
-            assert door.workspace.current is None
+            monkeypatch.setattr(server.workspace, name, kept)
+            assert server.workspace.current is None
             assert other.ask(RequestCode.GET_MAX_OFFSET, {"topic": "known", "queueId": "0"}).code == 0
 
 
-@pytest.mark.skipif(not hot.NATIVE, reason="the plain twin writes in place")
+@pytest.mark.skipif(not hot.NATIVE, reason="the pure-Python fallback writes in place")
 def test_a_log_that_cannot_be_written_stops_the_store(tmp_path: pathlib.Path) -> None:
     """SYNC_FLUSH: nobody knows how far the records are in the file, so nothing is acknowledged any more, and it is said why."""
-    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
-        client, log = Client(door), broker.store.log
+    with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
+        client, log = Client(server), broker.store.log
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("known"), b"stored"))
         eventually(lambda: [answer.code for answer in client.received()] == [0])
         reading = os.open(log.run.files[-1].path, os.O_RDONLY)

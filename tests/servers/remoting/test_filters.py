@@ -1,4 +1,4 @@
-"""SQL filters at the door: pulls that bring one or whose group has one, held pulls, codes, and what is remembered."""
+"""SQL filters at the server: pulls that bring one or whose group has one, held pulls, codes, and what is remembered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.files import CONSUMER_FILTERS
 from tests.broker.support import MemoryFile
 from tests.servers.remoting.test_pull import messages, offsets
-from tests.servers.support import Client, open_door, tick
+from tests.servers.support import Client, open_server, tick
 from tests.support import eventually
 
 
@@ -80,11 +80,11 @@ def test_a_condition_that_is_never_true_is_told_in_the_log(client, caplog):
     assert "a property by itself is never true" in caplog.text
 
 
-def test_without_property_filters_both_ways_are_refused(door, client):
+def test_without_property_filters_both_ways_are_refused(server, client):
     """enablePropertyFilter=false: code 1, and the remark names the setting."""
     client.send("orders")
     beat(client, "a = 1")
-    door.broker.settings.change({"enablePropertyFilter": "false"})
+    server.broker.settings.change({"enablePropertyFilter": "false"})
     for answer in (pull(client)[0], client.pull("orders", subscription="a = 1", expression_type="SQL92")[0]):
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "enablePropertyFilter is false" in answer.remark
@@ -101,17 +101,17 @@ def test_a_newer_version_is_refused_until_the_heartbeat_says_it(client):
     assert bodies_of(pull(client, version=2)[0]) == [b"0"]
 
 
-def test_a_held_pull_waits_for_a_message_that_fits(door, client, clock):
+def test_a_held_pull_waits_for_a_message_that_fits(server, client, clock):
     """Others do not wake it; at its deadline it is told how far the broker looked."""
     fill(client, 3)
     beat(client, "a = 7")
     wait = {"sys_flag": 2, "suspend_ms": 15_000}
     assert pull(client, **wait) == []
-    other = Client(door)
+    other = Client(server)
     other.send("orders", properties={"a": "5"})
     assert client.received() == []
     clock.advance(15.1)
-    tick(door)
+    tick(server)
     (answer,) = client.received()
     assert (answer.code, offsets(answer)) == (20, (4, 0, 4))
     assert pull(client, offset=4, **wait) == []
@@ -119,23 +119,23 @@ def test_a_held_pull_waits_for_a_message_that_fits(door, client, clock):
     assert bodies_of(client.received()[0]) == [b"fits"]
 
 
-def test_a_filter_changed_under_a_held_pull_counts_from_then_on(door, client):
+def test_a_filter_changed_under_a_held_pull_counts_from_then_on(server, client):
     """What comes after the change and fits the new filter is not passed over by the old one."""
     client.send("orders", properties={"a": "1"})
     beat(client, "a = 5")
     assert pull(client, sys_flag=2, suspend_ms=15_000) == []
     beat(client, "a = 6", version=2)
-    Client(door).send("orders", b"six", properties={"a": "6"})
+    Client(server).send("orders", b"six", properties={"a": "6"})
     assert bodies_of(client.received()[0]) == [b"six"]
 
 
-def test_a_wrong_filter_under_a_held_pull_leaves_that_as_it_was(door, client):
+def test_a_wrong_filter_under_a_held_pull_leaves_that_as_it_was(server, client):
     """The next pull is told."""
     client.send("orders", properties={"a": "1"})
     beat(client, "a = 5")
     assert pull(client, sys_flag=2, suspend_ms=15_000) == []
     beat(client, "a =", version=2)
-    Client(door).send("orders", b"five", properties={"a": "5"})
+    Client(server).send("orders", b"five", properties={"a": "5"})
     assert bodies_of(client.received()[0]) == [b"five"]
     assert pull(client, offset=2, version=2)[0].code == ResponseCode.FILTER_DATA_NOT_EXIST
 
@@ -161,8 +161,8 @@ def test_a_lifted_pull_by_an_expression_comes_in_pieces(client):
 
 def test_old_messages_are_found_in_a_thread(tmp_path):
     """Those that are no longer in memory are read from the disk, some at a time, until one fits."""
-    with open_door(tmp_path, store={"hot_bytes": 0}) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, store={"hot_bytes": 0}) as (broker, server):
+        client = Client(server)
         fill(client, 300)
         for wanted, found in (
             ("a >= 290", [b"%d" % number for number in range(290, 300)]),
@@ -192,8 +192,8 @@ def _messages(body):
 # ---- retried messages
 def test_retried_messages_pass_unless_the_broker_is_told_to_filter_them(tmp_path):
     """filterSupportRetry: by the expression for the topic that each comes from; others pass."""
-    with open_door(tmp_path, filter_support_retry=True) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, filter_support_retry=True) as (_, server):
+        client = Client(server)
         retry = SubscriptionData("%RETRY%G", version=1)
         beat(client, "a = 5", more=[retry, SubscriptionData("other", version=1)])
         for topic, value in (("orders", "5"), ("orders", "6"), ("other", "6"), ("gone", "6")):
@@ -206,13 +206,13 @@ def test_retried_messages_pass_unless_the_broker_is_told_to_filter_them(tmp_path
 def test_filters_are_kept_as_rocketmq_keeps_them(tmp_path):
     """consumerFilter.json: who wants what, since when, until a day after the group has gone."""
     clock, file = FakeClock(), MemoryFile()
-    with open_door(tmp_path, clock, files={"consumerFilter.json": file}) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, clock, files={"consumerFilter.json": file}) as (broker, server):
+        client = Client(server)
         beat(client, "a = 5", version=3)
         beat(client, "TAGS = 'x'", group="H")
         born = clock.now_ms()
         clock.advance(11)
-        tick(door)
+        tick(server)
         kept = CONSUMER_FILTERS.parse(file.text)
         assert kept["orders", "G"] == GroupFilter("orders", "G", "a = 5", "SQL92", 3, born, 0)
         assert '"bloomFilterData":{' in file.text
@@ -220,69 +220,69 @@ def test_filters_are_kept_as_rocketmq_keeps_them(tmp_path):
         beat(client, "*", group="H", version=2, kind="TAG")
         client.leave()
         clock.advance(11)
-        tick(door)
+        tick(server)
         kept = CONSUMER_FILTERS.parse(file.text)
         assert kept["orders", "G"].expression == "a = 6"
         assert all(one.dead for one in kept.values())
         clock.advance(24 * 3600)
-        tick(door)
+        tick(server)
         assert CONSUMER_FILTERS.parse(file.text) == {}
         assert not broker.filters.table
 
 
-def test_an_older_word_does_not_replace_a_newer_one(door):
+def test_an_older_word_does_not_replace_a_newer_one(server):
     """Two members that say different things: the one with the newer version counts; the same again brings it back to life."""
-    client = Client(door)
+    client = Client(server)
     beat(client, "a = 5", version=5)
     beat(client, "a = 4", version=4)
     beat(client, "a = 3", version=5)
-    assert door.broker.filters.table["orders", "G"].expression == "a = 5"
+    assert server.broker.filters.table["orders", "G"].expression == "a = 5"
     client.leave()
-    door.broker.filters.expire(())
-    assert door.broker.filters.table["orders", "G"].dead
-    beat(Client(door), "a = 5", version=5)
-    assert not door.broker.filters.table["orders", "G"].dead
+    server.broker.filters.expire(())
+    assert server.broker.filters.table["orders", "G"].dead
+    beat(Client(server), "a = 5", version=5)
+    assert not server.broker.filters.table["orders", "G"].dead
 
 
 def test_who_was_alive_when_the_file_was_written_counts_as_gone(tmp_path):
     """Until its heartbeat comes. A file that cannot be read stops the start and names itself."""
     file = MemoryFile(CONSUMER_FILTERS.text({("t", "g"): GroupFilter("t", "g", "a = 5", "SQL92", 3, 100, 0)}))
     clock = FakeClock()
-    with open_door(tmp_path / "a", clock, files={"consumerFilter.json": file}) as (broker, _):
+    with open_server(tmp_path / "a", clock, files={"consumerFilter.json": file}) as (broker, _):
         assert broker.filters.table["t", "g"].dead_ms == clock.now_ms() - 30_000
 
 
-def test_deleting_a_group_or_a_topic_forgets_its_filters(door, client):
+def test_deleting_a_group_or_a_topic_forgets_its_filters(server, client):
     """One made again under the name must not find them."""
     client.send("orders")
     beat(client, "a = 5")
     beat(client, "a = 5", group="H")
-    door.broker.delete_group("G", with_offsets=False)
-    assert list(door.broker.filters.table) == [("orders", "H")]
-    door.broker.delete_topic("orders")
-    eventually(lambda: not door.broker.filters.table)
+    server.broker.delete_group("G", with_offsets=False)
+    assert list(server.broker.filters.table) == [("orders", "H")]
+    server.broker.delete_topic("orders")
+    eventually(lambda: not server.broker.filters.table)
 
 
-def test_texts_that_are_kept_are_bounded(door, client, monkeypatch, caplog):
+def test_texts_that_are_kept_are_bounded(server, client, monkeypatch, caplog):
     """Those of groups that are gone leave first; then the newest is not kept, which the log says, and filters all the same."""
     monkeypatch.setattr(filters, "KEPT_BYTES_MAX", 5_000)
     fill(client, 3)
     long = "a = 1 OR c = '" + "x" * 1500 + "'"
-    gone = Client(door)
+    gone = Client(server)
     beat(gone, long, group="gone")
     gone.leave()
-    door.broker.filters.expire(())
+    server.broker.filters.expire(())
     beat(client, long, group="one")
     beat(client, long, group="two")
-    assert {group for _, group in door.broker.filters.table} == {"one", "two"}
+    assert {group for _, group in server.broker.filters.table} == {"one", "two"}
     with caplog.at_level(logging.WARNING):
         beat(client, long, group="three")
-    assert {group for _, group in door.broker.filters.table} == {"one", "two"}
+    assert {group for _, group in server.broker.filters.table} == {"one", "two"}
     assert "that of group three for topic orders is not saved" in caplog.text
     assert bodies_of(pull(client, group="three")[0]) == [b"1"]
 
 
-def test_pulls_by_an_expression_that_wait_at_a_queue_are_bounded(door, client, clock, monkeypatch):
+def test_pulls_by_an_expression_that_wait_at_a_queue_are_bounded(server, client, clock, monkeypatch):
     """Each new message is looked at for all of them. Those beyond the limit hear of it a second later: answered at once they
     would come again at once. Pulls by tag still wait."""
     monkeypatch.setattr(hold, "READING_MAX", 3)
@@ -292,22 +292,22 @@ def test_pulls_by_an_expression_that_wait_at_a_queue_are_bounded(door, client, c
         assert client.pull("orders", 0, 1, subscription="a = 1", expression_type="SQL92", **wait) == []
     assert client.pull("orders", 0, 1, **wait) == []
     assert client.pull("orders", 1, 0, subscription="a = 1", expression_type="SQL92", **wait) == []
-    Client(door).send("orders", b"2", properties={"a": "2"})
-    Client(door).send("orders", b"1", properties={"a": "1"})
+    Client(server).send("orders", b"2", properties={"a": "2"})
+    Client(server).send("orders", b"1", properties={"a": "1"})
     assert sorted(bodies_of(answer)[-1] for answer in client.received()) == [b"1", b"1", b"1", b"2"]
     assert client.pull("orders", 0, 3, subscription="a = 1", expression_type="SQL92", **wait) == []
     clock.advance(hold.DEAF_SECONDS + 0.1)
-    tick(door)
+    tick(server)
     assert [bodies_of(answer) for answer in client.received()] == [[b"1"], [b"1"]]
     for _ in range(3):
         assert client.pull("orders", 0, 3, subscription="a = 1", expression_type="SQL92", **wait) == []
     clock.advance(hold.DEAF_SECONDS + 0.1)
-    tick(door)
+    tick(server)
     (answer,) = client.received()
     assert answer.code == ResponseCode.PULL_NOT_FOUND, "the one beyond the limit, when there was nothing new"
 
 
-def test_compiled_expressions_are_bounded(door, client, monkeypatch):
+def test_compiled_expressions_are_bounded(server, client, monkeypatch):
     """What nobody uses any more makes room; what is in use is not pushed out, and who is too many is told to come again."""
     monkeypatch.setattr(filters, "COMPILED_BYTES_MAX", 20_000)
     fill(client, 3)
@@ -321,9 +321,9 @@ def test_compiled_expressions_are_bounded(door, client, monkeypatch):
         )
         codes += [answer.code for answer in answers]
     assert 5 < codes.count(ResponseCode.SYSTEM_BUSY) < 45
-    assert len(codes) + len(door.broker.hold) == 50
+    assert len(codes) + len(server.broker.hold) == 50
     client.leave()
-    other = Client(door)
+    other = Client(server)
     assert bodies_of(other.pull("orders", subscription="a = 2", expression_type="SQL92")[0]) == [b"2"]
 
 
@@ -337,7 +337,7 @@ def test_a_heartbeat_brings_a_bounded_amount_of_expressions(client):
     assert beat(client, long, more=more, version=2).code == 0
 
 
-def test_an_expression_that_is_repeated_is_read_once(door, client, monkeypatch):
+def test_an_expression_that_is_repeated_is_read_once(server, client, monkeypatch):
     """A wrong one too, or a long one that each pull brings."""
     read = []
     monkeypatch.setattr(filters, "compile_sql", lambda text: read.append(text) or compile_sql(text))
@@ -348,10 +348,10 @@ def test_an_expression_that_is_repeated_is_read_once(door, client, monkeypatch):
     assert read == texts
     for number in range(100):
         client.pull("orders", subscription=f"a = {number}", expression_type="SQL92")
-    assert len(door.broker.filters._recent) == filters.RECENT_MAX
+    assert len(server.broker.filters._recent) == filters.RECENT_MAX
 
 
-def test_values_with_odd_bytes_are_filtered_like_others(door, client):
+def test_values_with_odd_bytes_are_filtered_like_others(server, client):
     """NUL and 0x01 in a value, which Java's own check of properties would not send."""
     client.send("orders", b"odd", properties={"a": "x\x00y\x01z"})
     client.send("orders", b"even", properties={"a": "x"})
@@ -395,9 +395,9 @@ def long_text(number):
     return " OR ".join([f"a = {number}", *["b = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'"] * 1200])
 
 
-def test_ever_new_expressions_are_read_so_many_bytes_a_second(door, clock):
+def test_ever_new_expressions_are_read_so_many_bytes_a_second(server, clock):
     """Of one host, in pulls, heartbeats and checks together; others are read all the same, and what is known costs nothing."""
-    attacker, other = Client(door), Client(door)
+    attacker, other = Client(server), Client(server)
     attacker.session.__dict__["identity"] = other.session.identity._replace(address="10.6.6.6")
     fill(other)
     codes = [attacker.pull("orders", subscription=long_text(n), expression_type="SQL92")[0] for n in range(10)]

@@ -1,4 +1,4 @@
-"""Damaged and invented requests at the broker's door: an answer or the end of that connection, never anything else."""
+"""Damaged and invented requests at the broker's server: an answer or the end of that connection, never anything else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.staged import PlannedPart
 RELAXED = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 PYTHON_ERROR = re.compile(r"^\w+(Error|Exception|Interrupt): ")
-"""How the door words an exception that nobody foresaw."""
+"""How the server words an exception that nobody foresaw."""
 
 BATCH = encode_batch([(0, b"one", b"UNIQ_KEY\x01a"), (1, b"two", b"UNIQ_KEY\x01b")])
 T = "t1@broker-a"
@@ -75,8 +75,8 @@ def check(client: Client, data: bytes, caplog) -> None:
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def is_alive(door) -> bool:
-    other = Client(door)
+def is_alive(server) -> bool:
+    other = Client(server)
     return other.send("alive").code == 0 and other.pull("alive")[0].code == 0
 
 
@@ -86,15 +86,15 @@ def is_alive(door) -> bool:
     serialize=st.sampled_from(list(SerializeType)),
     damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_a_damaged_request_harms_nobody_else(door, caplog, sample, serialize, damage):
+def test_a_damaged_request_harms_nobody_else(server, caplog, sample, serialize, damage):
     """Any bytes of a valid request may be anything."""
-    Client(door).send("orders")
+    Client(server).send("orders")
     code, ext, body = sample
     data = bytearray(encode(Command(code, 1, ext=ext, body=body, serialize=serialize)))
     for place, value in damage:
         data[int(place * len(data))] = value
-    check(Client(door), bytes(data), caplog)
-    assert is_alive(door)
+    check(Client(server), bytes(data), caplog)
+    assert is_alive(server)
 
 
 VALUES = st.one_of(
@@ -113,8 +113,8 @@ FIELDS = sorted(
     body=st.one_of(st.just(b""), st.binary(max_size=60), st.sampled_from([sample[2] for sample in SAMPLES])),
     serialize=st.sampled_from(list(SerializeType)),
 )
-def test_invented_values_are_answered_in_words(door, caplog, code, ext, body, serialize):
+def test_invented_values_are_answered_in_words(server, caplog, code, ext, body, serialize):
     """Whatever a request says, its answer is a code and a text that nobody has to decipher."""
-    Client(door).send("orders")
-    check(Client(door), encode(Command(int(code), 1, ext=ext, body=body, serialize=serialize)), caplog)
-    assert is_alive(door)
+    Client(server).send("orders")
+    check(Client(server), encode(Command(int(code), 1, ext=ext, body=body, serialize=serialize)), caplog)
+    assert is_alive(server)

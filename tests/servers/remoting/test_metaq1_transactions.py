@@ -1,4 +1,4 @@
-"""Transactions of 1.x clients at the remoting door (30008, 30009): listed page by page, ended by hand, and refused."""
+"""Transactions of 1.x clients at the remoting server (30008, 30009): listed page by page, ended by hand, and refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metaq.wire.metaq1.commands import PutLine, Reader, TransactionLine
 from tests.broker.metaq1.test_partitions import settings
 from tests.broker.staged.support import bodies
 from tests.broker.support import BORN_HOST, FakeChannel
-from tests.servers.support import Client, open_door
+from tests.servers.support import Client, open_server
 
 XID = "XID:7:6731:6231:uqA"
 
@@ -57,8 +57,8 @@ def end(client: Client, key: str, action: str) -> tuple[int, str | None]:
 
 def test_operators_list_what_is_open_or_prepared_page_by_page(tmp_path: pathlib.Path, clock: FakeClock) -> None:
     channel = FakeChannel("10.1.1.1:4711")
-    with open_door(tmp_path, clock, text=settings(test=2)) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, clock, text=settings(test=2)) as (broker, server):
+        client = Client(server)
         assert listing(client) == []
         for number in range(3):
             say(broker, channel, f"transaction TX:s:{number} s BEGIN 1")
@@ -79,8 +79,8 @@ def test_an_operator_ends_a_branch_whose_manager_is_told_and_forgets(
     tmp_path: pathlib.Path, clock: FakeClock, action: str
 ) -> None:
     channel = FakeChannel()
-    with open_door(tmp_path, clock, text=settings(test=2)) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, clock, text=settings(test=2)) as (broker, server):
+        client = Client(server)
         prepare(broker, channel, XID)
         assert end(client, XID, action) == (0, None)
         assert bodies(broker, "test", 0) == ([b"a"] if action == "commit" else [])
@@ -95,8 +95,8 @@ def test_an_operator_ends_a_branch_whose_manager_is_told_and_forgets(
 
 def test_what_cannot_be_ended_by_hand_is_refused_and_says_why(tmp_path: pathlib.Path, clock: FakeClock) -> None:
     channel = FakeChannel()
-    with open_door(tmp_path, clock, text=settings(test=2)) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, clock, text=settings(test=2)) as (broker, server):
+        client = Client(server)
         say(broker, channel, f"transaction {XID} s BEGIN 1")
         for key, action, told in [
             (XID, "commit", "is prepared"),
@@ -109,7 +109,7 @@ def test_what_cannot_be_ended_by_hand_is_refused_and_says_why(tmp_path: pathlib.
             assert told in (remark or "")
 
 
-def test_a_broker_without_the_text_door_says_that_it_has_no_such_transactions(client: Client) -> None:
+def test_a_broker_without_the_text_server_says_that_it_has_no_such_transactions(client: Client) -> None:
     answer = client.ask(RequestCode.LIST_BRANCHES, headers.ListBranchesHeader())
     assert answer.code != 0
     assert "MetaQ 1.x" in (answer.remark or "")

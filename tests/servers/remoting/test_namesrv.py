@@ -1,4 +1,4 @@
-"""The name server's door: requests as bytes, answers as bytes, and what garbage costs."""
+"""The name server's server: requests as bytes, answers as bytes, and what garbage costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
-from metaq.servers.remoting.namesrv import NamesrvDoor
+from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, SerializeType, encode, request
@@ -31,10 +31,10 @@ class Client:
     on_writable = None
     local = ("127.0.0.1", 9876)
 
-    def __init__(self, door: NamesrvDoor, host: str = "127.0.0.1") -> None:
+    def __init__(self, server: NamesrvServer, host: str = "127.0.0.1") -> None:
         self.address = (host, 40000)
         self.sent = Connection()
-        self.session = door.session(self)
+        self.session = server.session(self)
 
     def write(self, data) -> None:
         self.sent.receive_data(bytes(data))
@@ -56,8 +56,8 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def door(clock) -> NamesrvDoor:
-    return NamesrvDoor(NameService(NamesrvOptions(), clock, KvTable(TableFile(MemoryFile(), KV_CONFIG), clock)))
+def server(clock) -> NamesrvServer:
+    return NamesrvServer(NameService(NamesrvOptions(), clock, KvTable(TableFile(MemoryFile(), KV_CONFIG), clock)))
 
 
 def registration(*, broker_id=0, address="10.0.0.1:10911", topics=("T",), crc=None, version=409) -> Command:
@@ -79,9 +79,9 @@ def ask_route(link: Client, topic: str) -> Command:
     return link.ask(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic=topic)))
 
 
-def test_a_registered_topic_is_routed_in_both_header_forms(door):
+def test_a_registered_topic_is_routed_in_both_header_forms(server):
     """JSON and binary requests get the same body, each in its own form."""
-    link = Client(door)
+    link = Client(server)
     assert link.ask(registration()).code == ResponseCode.SUCCESS
     for form in SerializeType:
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic="T"), serialize=form)
@@ -90,49 +90,49 @@ def test_a_registered_topic_is_routed_in_both_header_forms(door):
         assert bodies.route_of("T", answer.body).brokers[0].addresses == {0: "10.0.0.1:10911"}
 
 
-def test_an_unknown_topic_says_so(door):
+def test_an_unknown_topic_says_so(server):
     """Code 17 with the text that Java clients know."""
-    answer = ask_route(Client(door), "nope")
+    answer = ask_route(Client(server), "nope")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert answer.remark.startswith("No topic route info in name server for the topic: nope")
 
 
-def test_a_slave_is_told_its_master(door):
+def test_a_slave_is_told_its_master(server):
     """The answer to a slave's registration carries the master's two addresses."""
-    Client(door).ask(registration())
-    answer = Client(door).ask(registration(broker_id=1, address="10.0.0.2:10911"))
+    Client(server).ask(registration())
+    answer = Client(server).ask(registration(broker_id=1, address="10.0.0.2:10911"))
     assert answer.ext == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
-def test_a_damaged_registration_registers_nothing(door):
+def test_a_damaged_registration_registers_nothing(server):
     """A checksum that does not fit is an error, and the topic stays unknown."""
-    link = Client(door)
+    link = Client(server)
     answer = link.ask(registration(crc=12345))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "crc32 not match" in answer.remark
     assert ask_route(link, "T").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_the_end_of_a_brokers_connection_ends_its_route(door):
+def test_the_end_of_a_brokers_connection_ends_its_route(server):
     """A broker killed with -9 is gone at once, not after its lease."""
-    broker, client = Client(door), Client(door)
+    broker, client = Client(server), Client(server)
     broker.ask(registration())
     broker.session.connection_lost("reset")
     assert ask_route(client, "T").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_silent_broker_expires(door, clock):
+def test_a_silent_broker_expires(server, clock):
     """Without a registration for the time of the lease, the tick drops it."""
-    link = Client(door)
+    link = Client(server)
     link.ask(registration())
     clock.advance(120.001)
-    assert door.service.tick() == ["10.0.0.1:10911"]
+    assert server.service.tick() == ["10.0.0.1:10911"]
     assert ask_route(link, "T").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_goodbye_and_a_version_query(door):
+def test_a_goodbye_and_a_version_query(server):
     """322 tells whether the table moved; 104 ends the route."""
-    link = Client(door)
+    link = Client(server)
     link.ask(registration())
     who = headers.BrokerHeader(broker_name="a", broker_address="10.0.0.1:10911", cluster="C", broker_id=0)
     for version, changed in ((DataVersion(5, 1), "false"), (DataVersion(5, 2), "true")):
@@ -143,9 +143,9 @@ def test_a_goodbye_and_a_version_query(door):
     assert ask_route(link, "T").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_lists_and_permissions(door):
+def test_lists_and_permissions(server):
     """What mqadmin asks: cluster, topics, system topics, wiping and restoring the write permission."""
-    link = Client(door)
+    link = Client(server)
     link.ask(registration(topics=("T", "U")))
     assert bodies.topic_list_of(link.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body) == ["T", "U"]
     by_cluster = request(RequestCode.GET_TOPICS_BY_CLUSTER, headers.ClusterHeader(cluster="C"))
@@ -163,9 +163,9 @@ def test_lists_and_permissions(door):
     assert b"brokerLeaseMs=120000" in bytes(link.ask(request(RequestCode.GET_NAMESRV_CONFIG)).body)
 
 
-def test_kv_configuration(door):
+def test_kv_configuration(server):
     """Put, get, list and delete; what is not there is code 22."""
-    link = Client(door)
+    link = Client(server)
     put = headers.PutKvHeader(namespace="N", key="k", value="v")
     key = headers.KvKeyHeader(namespace="N", key="k")
     assert link.ask(request(RequestCode.GET_KV_CONFIG, key)).code == ResponseCode.QUERY_NOT_FOUND
@@ -190,28 +190,28 @@ def test_kv_configuration(door):
     ],
     ids=lambda command: RequestCode(command.code).name,
 )
-def test_administration_is_for_this_machine_only(door, command):
+def test_administration_is_for_this_machine_only(server, command):
     """From another address it is refused by name and changes nothing."""
-    local = Client(door)
+    local = Client(server)
     local.ask(registration())
-    answer = Client(door, "10.0.0.66").ask(command)
+    answer = Client(server, "10.0.0.66").ask(command)
     assert answer.code == ResponseCode.NO_PERMISSION
     assert RequestCode(command.code).name in answer.remark
     assert len(bodies.route_of("T", ask_route(local, "T").body).writable()) == 4
 
 
-def test_an_unknown_code_is_refused_by_name(door):
+def test_an_unknown_code_is_refused_by_name(server):
     """Code 3 names the request, known or not."""
-    link = Client(door)
+    link = Client(server)
     assert link.ask(Command(4242)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     answer = link.ask(Command(RequestCode.SEND_MESSAGE_V2))
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert "SEND_MESSAGE_V2" in answer.remark
 
 
-def test_hostile_values_are_answered_and_change_nothing(door):
+def test_hostile_values_are_answered_and_change_nothing(server):
     """A missing field, a number out of range, wrong JSON and a path as topic: an answer each, no route touched."""
-    link = Client(door)
+    link = Client(server)
     link.ask(registration())
     bad = [
         Command(RequestCode.REGISTER_BROKER, ext={"brokerName": "b"}),
@@ -225,9 +225,9 @@ def test_hostile_values_are_answered_and_change_nothing(door):
     assert bodies.topic_list_of(link.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body) == ["T"]
 
 
-def test_garbage_ends_its_own_connection_alone(door):
+def test_garbage_ends_its_own_connection_alone(server):
     """A frame that cannot be one raises for the listener to close; another connection goes on."""
-    good, bad = Client(door), Client(door)
+    good, bad = Client(server), Client(server)
     good.ask(registration())
     with pytest.raises(RemoteProtocolError):
         bad.session.data_received(memoryview(b"GET / HTTP/1.1\r\n\r\n"))

@@ -17,7 +17,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.record import decode_record
 from tests.broker.support import MemoryFile, SlowFile
-from tests.servers.support import Client, open_door, send_header
+from tests.servers.support import Client, open_server, send_header
 
 ERRORS = [errno.ENOSPC, errno.EMFILE, errno.EIO, errno.EDQUOT]
 
@@ -27,10 +27,10 @@ def failed(number: int) -> OSError:
 
 
 class Bench:
-    """A door whose three tables are saved when the test says so."""
+    """A server whose three tables are saved when the test says so."""
 
-    def __init__(self, broker, door, files, clock):
-        self.broker, self.door, self.files, self.clock = broker, door, files, clock
+    def __init__(self, broker, server, files, clock):
+        self.broker, self.server, self.files, self.clock = broker, server, files, clock
         self.topics, self.groups = files["topics.json"], files["subscriptionGroup.json"]
         self.offsets, self.deleted = files["consumerOffset.json"], files["metaqDeleted.json"]
 
@@ -57,9 +57,9 @@ def bench(tmp_path, caplog):
         for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "metaqDeleted.json")
     }
     files["topics.json"].slow = False  # the topics that a broker is born with
-    with open_door(tmp_path, clock, files=files) as (broker, door):
+    with open_server(tmp_path, clock, files=files) as (broker, server):
         files["topics.json"].slow = True
-        bench = Bench(broker, door, files, clock)
+        bench = Bench(broker, server, files, clock)
         yield bench
         bench.save_all()
         assert not [record for record in caplog.get_records("call") if record.exc_info]
@@ -76,7 +76,7 @@ def codes(client: Client) -> list[int]:
 @pytest.mark.parametrize("form", list(SerializeType))
 def test_a_send_to_a_new_topic_is_stored_and_answered_after_the_save(bench, form):
     """Until then nothing is; whoever uses other topics is served meanwhile, also over the same connection."""
-    client, other = Client(bench.door, form), Client(bench.door)
+    client, other = Client(bench.server, form), Client(bench.server)
     start_send(client, "orders", b"one")
     assert codes(client) == []
     assert bench.stored("orders") == []
@@ -93,7 +93,7 @@ def test_a_send_to_a_new_topic_is_stored_and_answered_after_the_save(bench, form
 @pytest.mark.parametrize("number", ERRORS)
 def test_a_send_whose_topic_cannot_be_saved_is_refused(bench, number):
     """With the file and the disk's reason; nothing is stored, the topic is unknown, and later it works."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     start_send(client, "orders", b"one")
     start_send(client, "orders", b"two", oneway=True)
     bench.topics.end(failed(number))
@@ -111,7 +111,7 @@ def test_a_send_whose_topic_cannot_be_saved_is_refused(bench, number):
 
 def test_the_sends_of_a_connection_keep_their_order(bench):
     """Those that wait go first, in their order, before any that come after the save; oneway ones too."""
-    one, two = Client(bench.door), Client(bench.door, SerializeType.BINARY)
+    one, two = Client(bench.server), Client(bench.server, SerializeType.BINARY)
     for n in range(10):
         start_send(one, "orders", f"one {n}".encode(), oneway=n % 2 == 1)
         start_send(two, "orders", f"two {n}".encode())
@@ -129,7 +129,7 @@ def test_the_sends_of_a_connection_keep_their_order(bench):
 
 def test_many_new_topics_are_few_saves(bench):
     """A hundred first sends of one read event: the first save, and one for all the others."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     frames = [client.frame(RequestCode.SEND_MESSAGE_V2, send_header(f"t{n}"), b"x") for n in range(100)]
     saves = bench.topics.saves
     client.feed(b"".join(frames))
@@ -144,9 +144,9 @@ def test_a_heartbeat_with_a_new_group_is_answered_after_the_save(bench):
     """The group's settings and its retry topic are saved, then the member joins; a known group joins at once."""
     bench.groups.slow = False
     bench.topics.slow = False
-    assert Client(bench.door).beat("known").code == 0
+    assert Client(bench.server).beat("known").code == 0
     bench.groups.slow = bench.topics.slow = True
-    client = Client(bench.door)
+    client = Client(bench.server)
     beat = Heartbeat("c@1", (ConsumerView("new"), ConsumerView("known")), ())
     client.feed(client.frame(RequestCode.HEART_BEAT, None, bodies.heartbeat(beat)))
     assert bench.broker.members.client_ids("known") == ["c@1"]
@@ -163,7 +163,7 @@ def test_a_heartbeat_with_a_new_group_is_answered_after_the_save(bench):
 @pytest.mark.parametrize("which", ["subscriptionGroup.json", "topics.json"])
 def test_a_heartbeat_whose_group_cannot_be_saved_is_refused(bench, which):
     """The member has not joined, and the text says why."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     body = bodies.heartbeat(Heartbeat("c@1", (ConsumerView("new"),), ()))
     client.feed(client.frame(RequestCode.HEART_BEAT, None, body))
     if which == "topics.json":
@@ -180,7 +180,7 @@ def test_a_heartbeat_whose_group_cannot_be_saved_is_refused(bench, which):
 
 def test_a_goodbye_does_not_overtake_the_heartbeat_before_it(bench):
     """Who leaves while its heartbeat waits has left afterwards."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     body = bodies.heartbeat(Heartbeat("c@1", (ConsumerView("new"),), ()))
     client.feed(client.frame(RequestCode.HEART_BEAT, None, body))
     header = headers.UnregisterClientHeader(client_id="c@1", consumer_group="new")
@@ -192,8 +192,8 @@ def test_a_goodbye_does_not_overtake_the_heartbeat_before_it(bench):
 
 @pytest.mark.parametrize("form", list(SerializeType))
 def test_a_pull_by_a_new_group_waits_for_it(bench, form):
-    """Through the pull's own lane, in both header forms."""
-    client = Client(bench.door, form)
+    """Through the pull's own path, in both header forms."""
+    client = Client(bench.server, form)
     assert client.send("BenchmarkTest").code == 0
     assert client.pull("BenchmarkTest") == []
     bench.groups.end()
@@ -204,7 +204,7 @@ def test_a_pull_by_a_new_group_waits_for_it(bench, form):
 
 def test_positions_of_a_new_group_wait_for_it(bench):
     """A commit (15) by a group that nobody made."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     header = headers.UpdateOffsetHeader(group="new", topic="BenchmarkTest", queue_id=0, commit_offset=7)
     assert client.tell(RequestCode.UPDATE_CONSUMER_OFFSET, header) == []
     bench.groups.end()
@@ -226,7 +226,7 @@ def delete(client: Client, topic: str) -> None:
 
 def test_administration_is_answered_after_the_save(bench):
     """Creating and changing topics and groups."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     create(client, "orders")
     start_send(client, "orders", b"one", queue_id=3)
     assert codes(client) == []
@@ -247,7 +247,7 @@ def test_administration_is_answered_after_the_save(bench):
 
 def test_two_administrators_who_disagree_are_both_answered(bench):
     """The later change stands, and neither is made again."""
-    one, two = Client(bench.door), Client(bench.door)
+    one, two = Client(bench.server), Client(bench.server)
     create(one, "orders", 4)
     create(two, "orders", 8)
     bench.topics.end()
@@ -260,7 +260,7 @@ def test_two_administrators_who_disagree_are_both_answered(bench):
 @pytest.mark.parametrize("number", ERRORS)
 def test_administration_that_cannot_be_saved_is_refused(bench, number):
     """A changed topic stays as it was."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     create(client, "orders", 4)
     bench.topics.end()
     create(client, "orders", 8)
@@ -280,7 +280,7 @@ def make_topic(bench, client: Client, *sent: bytes, topic: str = "orders") -> No
 
 def test_a_deletion_is_answered_when_it_is_remembered(bench):
     """Settings, memory, positions: each is saved before the next and all before the answer. Sends wait that long."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     make_topic(bench, client, b"old", b"older")
     end = bench.broker.store.log_end
     delete(client, "orders")
@@ -302,7 +302,7 @@ def test_a_deletion_is_answered_when_it_is_remembered(bench):
 @pytest.mark.parametrize("which", ["topics.json", "metaqDeleted.json"])
 def test_a_deletion_that_cannot_be_saved_changes_nothing(bench, which):
     """Topic, messages and positions are there as before, and the file gets its topic back when the disk works again."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     make_topic(bench, client, b"old")
     delete(client, "orders")
     if which == "metaqDeleted.json":
@@ -324,7 +324,7 @@ def test_a_deletion_that_cannot_be_saved_changes_nothing(bench, which):
 
 def test_a_deletion_whose_positions_cannot_be_saved_is_done_all_the_same(bench):
     """The positions are saved with the next tick; the topic is gone already."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     make_topic(bench, client, b"old")
     delete(client, "orders")
     bench.topics.end()
@@ -340,7 +340,7 @@ def test_a_deletion_whose_positions_cannot_be_saved_is_done_all_the_same(bench):
 
 def test_a_deleted_group_is_answered_when_its_positions_are_saved(bench):
     """A group made again under its name must not find them after a crash."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     client.tell(
         RequestCode.UPDATE_CONSUMER_OFFSET,
         headers.UpdateOffsetHeader(group="mailer", topic="BenchmarkTest", queue_id=0, commit_offset=7),
@@ -358,23 +358,23 @@ def test_a_deleted_group_is_answered_when_its_positions_are_saved(bench):
 
 def test_a_request_that_waits_too_long_is_answered(bench):
     """A disk that hangs: BUSY, and the send is not stored later."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     start_send(client, "orders", b"one")
     bench.clock.advance(parking.WAIT_SECONDS + 0.1)
-    bench.door.tick()
+    bench.server.tick()
     (answer,) = client.received()
     assert answer.code == ResponseCode.SYSTEM_BUSY
     assert "was not saved within" in answer.remark
     bench.topics.end()
     assert bench.stored("orders") == []
-    assert bench.door.handling.parking.bytes == 0
+    assert bench.server.handling.parking.bytes == 0
 
 
 def test_what_waits_is_bounded_per_peer_and_over_all(bench):
     """Beyond it sends are refused as busy; when the save is done all is given back."""
     narrow = parking.Parking(bench.clock, bytes_max=100_000, peer_bytes_max=40_000)
-    bench.door.handling = structs.replace(bench.door.handling, parking=narrow)
-    greedy, others = Client(bench.door), [Client(bench.door) for _ in range(3)]
+    bench.server.handling = structs.replace(bench.server.handling, parking=narrow)
+    greedy, others = Client(bench.server), [Client(bench.server) for _ in range(3)]
     for client in (greedy, *others):
         for _ in range(4):
             start_send(client, "orders", bytes(16_000))
@@ -384,12 +384,12 @@ def test_what_waits_is_bounded_per_peer_and_over_all(bench):
     ]
     bench.topics.end()
     assert [len(codes(client)) for client in (greedy, *others)] == [2, 2, 1, 0]
-    assert bench.door.handling.parking.bytes == greedy.session.parked.bytes == 0
+    assert bench.server.handling.parking.bytes == greedy.session.parked.bytes == 0
 
 
 def test_a_connection_that_closes_meanwhile_leaves_nothing_behind(bench):
     """Its sends are stored, as those are that came just before an end; its heartbeat does not join."""
-    sender, member = Client(bench.door), Client(bench.door)
+    sender, member = Client(bench.server), Client(bench.server)
     start_send(sender, "orders", b"one", oneway=True)
     start_send(sender, "orders", b"two")
     body = bodies.heartbeat(Heartbeat("c@1", (ConsumerView("new"),), ()))
@@ -399,12 +399,12 @@ def test_a_connection_that_closes_meanwhile_leaves_nothing_behind(bench):
     bench.save_all()
     assert bench.stored("orders") == [b"one", b"two"]
     assert bench.broker.members.client_ids("new") == []
-    assert bench.door.handling.parking.bytes == 0
+    assert bench.server.handling.parking.bytes == 0
 
 
 def test_what_is_deleted_as_often_as_it_is_made_ends_in_an_answer(bench):
     """A request is not handled again without end."""
-    client = Client(bench.door)
+    client = Client(bench.server)
     start_send(client, "orders", b"one")
     bench.broker.topics.watch(lambda name: bench.broker.topics.saved.table.pop("orders", None))
     for _ in range(3 * parking.ATTEMPTS_MAX):
@@ -416,7 +416,10 @@ def test_what_is_deleted_as_often_as_it_is_made_ends_in_an_answer(bench):
 def test_the_quota_is_given_back_when_nothing_was_made(tmp_path):
     """A full disk does not use up what may be made in a minute."""
     file = MemoryFile()
-    with open_door(tmp_path, FakeClock(), files={"topics.json": file}, auto_create_topics_per_minute=2) as (broker, _):
+    with open_server(tmp_path, FakeClock(), files={"topics.json": file}, auto_create_topics_per_minute=2) as (
+        broker,
+        _,
+    ):
         file.error = failed(errno.ENOSPC)
         for n in range(10):
             with pytest.raises(Refused, match="reason"):

@@ -1,4 +1,4 @@
-"""Pulls at the door: the status table, filters, long polling, and what may differ from RocketMQ."""
+"""Pulls at the server: the status table, filters, long polling, and what may differ from RocketMQ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType, decode, encode, request
 from metaq.wire.frame import LENGTH_BYTES
 from metaq.wire.headers import PullReplyHeader, SendBackHeader, SendReplyHeader
-from tests.servers.support import Client, open_door, pull_header, send_header, tick
+from tests.servers.support import Client, open_server, pull_header, send_header, tick
 from tests.support import PATIENCE
 
 
@@ -36,9 +36,9 @@ def offsets(answer):
 
 
 @pytest.mark.parametrize("serialize", list(SerializeType))
-def test_a_pull_returns_the_stored_records(door, serialize):
+def test_a_pull_returns_the_stored_records(server, serialize):
     """A pull gets the records from its offset on, as they lie in the log, in the form the request used."""
-    client = Client(door, serialize)
+    client = Client(server, serialize)
     for n in range(5):
         client.send("orders", b"%d" % n)
     (answer,) = client.pull("orders", offset=1)
@@ -107,7 +107,7 @@ def test_a_refused_pull_says_why(client, topic, more, code, text):
     assert client.pull("orders")[0].code == 0
 
 
-def test_a_group_may_be_forbidden_to_consume(door, client):
+def test_a_group_may_be_forbidden_to_consume(server, client):
     """consumeEnable=false of a group is answered 16, at once after the change."""
     client.send("orders")
     assert client.pull("orders")[0].code == 0
@@ -173,13 +173,13 @@ def test_a_broadcasting_group_may_be_forbidden(client):
     assert client.pull("orders", sys_flag=0, subscription=None)[0].code == ResponseCode.NO_PERMISSION
 
 
-def test_a_pull_can_carry_the_groups_offset(door, client):
+def test_a_pull_can_carry_the_groups_offset(server, client):
     """Flag 1 stores commitOffset; without it the field is ignored."""
     client.send("orders")
     client.pull("orders", sys_flag=FILTER, commit_offset=7)
-    assert door.broker.offsets.get("G", "orders", 0) is None
+    assert server.broker.offsets.get("G", "orders", 0) is None
     client.pull("orders", sys_flag=FILTER | COMMIT, commit_offset=7)
-    assert door.broker.offsets.get("G", "orders", 0) == 7
+    assert server.broker.offsets.get("G", "orders", 0) == 7
 
 
 # -------------------------------------------------------------------- limits
@@ -221,12 +221,12 @@ def held(client, topic="orders", offset=0, **more):
     return client.pull(topic, offset=offset, **facts)
 
 
-def test_a_pull_at_the_tail_is_held_and_the_next_append_answers_it(door, client):
+def test_a_pull_at_the_tail_is_held_and_the_next_append_answers_it(server, client):
     """Long polling answers with the message that arrives, not before, and once."""
     client.send("orders")
     assert held(client, offset=1) == []
-    assert len(door.broker.hold) == 1
-    other = Client(door)
+    assert len(server.broker.hold) == 1
+    other = Client(server)
     other.send("orders", b"news")
     (answer,) = client.received()
     assert [message.body for message in messages(answer)] == [b"news"]
@@ -234,27 +234,27 @@ def test_a_pull_at_the_tail_is_held_and_the_next_append_answers_it(door, client)
     assert client.received() == []
 
 
-def test_a_pull_on_a_queue_that_does_not_exist_yet_is_woken_by_its_first_message(door, client):
-    """The queue of a new topic is made by the first send; who waits for it gets that message, in either lane."""
+def test_a_pull_on_a_queue_that_does_not_exist_yet_is_woken_by_its_first_message(server, client):
+    """The queue of a new topic is made by the first send; who waits for it gets that message, in either path."""
     client.send("orders", queue_id=0)
     assert held(client, queue_id=3) == []
-    Client(door).send("orders", b"first", queue_id=3)
+    Client(server).send("orders", b"first", queue_id=3)
     assert [message.body for message in messages(client.received()[0])] == [b"first"]
 
 
-def test_whoever_waits_for_dead_letters_gets_the_first_one_at_once(door, client):
+def test_whoever_waits_for_dead_letters_gets_the_first_one_at_once(server, client):
     """Nothing that clients send opens a gate to that topic: its queue is made by the message itself."""
     sent = client.send("orders", b"poison")
     offset = int(SendReplyHeader.from_ext(sent.ext).message_id[16:], 16)
     client.beat("G", {"orders": "*"})
-    door.broker.topics.ensure("%DLQ%G")
+    server.broker.topics.ensure("%DLQ%G")
     assert held(client, "%DLQ%G") == []
-    other = Client(door)
+    other = Client(server)
     other.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(group="G", offset=offset, delay_level=-1))
     assert [message.body for message in messages(client.received()[0])] == [b"poison"]
 
 
-def test_a_held_pull_is_woken_by_its_own_connection_too(door, client):
+def test_a_held_pull_is_woken_by_its_own_connection_too(server, client):
     """One connection may pull and send; the answer to the send comes first."""
     client.send("orders")
     held(client, offset=1)
@@ -266,17 +266,17 @@ def _send():
     return send_header("orders"), b"x"
 
 
-def test_a_held_pull_ignores_messages_that_its_filter_refuses(door, client, clock):
+def test_a_held_pull_ignores_messages_that_its_filter_refuses(server, client, clock):
     """A message with another tag leaves the pull waiting; at the deadline it hears how far the broker looked."""
     client.send("orders")
     held(client, offset=1, subscription="A")
-    other = Client(door)
+    other = Client(server)
     other.send("orders", tag="B")
     other.send("orders", tag="B")
     assert client.received() == []
-    assert len(door.broker.hold) == 1
+    assert len(server.broker.hold) == 1
     clock.advance(15.1)
-    tick(door)
+    tick(server)
     (answer,) = client.received()
     assert (answer.code, offsets(answer)) == (20, (3, 0, 3))
     held(client, offset=3, subscription="A")
@@ -285,11 +285,11 @@ def test_a_held_pull_ignores_messages_that_its_filter_refuses(door, client, cloc
 
 
 @pytest.mark.parametrize("refused", [3000, 20_000])
-def test_a_flood_that_the_filter_refuses_hides_nothing(door, client, refused):
+def test_a_flood_that_the_filter_refuses_hides_nothing(server, client, refused):
     """However many other messages come at once, the wanted one behind them is delivered, or the way to it told."""
     client.send("orders")
     held(client, offset=1, subscription="A")
-    other = Client(door)
+    other = Client(server)
     frame = other.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", tag="B"), b"x")
     last = other.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", tag="A"), b"wanted")
     other.feed(frame * refused + last)
@@ -299,26 +299,26 @@ def test_a_flood_that_the_filter_refuses_hides_nothing(door, client, refused):
     assert [message.body for message in messages(answer)] == [b"wanted"]
 
 
-def test_a_held_pull_is_answered_at_its_deadline(door, client, clock):
+def test_a_held_pull_is_answered_at_its_deadline(server, client, clock):
     """With nothing to tell, the answer comes when the asked time is over, not earlier."""
     client.send("orders")
     held(client, offset=1, suspend_ms=5_000)
     clock.advance(4.9)
-    tick(door)
+    tick(server)
     assert client.received() == []
     clock.advance(0.2)
-    tick(door)
+    tick(server)
     (answer,) = client.received()
     assert (answer.code, answer.remark, offsets(answer)) == (19, "OFFSET_OVERFLOW_ONE", (1, 0, 1))
-    assert len(door.broker.hold) == 0
+    assert len(server.broker.hold) == 0
 
 
-def test_a_hold_of_centuries_is_cut(door, client, clock):
+def test_a_hold_of_centuries_is_cut(server, client, clock):
     """suspendTimeoutMillis of 2^63-1 is held for ten minutes at most."""
     client.send("orders")
     held(client, offset=1, suspend_ms=(1 << 63) - 1)
     clock.advance(601)
-    tick(door)
+    tick(server)
     assert client.received()[0].code == 19
 
 
@@ -330,39 +330,39 @@ def test_without_the_flag_nothing_is_held(client):
 
 def test_the_table_of_held_pulls_is_bounded(tmp_path, clock):
     """Above heldPullsMax a pull is answered at once instead of held."""
-    with open_door(tmp_path, clock, held_pulls_max=2) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, clock, held_pulls_max=2) as (broker, server):
+        client = Client(server)
         client.send("orders")
         assert [len(held(client, offset=1)) for _ in range(4)] == [0, 0, 1, 1]
         assert len(broker.hold) == 2
 
 
-def test_a_closed_connection_is_forgotten(door, client):
+def test_a_closed_connection_is_forgotten(server, client):
     """Held pulls of a connection that is gone cost nothing and are never answered."""
     client.send("orders")
-    other = Client(door)
+    other = Client(server)
     held(other, offset=1)
     other.leave()
-    assert len(door.broker.hold) == 0
+    assert len(server.broker.hold) == 0
     client.send("orders")  # the last growth of the queue that the table is told of
-    assert not door.broker.store.queue("orders", 0).tail.watched
+    assert not server.broker.store.queue("orders", 0).tail.watched
 
 
 def test_short_polling_when_long_polling_is_off(tmp_path, clock):
     """longPollingEnable=false holds for shortPollingTimeMills."""
-    with open_door(tmp_path, clock, long_polling_enable=False) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, clock, long_polling_enable=False) as (_, server):
+        client = Client(server)
         client.send("orders")
         assert held(client, offset=1) == []
         clock.advance(1.1)
-        tick(door)
+        tick(server)
         assert client.received()[0].code == 19
 
 
-def test_many_held_pulls_of_one_queue_are_woken_together(door, client):
+def test_many_held_pulls_of_one_queue_are_woken_together(server, client):
     """Every member that waits for a queue gets the message."""
     client.send("orders")
-    waiting = [Client(door) for _ in range(20)]
+    waiting = [Client(server) for _ in range(20)]
     for one in waiting:
         held(one, offset=1)
     client.send("orders", b"for all")
@@ -376,12 +376,12 @@ def woken(root, clock, serialize, monkeypatch, *, plain):
     """What waiting clients get, byte by byte, and what is counted and kept: of their queue's tags, of several queues."""
     if not plain:
         monkeypatch.setattr(PullService, "answer_plain", lambda self: None)
-    with open_door(root, clock) as (broker, door):
-        sender = Client(door)
+    with open_server(root, clock) as (broker, server):
+        sender = Client(server)
         for queue_id in range(2):
             sender.send("orders", queue_id=queue_id)
             sender.pull("orders", queue_id, group="GH"[queue_id])  # a new group makes all others be judged anew
-        clients = [Client(door, serialize) for _ in range(3)]
+        clients = [Client(server, serialize) for _ in range(3)]
         facts = ({"queue_id": 0}, {"queue_id": 0, "subscription": "A"}, {"queue_id": 1, "max_messages": 1})
         for client, more in zip(clients, facts, strict=True):
             assert held(client, offset=1, sys_flag=FILTER | HOLD | COMMIT, commit_offset=1, group="H", **more) == []
@@ -426,33 +426,33 @@ def frames(data):
     return found
 
 
-def test_a_held_pull_that_is_plain_no_more_is_judged_anew(door, client):
+def test_a_held_pull_that_is_plain_no_more_is_judged_anew(server, client):
     """Its group wants other messages meanwhile; then what comes is for the new subscription."""
     client.beat("G", {"orders": "*"})
     client.send("orders")
     assert held(client, offset=1, sys_flag=HOLD, subscription=None, sub_version=1) == []
     client.beat("G", {"orders": "A"}, version=2)
-    other = Client(door)
+    other = Client(server)
     other.send("orders", b"refused", tag="B")
     assert client.received() == []
     other.send("orders", b"wanted", tag="A")
     assert [message.body for message in messages(client.received()[0])] == [b"wanted"]
 
 
-def test_gates_are_closed_by_an_option(door, client):
+def test_gates_are_closed_by_an_option(server, client):
     """A pull of many messages through a gate gets the new number of them."""
     for _ in range(40):
         client.send("orders")
     for count in (32, 32, 5, 5, 40, 40):
-        if count != door.broker.environment.store_options.max_transfer_count_on_message_in_memory:
-            door.broker.settings.change({"maxTransferCountOnMessageInMemory": count})
+        if count != server.broker.environment.store_options.max_transfer_count_on_message_in_memory:
+            server.broker.settings.change({"maxTransferCountOnMessageInMemory": count})
         assert len(messages(client.pull("orders", max_messages=100)[0])) == count
 
 
 # -------------------------------------------------------------------- back-pressure
 
 
-def test_who_does_not_read_gets_no_more_answers_until_it_does(door, client):
+def test_who_does_not_read_gets_no_more_answers_until_it_does(server, client):
     """Pulls of a congested peer are left in its buffer; they are answered when it reads again."""
     client.send("orders")
     frame = client.frame(RequestCode.PULL_MESSAGE, pull_header("orders"))
@@ -476,8 +476,8 @@ def on_disk() -> FaultyDisk:
 
 def test_old_messages_that_are_in_memory_are_answered_at_once(tmp_path):
     """No thread is asked."""
-    with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, store={"hot_bytes": 0}) as (_, server):
+        client = Client(server)
         for n in range(40):
             client.send("orders", b"%d" % n)
         (found,) = client.pull("orders", offset=4)
@@ -487,8 +487,8 @@ def test_old_messages_that_are_in_memory_are_answered_at_once(tmp_path):
 
 def test_many_pulls_of_old_messages_are_answered_a_few_at_a_time(tmp_path):
     """Others have their turns in between; and whoever asks for too many is told so, once for each."""
-    with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, store={"hot_bytes": 0}) as (_, server):
+        client = Client(server)
         for n in range(40):
             client.send("orders", b"%d" % n)
         turns = []
@@ -516,8 +516,8 @@ def test_old_messages_are_read_off_the_loop(tmp_path):
     """A pull of messages behind hotBytes is answered a little later, from another thread's read, and complete."""
 
     async def main() -> None:
-        with open_door(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, door):
-            client = Client(door)
+        with open_server(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, server):
+            client = Client(server)
             for n in range(40):
                 client.send("orders", b"%d" % n)
             assert client.pull("orders", offset=4) == []
@@ -534,8 +534,8 @@ def test_reads_of_old_messages_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "UNDER_WAY_MAX", 1)
 
     async def main() -> None:
-        with open_door(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, door):
-            greedy, modest, gone = Client(door), Client(door), Client(door)
+        with open_server(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, server):
+            greedy, modest, gone = Client(server), Client(server), Client(server)
             greedy.send("orders")
             order = list[str]()
             for name, one in (("greedy", greedy), ("modest", modest), ("gone", gone)):
@@ -559,8 +559,8 @@ def test_connection_that_asks_for_too_much_of_the_past_is_told(tmp_path, monkeyp
     monkeypatch.setattr(pieces, "WAITING_MAX", 2)
 
     async def main() -> None:
-        with open_door(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, door):
-            client, other = Client(door), Client(door)
+        with open_server(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, server):
+            client, other = Client(server), Client(server)
             client.send("orders")
             told = [client.pull("orders") for _ in range(4)]  # one under way, two wait
             assert [len(answers) for answers in told] == [0, 0, 0, 1]
@@ -582,7 +582,7 @@ def test_every_outcome_of_a_pull_has_a_code_and_every_status_a_remark() -> None:
 
 
 def test_a_scanned_row_and_a_decoded_header_are_the_same_request() -> None:
-    """Fields and flags of a `PullRequest` are in the order and of the values that the hot module scans."""
+    """Fields and flags of a `PullRequest` are in the order and of the values that the compiled extension scans."""
     header = pull_header(
         "T", 1, 7, max_messages=9, sys_flag=7, commit_offset=5, suspend_ms=11, subscription="a||b", sub_version=13,
         max_msg_bytes=17,

@@ -1,4 +1,4 @@
-"""Replies to requests at the remoting door (324, 325), and how they are handed on (326), as RocketMQ's clients see them."""
+"""Replies to requests at the remoting server (324, 325), and how they are handed on (326), as RocketMQ's clients see them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType, encode
 from metaq.wire.command import reply as reply_to
 from metaq.wire.record import decode_record
-from tests.servers.support import Client, open_door, send_header, tick
+from tests.servers.support import Client, open_server, send_header, tick
 
 TOPIC = reply_topic("DefaultCluster")
 REPLIES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -27,9 +27,9 @@ TO_ASKER = {
 }  # fmt: skip
 
 
-def requester(door, client_id="asker@1", group="ASKERS"):
+def requester(server, client_id="asker@1", group="ASKERS"):
     """A client that has said who it is."""
-    client = Client(door)
+    client = Client(server)
     body = bodies.heartbeat(Heartbeat(client_id, (), (group,)))
     assert client.ask(RequestCode.HEART_BEAT, None, body).code == 0
     return client
@@ -54,9 +54,9 @@ def the_one(commands):
 
 @pytest.mark.parametrize("code", REPLIES)
 @pytest.mark.parametrize("serialize", SerializeType)
-def test_a_reply_reaches_the_client_that_it_names_and_is_stored(door, clock, code, serialize):
+def test_a_reply_reaches_the_client_that_it_names_and_is_stored(server, clock, code, serialize):
     """326 with all that Java decodes; the responder is answered when the requester has confirmed."""
-    asker, responder = requester(door), Client(door, serialize)
+    asker, responder = requester(server), Client(server, serialize)
     assert replying(responder, code=code, flag=7) == []
     push = the_one(asker.received())
     assert (push.code, push.is_oneway, bytes(push.body)) == (
@@ -83,8 +83,8 @@ def test_a_reply_reaches_the_client_that_it_names_and_is_stored(door, clock, cod
 
 def test_a_reply_is_only_handed_on_where_replies_are_not_stored(tmp_path, clock):
     """`storeReplyMessageEnable=false`: RocketMQ's placeholders stand for the place."""
-    with open_door(tmp_path, clock, store_reply_message_enable=False) as (broker, door):
-        asker, responder = requester(door), Client(door)
+    with open_server(tmp_path, clock, store_reply_message_enable=False) as (broker, server):
+        asker, responder = requester(server), Client(server)
         before = broker.store.log_end
         replying(responder)
         confirm(asker, the_one(asker.received()))
@@ -94,19 +94,19 @@ def test_a_reply_is_only_handed_on_where_replies_are_not_stored(tmp_path, clock)
 
 
 @pytest.mark.parametrize("confirmed_first", [False, True])
-def test_a_reply_is_handed_on_before_it_is_stored(door, monkeypatch, confirmed_first):
+def test_a_reply_is_handed_on_before_it_is_stored(server, monkeypatch, confirmed_first):
     """In a later turn of the loop, or when it is confirmed, and once; whoever waits for messages of its topic gets it then."""
-    asker, responder, watcher = requester(door), Client(door), Client(door)
+    asker, responder, watcher = requester(server), Client(server), Client(server)
     replying(responder)
     confirm(asker, the_one(asker.received()))
     assert the_one(responder.received()).code == 0
     assert watcher.pull(TOPIC, offset=1, sys_flag=6, suspend_ms=15_000) == []
     later = []
-    monkeypatch.setattr(door.broker, "_call_soon", later.append)
-    end = door.broker.store.log_end
+    monkeypatch.setattr(server.broker, "_call_soon", later.append)
+    end = server.broker.store.log_end
     replying(responder)
     push = the_one(asker.received())
-    assert door.broker.store.log_end == end
+    assert server.broker.store.log_end == end
     if confirmed_first:
         confirm(asker, push)
     for work in later:
@@ -120,17 +120,17 @@ def test_a_reply_is_handed_on_before_it_is_stored(door, monkeypatch, confirmed_f
     assert watcher.pull(TOPIC, offset=2)[0].code == ResponseCode.PULL_NOT_FOUND
 
 
-def test_a_compressed_reply_keeps_its_mark(door):
+def test_a_compressed_reply_keeps_its_mark(server):
     """On the way, and in the log: RocketMQ stores it as if it were plain."""
-    asker, responder = requester(door), Client(door)
+    asker, responder = requester(server), Client(server)
     replying(responder, b"\x78\x9c...", sys_flag=0x1)
     assert headers.PushReplyHeader.from_ext(the_one(asker.received()).ext).sys_flag == 1
     assert decode_record(the_one(responder.pull(TOPIC)).body).sys_flag == 1
 
 
-def test_a_reply_without_a_body_is_taken(door):
+def test_a_reply_without_a_body_is_taken(server):
     """Go's `CreateReplyMessage` forgets it."""
-    asker, responder = requester(door), Client(door)
+    asker, responder = requester(server), Client(server)
     replying(responder, b"", RequestCode.SEND_REPLY_MESSAGE)
     push = the_one(asker.received())
     assert bytes(push.body) == b""
@@ -146,9 +146,9 @@ def test_a_reply_without_a_body_is_taken(door):
         ({props.REPLY_TO: "x" * 30_000}, "not found"),
     ],
 )
-def test_a_reply_to_nobody_is_told_so_and_stored(door, properties, words):
+def test_a_reply_to_nobody_is_told_so_and_stored(server, properties, words):
     """Code 1 in RocketMQ's words; the record is there nevertheless."""
-    responder = Client(door)
+    responder = Client(server)
     answer = the_one(replying(responder, properties=properties))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert words in answer.remark
@@ -156,33 +156,33 @@ def test_a_reply_to_nobody_is_told_so_and_stored(door, properties, words):
     assert decode_record(the_one(responder.pull(TOPIC)).body).body == b"the answer"
 
 
-def test_a_requester_that_went_away_costs_nothing_that_stays(door, clock):
+def test_a_requester_that_went_away_costs_nothing_that_stays(server, clock):
     """It leaves before the reply, or with replies on their way to it: each is answered, and nothing is kept."""
-    asker, responder = requester(door), Client(door)
+    asker, responder = requester(server), Client(server)
     session = weakref.ref(asker.session)
     for _ in range(3):
         assert replying(responder) == []
-    assert len(door.handling.questions) == 3
+    assert len(server.handling.questions) == 3
     asker.leave()
     assert [answer.code for answer in responder.received()] == [ResponseCode.SYSTEM_ERROR] * 3
     assert "not found" in the_one(replying(responder)).remark
-    members = door.broker.members
+    members = server.broker.members
     assert members.connection_of("asker@1") is None
     assert not members._connections and not members._client_of
-    assert len(door.handling.questions) == 0
+    assert len(server.handling.questions) == 0
     del asker
     gc.collect()
     assert session() is None
 
 
-def test_a_requester_that_never_confirms_is_waited_for_ten_seconds(door, clock):
-    asker, responder = requester(door), Client(door)
+def test_a_requester_that_never_confirms_is_waited_for_ten_seconds(server, clock):
+    asker, responder = requester(server), Client(server)
     replying(responder)
     clock.advance(9.9)
-    tick(door)
+    tick(server)
     assert responder.received() == []
     clock.advance(0.2)
-    tick(door)
+    tick(server)
     answer = the_one(responder.received())
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "asker@1 fail: it did not answer in time" in answer.remark
@@ -190,9 +190,9 @@ def test_a_requester_that_never_confirms_is_waited_for_ten_seconds(door, clock):
     assert responder.received() == [], "too late"
 
 
-def test_a_requester_that_refuses_is_told_of(door):
+def test_a_requester_that_refuses_is_told_of(server):
     """Code 1, with what it said."""
-    asker, responder = requester(door), Client(door)
+    asker, responder = requester(server), Client(server)
     replying(responder)
     confirm(asker, the_one(asker.received()), 1, "process reply message fail")
     answer = the_one(responder.received())
@@ -200,9 +200,9 @@ def test_a_requester_that_refuses_is_told_of(door):
     assert "process reply message fail" in answer.remark
 
 
-def test_replies_that_a_requester_does_not_read_or_confirm_are_refused(door):
+def test_replies_that_a_requester_does_not_read_or_confirm_are_refused(server):
     """Not for ever more of them: code 2, and the responder may try again."""
-    asker, responder = requester(door), Client(door)
+    asker, responder = requester(server), Client(server)
     for _ in range(PEER_QUESTIONS_MAX):
         assert replying(responder) == []
     busy = the_one(replying(responder))
@@ -214,16 +214,16 @@ def test_replies_that_a_requester_does_not_read_or_confirm_are_refused(door):
     assert (busy.code, "does not read" in busy.remark) == (ResponseCode.SYSTEM_BUSY, True)
 
 
-def test_a_reply_that_is_too_long_is_refused_and_the_connection_goes_on(door):
+def test_a_reply_that_is_too_long_is_refused_and_the_connection_goes_on(server):
     """4 MiB + 1: neither handed on nor stored; the next one is."""
-    asker, responder = requester(door), Client(door)
-    limit = door.broker.store_options.max_message_size
+    asker, responder = requester(server), Client(server)
+    limit = server.broker.store_options.max_message_size
     assert limit <= 4 * MIB
-    end = door.broker.store.log_end
+    end = server.broker.store.log_end
     answer = the_one(replying(responder, bytes(limit + 1)))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert str(limit) in answer.remark
-    assert (asker.received(), door.broker.store.log_end) == ([], end)
+    assert (asker.received(), server.broker.store.log_end) == ([], end)
     assert replying(responder, bytes(limit)) == []
     assert len(the_one(asker.received()).body) == limit
 
@@ -231,21 +231,21 @@ def test_a_reply_that_is_too_long_is_refused_and_the_connection_goes_on(door):
 @pytest.mark.parametrize(
     ("topic", "code"), [("SCHEDULE_TOPIC_XXXX", ResponseCode.NO_PERMISSION), ("a b", ResponseCode.SYSTEM_ERROR)]
 )
-def test_a_reply_to_a_topic_that_takes_none_is_refused(door, topic, code):
+def test_a_reply_to_a_topic_that_takes_none_is_refused(server, topic, code):
     """As any send there; the requester hears nothing."""
-    asker, responder = requester(door), Client(door)
+    asker, responder = requester(server), Client(server)
     assert the_one(replying(responder, topic=topic)).code == code
     assert asker.received() == []
 
 
-def test_a_batch_is_no_reply(door):
-    responder = Client(door)
+def test_a_batch_is_no_reply(server):
+    responder = Client(server)
     assert the_one(replying(responder, batch=True)).code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_a_requester_gets_its_replies_where_it_was_heard_of_last(door):
+def test_a_requester_gets_its_replies_where_it_was_heard_of_last(server):
     """A client that came back on a new connection, before the end of the old one was noticed."""
-    old, new, responder = requester(door), requester(door), Client(door)
+    old, new, responder = requester(server), requester(server), Client(server)
     replying(responder)
     assert (len(old.received()), len(new.received())) == (0, 1)
     new.leave()
@@ -254,9 +254,9 @@ def test_a_requester_gets_its_replies_where_it_was_heard_of_last(door):
     assert len(old.received()) == 1, "it is still there"
 
 
-def test_a_client_that_only_consumes_is_no_requester(door):
+def test_a_client_that_only_consumes_is_no_requester(server):
     """Producers alone are looked for, as RocketMQ does it."""
-    client, responder = Client(door), Client(door)
+    client, responder = Client(server), Client(server)
     from metaq.model import ConsumerView
 
     body = bodies.heartbeat(Heartbeat("asker@1", (ConsumerView("G", {}),), ()))
@@ -264,16 +264,16 @@ def test_a_client_that_only_consumes_is_no_requester(door):
     assert the_one(replying(responder)).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_reply_is_handed_on_although_the_store_fails(door, monkeypatch, caplog):
+def test_a_reply_is_handed_on_although_the_store_fails(server, monkeypatch, caplog):
     """As RocketMQ does it; the log says so."""
     from metaq.errors import Reason, Refused
 
-    asker, responder = requester(door), Client(door)
+    asker, responder = requester(server), Client(server)
 
     def full(records):
         raise Refused(Reason.NOT_STORED, "the disk is full")
 
-    monkeypatch.setattr(door.broker.appender, "put", full)
+    monkeypatch.setattr(server.broker.appender, "put", full)
     replying(responder)
     confirm(asker, the_one(asker.received()))
     answer = the_one(responder.received())
@@ -282,8 +282,8 @@ def test_a_reply_is_handed_on_although_the_store_fails(door, monkeypatch, caplog
 
 
 def test_a_one_way_reply_is_handed_on_and_nothing_is_answered(tmp_path):
-    with open_door(tmp_path, FakeClock()) as (_, door):
-        asker, responder = requester(door), Client(door)
+    with open_server(tmp_path, FakeClock()) as (_, server):
+        asker, responder = requester(server), Client(server)
         header = send_header(TOPIC, 0, properties=TO_ASKER)
         responder.feed(responder.frame(RequestCode.SEND_REPLY_MESSAGE_V2, header, b"x", oneway=True))
         confirm(asker, the_one(asker.received()))

@@ -1,4 +1,4 @@
-"""Staged transactions at the remoting door (30000 to 30006): what is asked, answered, refused, and when answers go out."""
+"""Staged transactions at the remoting server (30000 to 30006): what is asked, answered, refused, and when answers go out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from metaq.wire.command import SerializeType
 from metaq.wire.extensions import STAGING_LEVEL, level_of
 from metaq.wire.record import decode_record, encode_batch
 from metaq.wire.staging import ApplyBody, DecideBody
-from tests.servers.support import Client, SlowDisk, open_door, tick
+from tests.servers.support import Client, SlowDisk, open_server, tick
 from tests.support import eventually
 
 T = "t1@broker-a"
@@ -112,9 +112,9 @@ def test_broker_says_that_it_knows_staged_transactions(client):
 
 
 @pytest.mark.parametrize("serialize", SerializeType)
-def test_one_request_stages_seals_and_decides(door, serialize):
+def test_one_request_stages_seals_and_decides(server, serialize):
     """Several parts, and the commit: the answer is the decision, and everything is in its queue."""
-    client = Client(door, serialize)
+    client = Client(server, serialize)
     send_one(client)
     parts = manifest(), manifest("q", queue_id=1, chunks=((b"c",),))
     answer = staged(
@@ -127,9 +127,9 @@ def test_one_request_stages_seals_and_decides(door, serialize):
     assert state(client).phase is Phase.COMMITTED
 
 
-def test_held_pull_is_answered_when_a_transaction_commits(orders, door):
+def test_held_pull_is_answered_when_a_transaction_commits(orders, server):
     """The answer to the commit and that to the pull come at once, whoever asked."""
-    other = Client(door)
+    other = Client(server)
     other.beat(client_id="other@1", topics={"orders": "*"})
     assert other.pull("orders", 0, 0, sys_flag=6, suspend_ms=15_000) == []
     staged(orders, chunk(b"a", b"b"))
@@ -256,7 +256,7 @@ def test_state_of_a_row_is_what_its_writer_committed_last(orders):
     assert "query-1" in stale.remark
 
 
-def test_list_has_what_is_not_over_in_pages(orders, door):
+def test_list_has_what_is_not_over_in_pages(orders, server):
     """In the order of ids, behind the one that is named; a count of 0 is 1."""
     ids = [f"t{n}@broker-a" for n in range(5)]
     for one in reversed(ids):
@@ -277,7 +277,7 @@ def test_list_has_what_is_not_over_in_pages(orders, door):
         decided(
             orders, Outcome.COMMIT, manifest(chunks=((b"a",),)), transaction=ids[number], row=f"w{number}", sequence=5
         )
-    tick(door)  # what is done is written down together
+    tick(server)  # what is done is written down together
     assert page("", 100) == [ids[0], *ids[3:]]
     answer = orders.ask(RequestCode.LIST_STAGED, headers.ListStagedHeader(rows=True))
     assert [row.key for row in staging.row_list_of(answer.body)] == ["w1", "w2"]
@@ -285,7 +285,7 @@ def test_list_has_what_is_not_over_in_pages(orders, door):
     assert [(row.key, row.sequence) for row in staging.row_list_of(answer.body)] == [("w2", 5)]
 
 
-def test_figures_of_the_broker_tell_what_is_held(orders, door):
+def test_figures_of_the_broker_tell_what_is_held(orders, server):
     """28: so that a monitor sees how near the limits are."""
 
     def held():
@@ -296,7 +296,7 @@ def test_figures_of_the_broker_tell_what_is_held(orders, door):
     staged(orders, chunk(b"a", b"b"), chunk(b"c", part="q", queue_id=1))
     assert held() == (2, len(batch(b"a", b"b") + batch(b"c")))
     decided(orders, Outcome.ROLLBACK)
-    tick(door)
+    tick(server)
     assert held() == (0, 0)
 
 
@@ -398,17 +398,17 @@ def test_oneway_requests_are_done_and_not_answered(orders):
     assert pulled(orders) == [b"a", b"b"]
 
 
-def test_parts_of_a_connection_go_with_it(orders, door):
+def test_parts_of_a_connection_go_with_it(orders, server):
     """What it staged with lifetime `c`, and nothing else."""
-    other = Client(door)
+    other = Client(server)
     staged(other, chunk(b"a"), lifetime=Lifetime.CONNECTION.value)
     staged(other, chunk(b"a"), transaction="t2@broker-a")
     other.leave()
-    assert eventually(lambda: (tick(door), door.broker.deliver(), state(orders).phase)[-1] is Phase.ROLLED_BACK)
+    assert eventually(lambda: (tick(server), server.broker.deliver(), state(orders).phase)[-1] is Phase.ROLLED_BACK)
     assert state(orders, "t2@broker-a").phase is Phase.OPEN
 
 
-def test_topic_that_is_made_for_a_chunk_is_there_before_its_answer(client, door):
+def test_topic_that_is_made_for_a_chunk_is_there_before_its_answer(client, server):
     """As for a send: the request waits for the save, and is then handled once more."""
     client.feed(
         client.frame(
@@ -417,17 +417,17 @@ def test_topic_that_is_made_for_a_chunk_is_there_before_its_answer(client, door)
             staging.sections([chunk(b"a", topic="new")]),
         )
     )
-    [answer] = eventually(lambda: (tick(door), client.received())[-1])
+    [answer] = eventually(lambda: (tick(server), client.received())[-1])
     assert answer.code == 0, answer.remark
-    assert door.broker.topics.get("new") is not None
+    assert server.broker.topics.get("new") is not None
     assert state(client).parts[0].topic == "new"
 
 
 def test_answers_wait_for_the_disk(tmp_path):
     """With SYNC_FLUSH: to what is staged, sealed, decided, applied, and to questions about it."""
     disk = SlowDisk()
-    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (broker, server):
+        client = Client(server)
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, {"a": "PG", "b": "orders", "e": "3", "g": "1"}, b"x"))
         eventually(client.received)
         disk.may_sync.clear()
@@ -446,14 +446,14 @@ def test_answers_wait_for_the_disk(tmp_path):
 def test_disk_that_is_late_is_told(tmp_path, monkeypatch):
     """After syncFlushTimeout: the decision stands, but nobody knows yet whether a power cut would take it back."""
     clock = FakeClock()
-    with open_door(tmp_path, clock, {"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+    with open_server(tmp_path, clock, {"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
         monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
-        client = Client(door)
+        client = Client(server)
         for code, header, body in requests_of("broker-a")[2:5]:
             client.feed(client.frame(code, header, body))
         assert client.received() == []
         clock.advance(5)
-        tick(door)
+        tick(server)
         answers = client.received()
         assert [answer.code for answer in answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 3
         assert staging.decided_of(answers[0].body).decision.outcome is Outcome.ROLLBACK

@@ -15,7 +15,7 @@ import uvloop
 from metaq.net import sweep as sweeps
 from metaq.net.listener import listen
 from metaq.net.sweep import COLUMNS
-from metaq.servers.remoting.server import RemotingDoor
+from metaq.servers.remoting.server import RemotingServer
 from metaq.servers.remoting.sweeping import SweptAnswers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, SerializeType, decode, encode, request
@@ -31,8 +31,8 @@ CONNECTIONS = 12
 
 
 @contextmanager
-def opened(root, *, sweeping: bool = True, disk=None, **store) -> Iterator[tuple[RemotingDoor, asyncio.Runner]]:
-    """A door on a loop of its own. Without `sweeping`, every connection is read by itself."""
+def opened(root, *, sweeping: bool = True, disk=None, **store) -> Iterator[tuple[RemotingServer, asyncio.Runner]]:
+    """A server on a loop of its own. Without `sweeping`, every connection is read by itself."""
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         open_broker(root, store=store, disk=disk) as broker,
@@ -43,11 +43,11 @@ def opened(root, *, sweeping: bool = True, disk=None, **store) -> Iterator[tuple
             if not loop.is_closed():
                 loop.call_soon_threadsafe(act)
 
-        door = RemotingDoor(broker, call_soon)
+        protocol_server = RemotingServer(broker, call_soon)
         if not sweeping:
-            door.workspace.sweep = None
-        yield door, runner
-        door.close()
+            protocol_server.workspace.sweep = None
+        yield protocol_server, runner
+        protocol_server.close()
 
 
 def script(number: int) -> list[bytes]:
@@ -107,21 +107,21 @@ async def answers_of(port: int, number: int) -> list[tuple[object, ...]]:
 
 def served(root, *, sweeping: bool, disk=None, **store) -> tuple[list[list[tuple[object, ...]]], list[bytes], int]:
     """All answers by connection, all bodies by connection as they lie, and how many passes brought something."""
-    with opened(root, sweeping=sweeping, disk=disk, **store) as (door, runner):
-        broker = door.broker
+    with opened(root, sweeping=sweeping, disk=disk, **store) as (protocol_server, runner):
+        broker = protocol_server.broker
         passes = 0
-        if door.workspace.sweep is not None:
-            inner = door.workspace.appender.parts
+        if protocol_server.workspace.sweep is not None:
+            inner = protocol_server.workspace.appender.parts
 
             def counted(*args) -> None:
                 nonlocal passes
                 inner(*args)
-                passes += door.workspace.outcome.messages > 0
+                passes += protocol_server.workspace.outcome.messages > 0
 
-            door.workspace.appender.parts = counted
+            protocol_server.workspace.appender.parts = counted
 
         async def act() -> list[list[tuple[object, ...]]]:
-            listener = await listen("127.0.0.1", 0, door.session)
+            listener = await listen("127.0.0.1", 0, protocol_server.session)
             found = await asyncio.gather(*(answers_of(listener.port, number) for number in range(CONNECTIONS)))
             await listener.close()
             return found
@@ -185,7 +185,7 @@ def test_answers_that_come_too_late_go_to_who_asked(tmp_path) -> None:
 def test_a_disk_that_is_late_is_told_to_each(tmp_path) -> None:
     """SYNC_FLUSH: two swept connections wait for one sync that does not come in time."""
     disk = SlowDisk()
-    with opened(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=100) as (door, runner):
+    with opened(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH", sync_flush_timeout=100) as (protocol_server, runner):
 
         async def ask(reader, writer, opaque: int) -> Command:
             command = request(RequestCode.SEND_MESSAGE_V2, send_header("orders", 0), b"x")
@@ -195,19 +195,19 @@ def test_a_disk_that_is_late_is_told_to_each(tmp_path) -> None:
             return decode(await reader.readexactly(size))
 
         async def act() -> None:
-            listener = await listen("127.0.0.1", 0, door.session)
+            listener = await listen("127.0.0.1", 0, protocol_server.session)
             pairs = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
             for opaque in range(12):
                 for pair in pairs:
                     assert (await ask(*pair, opaque)).code == ResponseCode.SUCCESS
-            assert len(door.workspace.sweep) == 2
+            assert len(protocol_server.workspace.sweep) == 2
             disk.may_sync.clear()
             late = [asyncio.create_task(ask(*pair, 77 + place)) for place, pair in enumerate(pairs)]
-            while not len(door.workspace.held_acks):
+            while not len(protocol_server.workspace.held_acks):
                 await asyncio.sleep(0)
-            door.broker.clock.advance(5)
+            protocol_server.broker.clock.advance(5)
             while not all(task.done() for task in late):
-                door.tick()
+                protocol_server.tick()
                 await asyncio.sleep(0)
             disk.may_sync.set()
             assert [(task.result().opaque, task.result().code) for task in late] == [
@@ -225,7 +225,7 @@ def test_a_disk_that_is_late_is_told_to_each(tmp_path) -> None:
 def test_who_leaves_the_sweep_still_gets_the_answers_that_wait(tmp_path, how) -> None:
     """SYNC_FLUSH: the connection goes on by itself before the disk has the messages that the sweep took from it."""
     disk = SlowDisk()
-    with opened(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH") as (door, runner):
+    with opened(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH") as (protocol_server, runner):
 
         def event(opaque: int, body: bytes = b"x") -> bytes:
             command = request(RequestCode.SEND_MESSAGE_V2, send_header("orders", 0), body)
@@ -233,7 +233,7 @@ def test_who_leaves_the_sweep_still_gets_the_answers_that_wait(tmp_path, how) ->
             return encode(command)
 
         async def act() -> None:
-            listener = await listen("127.0.0.1", 0, door.session)
+            listener = await listen("127.0.0.1", 0, protocol_server.session)
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
 
             async def heard() -> Command:
@@ -242,14 +242,14 @@ def test_who_leaves_the_sweep_still_gets_the_answers_that_wait(tmp_path, how) ->
             for opaque in range(12):
                 writer.write(event(opaque))
                 await heard()
-            assert len(door.workspace.sweep) == 1
+            assert len(protocol_server.workspace.sweep) == 1
             disk.may_sync.clear()
             writer.write(event(77))
-            while not len(door.workspace.held_acks):
+            while not len(protocol_server.workspace.held_acks):
                 await asyncio.sleep(0)
             more = event(78, b"y" * (20 if how == "half a frame" else 100_000))
             writer.write(more[:-3])
-            while len(door.workspace.sweep):
+            while len(protocol_server.workspace.sweep):
                 await asyncio.sleep(0)
             disk.may_sync.set()
             answer = await heard()
@@ -264,10 +264,10 @@ def test_who_leaves_the_sweep_still_gets_the_answers_that_wait(tmp_path, how) ->
 
 def test_lost_answers_end_their_connections_and_no_other(tmp_path, monkeypatch) -> None:
     """Nobody waits for an answer that never comes."""
-    with opened(tmp_path) as (door, runner):
+    with opened(tmp_path) as (protocol_server, runner):
 
         async def act() -> None:
-            listener = await listen("127.0.0.1", 0, door.session)
+            listener = await listen("127.0.0.1", 0, protocol_server.session)
             pairs = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
 
             def event(opaque: int) -> bytes:
@@ -279,7 +279,7 @@ def test_lost_answers_end_their_connections_and_no_other(tmp_path, monkeypatch) 
                 for reader, writer in pairs:
                     writer.write(event(opaque))
                     await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
-            acks = door.workspace.broker.acks
+            acks = protocol_server.workspace.broker.acks
             monkeypatch.setattr(acks, "due", lambda: (_ for _ in ()).throw(MemoryError))
             pairs[0][1].write(event(99))
             assert await pairs[0][0].read() == b""

@@ -1,4 +1,4 @@
-"""Transactions in both lanes: whichever a request takes, the store, the answers and what is still open are the same."""
+"""Transactions in both paths: whichever a request takes, the store, the answers and what is still open are the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.record import decode_record, offset_id
-from tests.servers.support import Client, SlowDisk, open_door, send_header, tick
+from tests.servers.support import Client, SlowDisk, open_server, send_header, tick
 from tests.support import eventually
 
 UNIQUE_ID = "7F00000100002A9F0000000000000001"
@@ -30,8 +30,8 @@ def anybody(who, action, resource):
     """Everything is allowed, but must be asked for: then all ends of transactions go the slow way."""
 
 
-def slow_door(root, clock, **more):
-    return open_door(root, clock, authorise=anybody, **more)
+def slow_server(root, clock, **more):
+    return open_server(root, clock, authorise=anybody, **more)
 
 
 def half_header(queue_id=1, properties=HALF, **more):
@@ -68,7 +68,7 @@ def end_of(broker, topic, queue_id=0):
 
 
 class CountingEnds:
-    """Counts the ends that one broker takes in its slow lane."""
+    """Counts the ends that one broker takes in its slow path."""
 
     def __init__(self, broker, monkeypatch):
         self.count = 0
@@ -82,10 +82,10 @@ class CountingEnds:
 
 
 @pytest.mark.parametrize("outcome", [8, 12])
-def test_a_second_transaction_takes_the_fast_lane_from_end_to_end(tmp_path, monkeypatch, outcome):
-    """The first makes the queues; the repeated end of the second is told by the slow lane."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+def test_a_second_transaction_takes_the_fast_path_from_end_to_end(tmp_path, monkeypatch, outcome):
+    """The first makes the queues; the repeated end of the second is told by the slow path."""
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         warm(client)
         slow = CountingEnds(broker, monkeypatch)
         place = half(client)
@@ -99,17 +99,17 @@ def test_a_second_transaction_takes_the_fast_lane_from_end_to_end(tmp_path, monk
         assert end_of(broker, "orders", 1) == 1 + (outcome == 8)
 
 
-def test_a_restart_knows_what_the_fast_lane_ended(tmp_path):
+def test_a_restart_knows_what_the_fast_path_ended(tmp_path):
     """The op records that it wrote are those that a start reads."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         warm(client)
         places = [half(client) for _ in range(4)]
         assert end(client, places[2]).code == 0
         assert end(client, places[0], 12).code == 0
         broker.store.flush()
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         open_still = [broker.transactions.progress.is_open(slot) for slot, _ in places]
         assert open_still == [False, True, False, True]
         assert "ended before" in end(client, places[2]).remark
@@ -117,10 +117,10 @@ def test_a_restart_knows_what_the_fast_lane_ended(tmp_path):
         assert end_of(broker, "orders", 1) == 3
 
 
-def test_a_half_message_of_a_log_file_that_is_full_is_ended_by_the_slow_lane(tmp_path, monkeypatch):
-    """It is not in the file that the hot module writes to."""
-    with open_door(tmp_path, store={"mapped_file_size_commit_log": 65536}) as (broker, door):
-        client = Client(door)
+def test_a_half_message_of_a_log_file_that_is_full_is_ended_by_the_slow_path(tmp_path, monkeypatch):
+    """It is not in the file that the compiled extension writes to."""
+    with open_server(tmp_path, store={"mapped_file_size_commit_log": 65536}) as (broker, server):
+        client = Client(server)
         warm(client)
         slow = CountingEnds(broker, monkeypatch)
         place = half(client)
@@ -138,8 +138,8 @@ def test_a_half_message_of_a_log_file_that_is_full_is_ended_by_the_slow_lane(tmp
 
 def test_refusing_half_messages_takes_effect_at_once_and_ends_are_taken_still(tmp_path):
     """rejectTransactionMessage, changed while the broker runs."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         warm(client)
         place = half(client)
         broker.settings.change({"rejectTransactionMessage": "true"})
@@ -151,9 +151,9 @@ def test_refusing_half_messages_takes_effect_at_once_and_ends_are_taken_still(tm
 
 
 def test_a_topic_that_is_gone_keeps_its_half_messages_open(tmp_path):
-    """The gate closes with the topic; the slow lane says why the end is refused."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    """The gate closes with the topic; the slow path says why the end is refused."""
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         warm(client)
         place = half(client)
         broker.delete_topic("orders")
@@ -169,8 +169,8 @@ def test_a_topic_that_is_gone_keeps_its_half_messages_open(tmp_path):
 
 def test_op_records_that_are_owed_come_first(tmp_path):
     """While the disk refuses them, ends go the slow way, and no op record overtakes another."""
-    with open_door(tmp_path) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path) as (broker, server):
+        client = Client(server)
         warm(client)
         first, second = half(client), half(client)
         broker.transactions.progress.finish(first[0])
@@ -183,11 +183,11 @@ def test_op_records_that_are_owed_come_first(tmp_path):
         assert bodies == [b"%d" % first[0], b"%d" % second[0]]
 
 
-def test_a_held_pull_is_answered_by_a_commit_in_either_lane(tmp_path):
+def test_a_held_pull_is_answered_by_a_commit_in_either_path(tmp_path):
     """A consumer waits on the topic's queue, another on the op queue."""
-    for name, opened in (("fast", open_door), ("slow", slow_door)):
-        with opened(tmp_path / name, FakeClock()) as (_, door):
-            client, consumer = Client(door), Client(door)
+    for name, opened in (("fast", open_server), ("slow", slow_server)):
+        with opened(tmp_path / name, FakeClock()) as (_, server):
+            client, consumer = Client(server), Client(server)
             warm(client)
             place = half(client)
             assert consumer.pull("orders", 1, 1, sys_flag=6, suspend_ms=15000) == []
@@ -196,13 +196,13 @@ def test_a_held_pull_is_answered_by_a_commit_in_either_lane(tmp_path):
             assert decode_record(answer.body).body == b"hello"
 
 
-@pytest.mark.parametrize("opened", [open_door, slow_door])
+@pytest.mark.parametrize("opened", [open_server, slow_server])
 @pytest.mark.parametrize("outcome", [8, 12])
 def test_the_answer_to_an_end_waits_for_the_disk(tmp_path, opened, outcome):
     """With SYNC_FLUSH, as the answer to a send does; the repeated end's, too."""
     disk = SlowDisk()
-    with opened(tmp_path, FakeClock(), store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, door):
-        client = Client(door)
+    with opened(tmp_path, FakeClock(), store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, server):
+        client = Client(server)
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, half_header(), b"warm"))
         eventually(lambda: client.peer.writes)
         (answer,) = client.received()
@@ -220,8 +220,8 @@ def test_the_answer_to_an_end_waits_for_the_disk(tmp_path, opened, outcome):
 def test_an_end_that_has_waited_too_long_for_the_disk_is_answered_with_success(tmp_path):
     """As RocketMQ does it: only sends have codes for what they lack."""
     disk, clock = SlowDisk(), FakeClock()
-    with open_door(tmp_path, clock, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, door):
-        client = Client(door)
+    with open_server(tmp_path, clock, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, server):
+        client = Client(server)
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, half_header(), b"warm"))
         (answer,) = eventually(client.received)
         place = int(answer.ext["queueOffset"]), int(answer.ext["msgId"][-16:], 16)
@@ -229,16 +229,16 @@ def test_an_end_that_has_waited_too_long_for_the_disk_is_answered_with_success(t
         client.feed(client.frame(RequestCode.END_TRANSACTION, end_header(*place)))
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, half_header(), b"warm"))
         clock.advance(6)
-        tick(door)
+        tick(server)
         assert [answer.code for answer in client.received()] == [0, ResponseCode.FLUSH_DISK_TIMEOUT]
         disk.may_sync.set()
 
 
 def test_without_room_nothing_is_ended(tmp_path):
-    """On a full disk the slow lane refuses, and the transaction stays open until there is room."""
+    """On a full disk the slow path refuses, and the transaction stays open until there is room."""
     disk = FaultyDisk()
-    with open_door(tmp_path, store={"mapped_file_size_commit_log": 65536}, disk=disk) as (broker, door):
-        client = Client(door)
+    with open_server(tmp_path, store={"mapped_file_size_commit_log": 65536}, disk=disk) as (broker, server):
+        client = Client(server)
         warm(client)
         disk.room = 0
         while (answer := client.ask(RequestCode.SEND_MESSAGE_V2, half_header(), b"hello")).code == 0:
@@ -275,8 +275,8 @@ steps = st.one_of(
 class Played:
     """One broker that is asked the same as another."""
 
-    def __init__(self, broker, door, serialize):
-        self.broker, self.door, self.client = broker, door, Client(door, serialize)
+    def __init__(self, broker, server, serialize):
+        self.broker, self.server, self.client = broker, server, Client(server, serialize)
         self.client._opaque = iter(range(1, 1 << 30))
         self.client.peer.address = ("127.0.0.1", 50000)
         self.client.session.born_host = bytes.fromhex("7f0000010000c350")
@@ -301,7 +301,7 @@ class Played:
             case ("tick",):
                 self.broker.clock.advance(1)
                 self.broker.store.flush()
-                tick(self.door)
+                tick(self.server)
 
     def places(self):
         queue = self.broker.store.existing_queue(HALF_TOPIC, 0)
@@ -328,12 +328,12 @@ class Played:
 
 @settings(max_examples=60, deadline=None)
 @given(script=st.lists(steps, max_size=40), serialize=st.sampled_from(SerializeType))
-def test_both_lanes_do_the_same(script, serialize):
+def test_both_paths_do_the_same(script, serialize):
     """Bytes of log, queues and index, answers, what is open, positions and figures: for any interleaving."""
     with tempfile.TemporaryDirectory() as root:
         fast_root, slow_root = pathlib.Path(root, "fast"), pathlib.Path(root, "slow")
-        with open_door(fast_root, FakeClock()) as one, slow_door(slow_root, FakeClock()) as two:
-            played = [Played(broker, door, serialize) for broker, door in (one, two)]
+        with open_server(fast_root, FakeClock()) as one, slow_server(slow_root, FakeClock()) as two:
+            played = [Played(broker, server, serialize) for broker, server in (one, two)]
             for player in played:
                 for step in (("send", {}, 0, 0, b"first", False), ("send", HALF, 1, 4, b"half", False), ("event",)):
                     player.play(step, [])

@@ -1,4 +1,4 @@
-"""The version in answers: 409, in every one of every door, whatever was asked and however it ends.
+"""The version in answers: 409, in every one of every server, whatever was asked and however it ends.
 
 Clients choose by it what they may ask: a Java consumer refuses all filters but tags at a broker that says less than 232.
 """
@@ -12,7 +12,7 @@ from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
-from metaq.servers.remoting.namesrv import NamesrvDoor
+from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import SerializeType, encode, reply, request
@@ -26,15 +26,15 @@ CODES = (*RequestCode, 4711)
 
 
 @pytest.mark.parametrize("serialize", SerializeType)
-def test_a_broker_answers_every_code_with_409(door, clock, serialize):
+def test_a_broker_answers_every_code_with_409(server, clock, serialize):
     """Nearly all are refused here, for they say nothing: a refusal is an answer too. One way or another all are answered
     but those that nobody answers."""
     silent = set()
     for code in CODES:
-        client = Client(door, serialize)
+        client = Client(server, serialize)
         client.feed(client.frame(code, version=3))
         clock.advance(60.0)
-        door.tick()
+        server.tick()
         answers = [command for command in client.received() if command.is_response]
         assert {command.version for command in answers} <= {409}, code
         if not answers:
@@ -43,9 +43,9 @@ def test_a_broker_answers_every_code_with_409(door, clock, serialize):
 
 
 @pytest.mark.parametrize("serialize", SerializeType)
-def test_the_fast_lane_answers_with_409(door, serialize):
-    """Sends, batches and pulls that find something, which the hot module answers."""
-    client = Client(door, serialize)
+def test_the_fast_path_answers_with_409(server, serialize):
+    """Sends, batches and pulls that find something, which the compiled extension answers."""
+    client = Client(server, serialize)
     assert client.send("T").version == 409
     for _ in range(3):
         answer = client.ask(RequestCode.SEND_MESSAGE_V2, send_header("T", 0), b"x", version=3)
@@ -70,12 +70,12 @@ def test_a_pull_that_was_held_is_answered_with_409(binary):
 
 @pytest.mark.parametrize("serialize", SerializeType)
 def test_a_name_server_answers_every_code_with_409(serialize):
-    door = NamesrvDoor(
+    server = NamesrvServer(
         NameService(NamesrvOptions(), FakeClock(), KvTable(TableFile(MemoryFile(), KV_CONFIG), FakeClock()))
     )
     silent = set()
     for code in CODES:
-        client = Client(door, serialize)
+        client = Client(server, serialize)
         client.feed(client.frame(code, version=3))
         answers = [command for command in client.received() if command.is_response]
         assert {command.version for command in answers} <= {409}, code

@@ -1,4 +1,4 @@
-"""Whether a master or a slave is asked: the slave here is a second door of the broker, with a slave's way of answering."""
+"""Whether a master or a slave is asked: the slave here is a second server of the broker, with a slave's way of answering."""
 
 from __future__ import annotations
 

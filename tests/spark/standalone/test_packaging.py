@@ -90,7 +90,7 @@ def submit(copies):
     return submit
 
 
-def test_the_package_works_from_a_zip_by_the_plain_twin(bare, tmp_path):
+def test_the_package_works_from_a_zip_by_the_plain_fallback(bare, tmp_path):
     """Python loads no native module from a zip."""
     package, sources = tmp_path / "metaq.zip", ROOT / "src"
     with zipfile.ZipFile(package, "w") as target:

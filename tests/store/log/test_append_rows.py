@@ -1,4 +1,4 @@
-"""The fast lane: rows of a frame table go to log, queue and index in one call, over every border of the files."""
+"""The fast path: rows of a frame table go to log, queue and index in one call, over every border of the files."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_rows_are_stored_over_every_border_of_the_files(store):
     """700 sends in one read event: several log files, queue files and index files."""
     bodies = [b"%d" % i * 100 for i in range(700)]
     rows = [send("T", i % 3, body, f"UNIQ_KEY\x01{i:032d}\x02TAGS\x01a") for i, body in enumerate(bodies)]
-    lane = Lane(store, rows)
-    assert lane.run() == (hot.STOP_END, 700)
-    assert lane.outcome.messages == 700
+    fast_path = Lane(store, rows)
+    assert fast_path.run() == (hot.STOP_END, 700)
+    assert fast_path.outcome.messages == 700
     for queue_id in range(3):
         assert read_all(store, "T", queue_id) == bodies[queue_id::3]
     assert len(store.log.run.files) > 2
@@ -69,31 +69,33 @@ def test_rows_are_stored_over_every_border_of_the_files(store):
 
 
 def test_rows_stop_at_one_that_is_not_plain(store):
-    """The door answers that one by the slow lane and goes on behind it."""
-    lane = Lane(store, [send("T", 0, b"a"), send("T", 0, b"b", "DELAY\x013"), send("T", 0, b"c"), send("V", 0, b"d")])
-    assert lane.run() == (hot.STOP_SLOW, 1)
-    assert lane.run(2) == (hot.STOP_SLOW, 3)
+    """The server answers that one by the slow path and goes on behind it."""
+    fast_path = Lane(
+        store, [send("T", 0, b"a"), send("T", 0, b"b", "DELAY\x013"), send("T", 0, b"c"), send("V", 0, b"d")]
+    )
+    assert fast_path.run() == (hot.STOP_SLOW, 1)
+    assert fast_path.run(2) == (hot.STOP_SLOW, 3)
     assert read_all(store, "T", 0) == [b"a", b"c"]
 
 
 def test_touched_names_each_watched_queue_once_for_the_whole_run(store):
     """Though the run was cut by a full log file in between."""
     store.queue("T", 1).tail.watched = True
-    lane = Lane(store, [send("T", i % 2, b"x" * 30_000) for i in range(8)])
-    lane.run()
-    assert lane.outcome.touched == [store.queue("T", 1).tail]
-    assert lane.outcome.messages == 8
+    fast_path = Lane(store, [send("T", i % 2, b"x" * 30_000) for i in range(8)])
+    fast_path.run()
+    assert fast_path.outcome.touched == [store.queue("T", 1).tail]
+    assert fast_path.outcome.messages == 8
 
 
-def test_a_batch_that_does_not_fit_into_its_queue_file_is_for_the_slow_lane(store):
+def test_a_batch_that_does_not_fit_into_its_queue_file_is_for_the_slow_path(store):
     """Its units must lie in one mapping there; `put` stores them over the border."""
     rows = [send("T", 0, encode_batch([(0, b"%d" % i, b"")]) * 60, batch=True) for i in range(2)]
-    lane = Lane(store, rows)
-    assert lane.run() == (hot.STOP_SLOW, 1)
+    fast_path = Lane(store, rows)
+    assert fast_path.run() == (hot.STOP_SLOW, 1)
     assert store.queue("T", 0).max_offset == 60
 
 
-def test_a_row_larger_than_a_log_file_is_for_the_slow_lane(store):
+def test_a_row_larger_than_a_log_file_is_for_the_slow_path(store):
     """Which refuses it with a reason."""
     assert Lane(store, [send("T", 0, b"x" * 70_000)]).run() == (hot.STOP_SLOW, 0)
 
@@ -103,23 +105,23 @@ def test_a_full_disk_ends_the_run_at_its_row(tmp_path):
     disk = FaultyDisk()
     with open_store(tmp_path, disk=disk) as store:
         store._populator.stop()
-        lane = Lane(store, [send("T", 0, b"x" * 30_000) for _ in range(4)])
+        fast_path = Lane(store, [send("T", 0, b"x" * 30_000) for _ in range(4)])
         store.queue("T", 0).grow()
         disk.room = 64 * 1024 + 2000 + 5000
         with pytest.raises(StoreFull):
-            lane.run()
-        assert lane.outcome.row == 2
-        assert lane.outcome.messages == 2
-        assert lane.replies.take().count(b"queueOffset") == 2
+            fast_path.run()
+        assert fast_path.outcome.row == 2
+        assert fast_path.outcome.messages == 2
+        assert fast_path.replies.take().count(b"queueOffset") == 2
         disk.room = None
-        assert lane.run(2) == (hot.STOP_END, 4)
+        assert fast_path.run(2) == (hot.STOP_END, 4)
         assert len(read_all(store, "T", 0)) == 4
 
 
 def test_a_failed_store_takes_no_row(store):
     """Nothing is acknowledged any more."""
     store.fail("a test says so")
-    lane = Lane(store, [send("T", 0, b"x")])
+    fast_path = Lane(store, [send("T", 0, b"x")])
     with pytest.raises(StoreFailed, match="a test says so"):
-        lane.run()
-    assert lane.outcome.row == 0
+        fast_path.run()
+    assert fast_path.outcome.row == 0

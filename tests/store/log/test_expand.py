@@ -66,8 +66,8 @@ def record_of(store, place):
 def test_a_chunk_larger_than_any_file(store):
     """Several log files, queue files and index files: message by message, in order, each once."""
     bodies = [b"%d" % number * 60 for number in range(700)]
-    lane = Lane(store)
-    assert lane.run(chunk(bodies)) == (hot.STOP_END, 700, 700)
+    fast_path = Lane(store)
+    assert fast_path.run(chunk(bodies)) == (hot.STOP_END, 700, 700)
     assert read_all(store, "T", 1) == bodies
     assert {copied_from(record_of(store, place).prepared_offset) for place in places(store)} == {PLACE}
     assert len(store.log.run.files) > 2
@@ -89,10 +89,10 @@ def test_the_rest_of_a_chunk(store):
 def test_touched_names_a_watched_queue_once(store):
     """Though the run was cut by full files in between."""
     store.queue("T", 1).tail.watched = True
-    lane = Lane(store)
-    lane.run(chunk([b"x" * 400] * 300))
-    assert lane.outcome.touched == [store.queue("T", 1).tail]
-    assert lane.outcome.messages == 300
+    fast_path = Lane(store)
+    fast_path.run(chunk([b"x" * 400] * 300))
+    assert fast_path.outcome.touched == [store.queue("T", 1).tail]
+    assert fast_path.outcome.messages == 300
 
 
 def test_a_queue_without_a_gate_stops_it(store):
@@ -104,15 +104,15 @@ def test_a_full_disk_takes_all_of_a_chunk_or_none(tmp_path):
     disk = FaultyDisk()
     with open_store(tmp_path, disk=disk) as store:
         store._populator.stop()
-        lane = Lane(store)
+        fast_path = Lane(store)
         put(store, "T", 1, *[b"before"] * 95)
         end, record = store.log_end, chunk([b"%d" % number for number in range(20)])
         disk.room = 0  # for the next queue file
         with pytest.raises(StoreFull):
-            lane.run(record)
-        assert (lane.outcome.row, lane.outcome.messages, store.log_end) == (0, 0, end)
+            fast_path.run(record)
+        assert (fast_path.outcome.row, fast_path.outcome.messages, store.log_end) == (0, 0, end)
         disk.room = None
-        assert lane.run(record) == (hot.STOP_END, 20, 20)
+        assert fast_path.run(record) == (hot.STOP_END, 20, 20)
         assert read_all(store, "T", 1)[95:] == [b"%d" % number for number in range(20)]
 
 
@@ -131,26 +131,26 @@ def staged(store, bodies, **more):
 
 def test_a_chunk_in_the_current_file_is_read_there(store):
     """One in an older file is not, nor what is no record."""
-    lane, place = Lane(store), staged(store, [b"a", b"b"])
-    store.expand(place, 0, lane.gates, lane.outcome)
-    assert (lane.outcome.stop, read_all(store, "T", 1)) == (hot.STOP_END, [b"a", b"b"])
+    fast_path, place = Lane(store), staged(store, [b"a", b"b"])
+    store.expand(place, 0, fast_path.gates, fast_path.outcome)
+    assert (fast_path.outcome.stop, read_all(store, "T", 1)) == (hot.STOP_END, [b"a", b"b"])
     assert {copied_from(record_of(store, copy).prepared_offset) for copy in places(store)} == {place}
     for wrong in (place + 1, -1, store.log_end, 1 << 40):
-        store.expand(wrong, 0, lane.gates, lane.outcome)
-        assert (lane.outcome.stop, lane.outcome.messages) == (hot.STOP_SLOW, 0)
+        store.expand(wrong, 0, fast_path.gates, fast_path.outcome)
+        assert (fast_path.outcome.stop, fast_path.outcome.messages) == (hot.STOP_SLOW, 0)
     put(store, "U", 0, b"x" * 60_000)
     put(store, "U", 0, b"x" * 60_000)
-    store.expand(place, 0, lane.gates, lane.outcome)
-    assert lane.outcome.stop == hot.STOP_SLOW
-    store.expand(place, 0, lane.gates, lane.outcome, record=store.record_at(place))
+    store.expand(place, 0, fast_path.gates, fast_path.outcome)
+    assert fast_path.outcome.stop == hot.STOP_SLOW
+    store.expand(place, 0, fast_path.gates, fast_path.outcome, record=store.record_at(place))
     assert read_all(store, "T", 1) == [b"a", b"b"] * 2
 
 
 def test_a_disk_that_is_nearly_full_takes_what_is_carried(store):
     """Commits that hold up retention are applied also then."""
-    lane, place = Lane(store), staged(store, [b"a"])
+    fast_path, place = Lane(store), staged(store, [b"a"])
     store.state.set_writable(False)
     with pytest.raises(StoreFull):
-        store.expand(place, 0, lane.gates, lane.outcome)
-    store.expand(place, 0, lane.gates, lane.outcome, carrying=True)
+        store.expand(place, 0, fast_path.gates, fast_path.outcome)
+    store.expand(place, 0, fast_path.gates, fast_path.outcome, carrying=True)
     assert read_all(store, "T", 1) == [b"a"]

@@ -1,4 +1,4 @@
-"""Both hot modules for parametrised tests, the frames they read, and memory for the tails they write."""
+"""Both compiled extension for parametrised tests, the frames they read, and memory for the tails they write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from metaq.wire.record import decode_record, encode_record
 
-TWIN: ModuleType = importlib.import_module("metaq.wire.hot.fallback")
+FALLBACK: ModuleType = importlib.import_module("metaq.wire.hot.fallback")
 try:
     NATIVE: ModuleType | None = importlib.import_module("metaq.wire.hot._native")
 except ImportError as error:
@@ -25,15 +25,15 @@ else:
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason=WHY_NOT)
 both = pytest.mark.parametrize(
-    "hot", [pytest.param(TWIN, id="twin"), pytest.param(NATIVE, id="native", marks=needs_native)]
+    "hot", [pytest.param(FALLBACK, id="fallback"), pytest.param(NATIVE, id="native", marks=needs_native)]
 )
-"""Runs a test over the twin and the native module as its argument `hot`."""
+"""Runs a test over the fallback and the native module as its argument `hot`."""
 
 STORE_HOST = bytes.fromhex("7f00000100002a9f")
 BORN_HOST = bytes.fromhex("7f0000010000de4e")
 BORN_MS = 1_795_226_546_496
 SLOW = (b"DELAY", b"TRAN_MSG", b"RETRY_TOPIC", b"MSG_TYPE")
-"""What the broker's gates leave to the slow lane."""
+"""What the broker's gates leave to the slow path."""
 STORE_MS = 1_795_226_546_516
 UNIQUE_ID = "7F00000128E55FFD2B27676F493F0000"
 SCHEDULE, RETRY = b"SCHEDULE_TOPIC_XXXX", b"%RETRY%payers"

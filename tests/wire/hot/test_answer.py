@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from metaq.wire.hashing import java_hash
 from tests.wire.hot.support import (
+    FALLBACK,
     NATIVE,
     PULL_EXT,
-    TWIN,
     Tails,
     binary_head,
     both,
@@ -41,7 +41,7 @@ def pull(*, code=11, opaque=5, flag=0, binary=False, **changes):
 
 
 class Place:
-    """Some messages in queues 0 and 1 of TopicA, in turn, and a lane with a gate for pulls as `pull` makes them of queue 1."""
+    """Some messages in queues 0 and 1 of TopicA, in turn, and a path with a gate for pulls as `pull` makes them of queue 1."""
 
     def __init__(self, hot, messages=10, *, wanted=None, version=7, suggest=0, **limits):
         self.hot, self.tails = hot, Tails(hot)
@@ -50,17 +50,17 @@ class Place:
             self.tails.append(send(b"%d" % number, e=str(number % 2), i=text))
         self.tails.replies.take()
         self.queue = SimpleNamespace(tail=self.tails.queues[1], min_offset=0)
-        self.lane = hot.PullLane(self.tails.log, **{**LIMITS, **limits})
+        self.fast_path = hot.PullPath(self.tails.log, **{**LIMITS, **limits})
         self.gate = hot.PullGate(self.queue, wanted, version, suggest, "mine")
         self.table, self.replies = hot.FrameTable(1 << 24), hot.Replies(b"r", True)
         for form in (False, True):
             self.table.scan(pull(binary=form), 0, len(pull(binary=form)))
-            self.lane.gates[hot.pull_key(self.table, 0)] = self.gate
+            self.fast_path.gates[hot.pull_key(self.table, 0)] = self.gate
 
     def answer(self, *frames, reply_bytes_max=1 << 20):
         data = b"".join(frames)
         self.table.scan(data, 0, len(data))
-        return self.hot.answer_pulls(self.table, 0, len(frames), self.lane, self.replies, reply_bytes_max)
+        return self.hot.answer_pulls(self.table, 0, len(frames), self.fast_path, self.replies, reply_bytes_max)
 
     def by_hand(self, offset, count=32, *, opaque=5, binary=False, suggest=0, wanted=None):
         """The answer as the parts make it."""
@@ -85,8 +85,8 @@ def test_a_run_of_plain_pulls_is_answered_as_one_by_one(hot, binary):
     expected.append(place.by_hand(2, 1, binary=binary, suggest=3))
     body_bytes = len(place.tails.written()) // 10
     assert place.replies.take() == b"".join(expected)
-    assert place.lane.take() == (6, 16, 16 * body_bytes, [])
-    assert place.lane.take() == (0, 0, 0, [])
+    assert place.fast_path.take() == (6, 16, 16 * body_bytes, [])
+    assert place.fast_path.take() == (0, 0, 0, [])
 
 
 @both
@@ -95,7 +95,7 @@ def test_a_filter_by_tags_takes_what_it_names(hot):
     place = Place(hot, wanted=wanted)
     assert place.answer(pull()) == 1
     assert place.replies.take() == place.by_hand(0, wanted=wanted)
-    assert place.lane.take()[:2] == (1, 2)
+    assert place.fast_path.take()[:2] == (1, 2)
     assert place.answer(pull(queueOffset="4")) == 0, "none fits: whether it waits is another's to decide"
     assert len(place.replies) == 0
 
@@ -122,7 +122,7 @@ def test_a_filter_by_tags_takes_what_it_names(hot):
 def test_what_is_not_plain_is_left(hot, changes, why):
     place = Place(hot)
     assert place.answer(pull(**changes), pull()) == 0, why
-    assert (len(place.replies), place.lane.take()) == (0, (0, 0, 0, []))
+    assert (len(place.replies), place.fast_path.take()) == (0, (0, 0, 0, []))
     assert place.answer(pull(), pull(**changes), pull()) == 1, why
     assert place.answer(pull(), send()) == 1
 
@@ -157,9 +157,11 @@ def test_a_subscription_that_counts_is_part_of_the_key(hot):
     place = Place(hot)
     own = pull(sysFlag="4", subscription="A")
     place.table.scan(own, 0, len(own))
-    place.lane.gates[hot.pull_key(place.table, 0)] = hot.PullGate(place.queue, hot.Filter([java_hash(b"A")]), NEWEST, 0)
+    place.fast_path.gates[hot.pull_key(place.table, 0)] = hot.PullGate(
+        place.queue, hot.Filter([java_hash(b"A")]), NEWEST, 0
+    )
     assert place.answer(pull(sysFlag="4", subscription="A", subVersion="99"), pull(subscription="other")) == 2
-    assert place.lane.take()[:2] == (2, 3 + 5)
+    assert place.fast_path.take()[:2] == (2, 3 + 5)
     assert place.answer(pull(sysFlag="4", subscription="B")) == 0
     assert place.answer(pull(sysFlag="4", subscription=None)) == 0
 
@@ -169,10 +171,10 @@ def test_commits_are_told_of_once_with_the_last(hot):
     place = Place(hot)
     run = [pull(sysFlag="1", commitOffset=str(number)) for number in (3, -1, 2)]
     assert place.answer(*run, pull(sysFlag="0", commitOffset="4")) == 4
-    moved = place.lane.take()[3]
+    moved = place.fast_path.take()[3]
     assert [(gate.owner, gate.committed, gate.queue) for gate in moved] == [("mine", 2, place.queue)]
     assert place.answer(pull(sysFlag="1", commitOffset="5")) == 1
-    assert [gate.committed for gate in place.lane.take()[3]] == [5]
+    assert [gate.committed for gate in place.fast_path.take()[3]] == [5]
 
 
 @both
@@ -181,7 +183,7 @@ def test_it_stops_when_the_answers_are_many(hot):
     assert place.answer(*[pull()] * 5, reply_bytes_max=1) == 1
     assert place.answer(*[pull()] * 5, reply_bytes_max=1) == 0, "there is an answer already"
     with pytest.raises(IndexError):
-        hot.answer_pulls(place.table, 0, 6, place.lane, place.replies, 1)
+        hot.answer_pulls(place.table, 0, 6, place.fast_path, place.replies, 1)
 
 
 @both
@@ -261,15 +263,15 @@ TEXTS = st.sampled_from([None, "", "a", "*", "ab", "ä"])
 def test_the_twins_agree(requests, tag, reply_bytes_max):
     """Keys, answers, counters, positions, and where they stop; every second pull has a gate."""
     results = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         place = Place(hot, wanted=None if tag is None else hot.Filter([java_hash(tag.encode())]))
         frames = [pull(**request) for request in requests]
         data = b"".join(frames)
         place.table.scan(data, 0, len(data))
         keys = [hot.pull_key(place.table, row) for row in range(len(frames))]
-        place.lane.gates.update(dict.fromkeys(keys[::2], place.gate))
+        place.fast_path.gates.update(dict.fromkeys(keys[::2], place.gate))
         done = place.answer(*frames, reply_bytes_max=reply_bytes_max)
-        pulls, messages, size, moved = place.lane.take()
+        pulls, messages, size, moved = place.fast_path.take()
         results.append((
             keys, done, place.replies.take(), pulls, messages, size, [gate.committed for gate in moved],
         ))  # fmt: skip
@@ -284,11 +286,11 @@ def test_a_held_pull_is_answered_from_its_place(hot, binary):
     place = Place(hot, wanted=wanted, suggest=3)
     facts = {"opaque": 9, "binary": binary, "wanted": wanted, "suggest": 3}
     for offset, count in ((0, 32), (1, 1), (3, 32)):
-        assert hot.answer_held(place.lane, place.gate, offset, count, 9, binary, place.replies)
+        assert hot.answer_held(place.fast_path, place.gate, offset, count, 9, binary, place.replies)
         assert place.replies.take() == place.by_hand(offset, count, **facts)
-    assert place.lane.take()[:2] == (3, 4)
+    assert place.fast_path.take()[:2] == (3, 4)
     for offset in (-1, 4, 5, 6, 1 << 62):
-        assert not hot.answer_held(place.lane, place.gate, offset, 32, 9, binary, place.replies)
+        assert not hot.answer_held(place.fast_path, place.gate, offset, 32, 9, binary, place.replies)
     assert len(place.replies) == 0
     assert place.gate.committed == -1
-    assert place.lane.take() == (0, 0, 0, [])
+    assert place.fast_path.take() == (0, 0, 0, [])

@@ -1,4 +1,4 @@
-"""Rows to log, consume queue and index: what is stored, what is answered, what is left to the slow lane."""
+"""Rows to log, consume queue and index: what is stored, what is answered, what is left to the slow path."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from metaq.wire.record import decode_record, encode_batch, tags_code
 from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
+    FALLBACK,
     GOLDEN_RECORD,
     GOLDEN_SEND,
     NATIVE,
     STORE_HOST,
     STORE_MS,
-    TWIN,
     UNIQUE_ID,
     Tails,
     binary_head,
@@ -166,7 +166,7 @@ def test_what_is_not_plain(hot, changes):
 
 @both
 def test_bodies_and_hosts_that_are_not_plain(hot):
-    """An empty or too large body, an IPv6 peer and other kinds of frames are for the slow lane."""
+    """An empty or too large body, an IPv6 peer and other kinds of frames are for the slow path."""
     assert Tails(hot).append(send(b"")).stop == hot.STOP_SLOW
     assert Tails(hot, body_bytes_max=4).append(send(b"12345")).stop == hot.STOP_SLOW
     assert Tails(hot, body_bytes_max=5).append(send(b"12345")).stop == hot.STOP_END
@@ -206,7 +206,7 @@ def test_what_is_slow_is_said_by_the_gate(hot):
     ("value", "stops"), [("false", True), ("False", True), ("no", True), ("true", False), ("TRUE", False)]
 )
 def test_wait_is_slow(hot, value, stops):
-    """If the gate says so, a send that does not want to wait is for the slow lane, as Java reads its truth."""
+    """If the gate says so, a send that does not want to wait is for the slow path, as Java reads its truth."""
     for row in (
         send(i=f"WAIT\x01{value}"),
         send(encode_batch([(0, b"x", f"WAIT\x01{value}".encode())]), code=320, m="true", i=None),
@@ -264,7 +264,7 @@ def test_batch(hot):
      b"\0\0\0\x17" + bytes(12) + b"\x7f\xff\xff\xff" + bytes(7), b"\0\0\0\x17" + bytes(12) + b"\0\0\0\x01x\xff\xff",
      b"\xff\xff\xff\xff" + bytes(30)],
 )  # fmt: skip
-def test_a_broken_batch_is_left_to_the_slow_lane(hot, body):
+def test_a_broken_batch_is_left_to_the_slow_path(hot, body):
     """Sizes that overrun, empty bodies and special properties in any entry: nothing of the batch is written."""
     tails = Tails(hot, body_bytes_max=4)
     outcome = tails.append(send(encode_batch([(0, b"good", b"")]) + body, m="true", i="WAIT\x01true"))
@@ -281,7 +281,7 @@ def test_a_batch_is_measured_as_a_whole(hot):
 
 @both
 def test_properties_of_a_batch_as_a_whole(hot):
-    """More than WAIT and CLUSTER on the batch itself must be merged into each entry: the slow lane does."""
+    """More than WAIT and CLUSTER on the batch itself must be merged into each entry: the slow path does."""
     body = encode_batch([(0, b"x", b"")])
     assert Tails(hot).append(send(body, m="true", i="INSTANCE_ID\x01i")).stop == hot.STOP_SLOW
     assert Tails(hot).append(send(body, m="true", i="WAIT\x01true\x02CLUSTER\x01c\x02")).stop == hot.STOP_END
@@ -475,7 +475,7 @@ def record_of(**changes):
 
 @both
 def test_append_record(hot):
-    """The slow lane's writer makes the captured record, with or without a queue of its own."""
+    """The slow path's writer makes the captured record, with or without a queue of its own."""
     tails = Tails(hot)
     assert hot.append_record(tails.log, tails.queues[1], tails.index, **record_of(queue_offset=99)) == 0
     assert tails.written() == GOLDEN_RECORD
@@ -631,10 +631,10 @@ batches = st.builds(
 @needs_native
 @settings(max_examples=300)
 @given(rows=st.lists(st.one_of(singles, batches), min_size=1, max_size=6), slow=st.booleans(), index=st.booleans())
-def test_twin_and_native_write_the_same_bytes(rows, slow, index):
+def test_fallback_and_native_write_the_same_bytes(rows, slow, index):
     """Random sends and batches: log, queues, index, answers and outcome are equal byte for byte, and decode back."""
     results = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         tails = Tails(hot)
         tails.queues[0].watched = True
         for row in range(len(rows)):
@@ -661,7 +661,7 @@ class WrittenTails(Tails):
 @given(rows=st.lists(st.one_of(singles, batches), min_size=1, max_size=6), slow=st.booleans())
 def test_what_is_written_is_what_is_made_in_place(rows, slow):
     """Records, units, index, answers and outcome, byte for byte, by both modules; also where a run goes on behind one of its own."""
-    for hot in filter(None, (NATIVE, TWIN)):
+    for hot in filter(None, (NATIVE, FALLBACK)):
         with tempfile.TemporaryFile() as file:
             results = []
             for tails in (Tails(hot), WrittenTails(hot, file)):
@@ -696,7 +696,7 @@ def test_a_run_that_cannot_be_written_is_an_error(tmp_path):
             tails.append(send(b"lost"))
         assert raised.value.errno == errno.EBADF
         assert bytes(tails.log_bytes[:100]) == bytes(100)
-        # What is made in place, by the slow lanes, goes on as ever.
+        # What is made in place, by the slow paths, goes on as ever.
         tails.log.attach(tails.log_bytes, 0, len(tails.log_bytes), 0)
         assert tails.append(send(b"kept")).messages == 1
         assert tails.log_bytes[4:8] == (0xDAA320A7).to_bytes(4, "big")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.wire.hot.support import (
     BORN_MS,
+    FALLBACK,
     NATIVE,
     SCHEDULE,
     STORE_MS,
     TEXT,
-    TWIN,
     UNIQUE_ID,
     LevelTails,
     binary_head,
@@ -65,7 +65,7 @@ def test_the_fields_of_what_comes_back(hot, binary):
     [{"group": None}, {"offset": None}, {"delayLevel": None}, {"offset": "x"}, {"offset": "9223372036854775808"},
      {"delayLevel": "2147483648"}, {"maxReconsumeTimes": "x"}, {"unitMode": "perhaps"}, {"metaqRepeated": "perhaps"}],
 )  # fmt: skip
-def test_what_is_not_understood_is_left_to_the_slow_lane(hot, changes):
+def test_what_is_not_understood_is_left_to_the_slow_path(hot, changes):
     """It judges what is missing, or no number."""
     ext = {name: value for name, value in {**BACK_EXT, **changes}.items() if value is not None}
     table, _ = scanned(hot, frame(json_head(36, ext)) + frame(json_head(36, BACK_EXT, flag=1)))
@@ -88,7 +88,7 @@ def test_the_version_of_its_client(hot, version, kind):
 
 @both
 def test_what_comes_back_waits_for_its_next_try(hot):
-    """The record is that of the slow lane: the message, one more try, where it comes from and where it goes."""
+    """The record is that of the slow path: the message, one more try, where it comes from and where it goes."""
     tails = back_tails(hot)
     tails.levels[2].watched = True
     place, end = tails.put(), tails.log.end
@@ -133,7 +133,7 @@ def test_the_level_that_it_waits_at(hot, level, times, found):
 
 
 @both
-def test_what_the_slow_lane_must_judge_changes_nothing(hot):
+def test_what_the_slow_path_must_judge_changes_nothing(hot):
     """Spent, forged, damaged, of IPv6 hosts or topics of ours; with properties that are many, twice there, or malformed."""
     tails = back_tails(hot)
     v6 = {"born_host": bytes(20), "sys_flag": 0x10}
@@ -160,7 +160,7 @@ def test_what_the_slow_lane_must_judge_changes_nothing(hot):
 @both
 @pytest.mark.parametrize("room", [{"level_units": 0}, {"entries": 3}, {"log_bytes": 600}])
 def test_without_room_nothing_is_stored(hot, room):
-    """The slow lane makes it, of whichever file it is."""
+    """The slow path makes it, of whichever file it is."""
     tails = back_tails(hot, **room)
     place, end = tails.put(body=b"x" * 200), tails.log.end
     assert tails.back(place) is None
@@ -214,7 +214,7 @@ texts = st.builds(
 @example(TEXT, 0, 0, [], 16, 0)
 def test_both_modules_do_the_same(text, times, level, edits, retries_max, queue_id):
     """Whatever the log holds where the request points to, and whatever it asks for."""
-    both_tails = back_tails(NATIVE), back_tails(TWIN)
+    both_tails = back_tails(NATIVE), back_tails(FALLBACK)
     found = []
     for tails in both_tails:
         place = tails.put(text, times)
@@ -244,7 +244,7 @@ values = st.one_of(
 def test_both_modules_read_the_same(ext, version):
     """Any spelling of the fields."""
     head = json_head(36, {**BACK_EXT, **ext}).replace(b'"version":409', b'"version":' + json_text(version))
-    one, other = (scanned(hot, frame(head))[0] for hot in (NATIVE, TWIN))
+    one, other = (scanned(hot, frame(head))[0] for hot in (NATIVE, FALLBACK))
     assert (one.kind(0), one.code(0), one.opaque(0)) == (other.kind(0), other.code(0), other.opaque(0))
     if one.kind(0) == NATIVE.KIND_BACK:
         assert one.back(0) == other.back(0)

@@ -14,11 +14,11 @@ from metaq.wire.record import decode_record, encode_record
 from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
+    FALLBACK,
     GOLDEN_RECORD,
     NATIVE,
     STORE_HOST,
     STORE_MS,
-    TWIN,
     both,
     needs_native,
 )
@@ -275,7 +275,7 @@ def test_property_views_that_are_not_of_the_data_are_refused(hot):
     )
 )
 def test_property_texts_are_taken_apart_by_both_alike(texts):
-    assert pairs_of(NATIVE, *texts) == pairs_of(TWIN, *texts)
+    assert pairs_of(NATIVE, *texts) == pairs_of(FALLBACK, *texts)
 
 
 def double(body, sys_flag):
@@ -337,7 +337,7 @@ def test_bodies_are_expanded_by_both_alike(bodies, limit):
     run = run_of(*({"body": body, "sys_flag": int(packed)} for body, packed in bodies))
     found = NATIVE.decode_columns(run, 0, len(run))
     ask = (run, found["body"], found["sys_flag"], found["compressed"], limit, double)
-    assert NATIVE.expand_bodies(*ask) == TWIN.expand_bodies(*ask)
+    assert NATIVE.expand_bodies(*ask) == FALLBACK.expand_bodies(*ask)
 
 
 texts = st.one_of(
@@ -359,15 +359,15 @@ changes = st.fixed_dictionaries({
     flips=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 255)), max_size=2),
     crc=st.booleans(),
 )
-def test_twin_and_native_read_alike(rows, flips, crc):
+def test_fallback_and_native_read_alike(rows, flips, crc):
     """Random records, whole or with bytes changed: the same heads, messages and columns, or the same refusal."""
     data = bytearray(run_of(*rows))
     for at, bits in flips:
         if at < len(data):
             data[at] ^= bits
-    assert heads(NATIVE, data, check_crc=crc) == heads(TWIN, data, check_crc=crc)
+    assert heads(NATIVE, data, check_crc=crc) == heads(FALLBACK, data, check_crc=crc)
     outcomes = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         try:
             columns = hot.decode_columns(data, 0, len(data), crc)
             messages = hot.decode_records(data, 0, len(data), StoredMessage, "b", 1, 2, crc)

@@ -1,4 +1,4 @@
-"""Delayed messages and sends to retry topics in the fast lane: what is stored and answered, and what is judged singly."""
+"""Delayed messages and sends to retry topics in the fast path: what is stored and answered, and what is judged singly."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from metaq.wire.record import encode_batch
 from tests.wire.hot.support import (
     BORN_MS,
+    FALLBACK,
     NATIVE,
     RETRY,
     SCHEDULE,
     SLOW,
     STORE_MS,
     TEXT,
-    TWIN,
     LevelTails,
     both,
     frame,
@@ -133,7 +133,7 @@ def test_a_level_above_the_last_is_the_last(hot):
     ],
     ids=lambda text: text[-12:].replace("\x01", "=").replace("\x02", ";"),
 )  # fmt: skip
-def test_delayed_messages_with_something_unusual_are_left_to_the_slow_lane(hot, text):
+def test_delayed_messages_with_something_unusual_are_left_to_the_slow_path(hot, text):
     """What the broker says itself, a name twice, half messages, too much of anything."""
     tails = DelayTails(hot)
     assert tails.take(delayed(text=text)) == [(0, hot.STOP_SLOW)]
@@ -142,7 +142,7 @@ def test_delayed_messages_with_something_unusual_are_left_to_the_slow_lane(hot, 
 
 @both
 def test_a_level_without_a_queue_and_whatever_is_no_single_send_is_left(hot):
-    """The slow lane makes the queue; it refuses batches, and flags of transactions."""
+    """The slow path makes the queue; it refuses batches, and flags of transactions."""
     tails = DelayTails(hot)
     batch = encode_batch([(0, b"x", b"DELAY\x012")])
     tries = (
@@ -180,7 +180,7 @@ def test_a_delayed_message_without_room_asks_for_it(hot, room, stop):
 
 @both
 def test_a_send_to_a_retry_topic_is_plain_until_its_retries_are_used_up(hot):
-    """By the group's limit, or by the sender's own if that is lower: then the slow lane files it with the dead letters."""
+    """By the group's limit, or by the sender's own if that is lower: then the slow path files it with the dead letters."""
     tails = DelayTails(hot)
     assert tails.take(retried() + retried(times=15) + retried(times=15, limit=None, binary=True)) == []
     assert tails.due(3) == [STORE_MS + 10_000] * 3
@@ -202,7 +202,7 @@ def test_a_send_to_a_retry_topic_is_plain_until_its_retries_are_used_up(hot):
 
 @both
 @pytest.mark.parametrize("limit", ["x", "2147483648", "1.5", None, [1]])
-def test_a_limit_that_is_no_number_is_for_the_slow_lane(hot, limit):
+def test_a_limit_that_is_no_number_is_for_the_slow_path(hot, limit):
     """It says so."""
     tails = DelayTails(hot)
     ext = {"a": "PG", "b": "TopicA", "c": "T", "d": "4", "e": "1", "f": "0", "g": "1", "h": "0", "l": limit}
@@ -251,10 +251,10 @@ batches = st.builds(
 )  # fmt: skip
 def test_both_modules_do_the_same(events, wait_is_slow, cluster, count):
     """Log, queues, index, answers, and which rows are left: for any sends, delayed or not, to a topic and a retry topic."""
-    both_tails = [DelayTails(hot, cluster=cluster, levels=count) for hot in (NATIVE, TWIN)]
+    both_tails = [DelayTails(hot, cluster=cluster, levels=count) for hot in (NATIVE, FALLBACK)]
     for tails in both_tails:
         tails.make_gates(wait_is_slow=wait_is_slow, retries_max=16)
     for number, event in enumerate(events):
-        left, left_twin = (tails.take(b"".join(event), now_ms=STORE_MS - 7 * number) for tails in both_tails)
-        assert left == left_twin
+        left, left_fallback = (tails.take(b"".join(event), now_ms=STORE_MS - 7 * number) for tails in both_tails)
+        assert left == left_fallback
         assert both_tails[0].everything() == both_tails[1].everything()

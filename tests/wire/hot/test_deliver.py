@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq.wire.record import copied_from, decode_record, encode_record, tags_code
-from tests.wire.hot.support import BORN_HOST, BORN_MS, NATIVE, STORE_HOST, STORE_MS, TWIN, Tails, both, needs_native
+from tests.wire.hot.support import BORN_HOST, BORN_MS, FALLBACK, NATIVE, STORE_HOST, STORE_MS, Tails, both, needs_native
 
 SCHEDULE = b"SCHEDULE_TOPIC_XXXX"
 UNIQUE_ID = "7F00000128E55FFD2B27676F493F0000"
@@ -195,7 +195,7 @@ def test_both_modules_do_the_same(data):
             memory[data.draw(st.integers(0, len(memory) - 1))] ^= data.draw(st.integers(1, 255))
     small = data.draw(st.sampled_from([{}, {"log_bytes": 500}, {"units": 1}, {"entries": 4}]))
     outcomes = []
-    for hot in (TWIN, NATIVE):
+    for hot in (FALLBACK, NATIVE):
         tails = Tails(hot, **small)
         for row in range(len(records)):
             hot.deliver(

@@ -12,11 +12,11 @@ from metaq.wire.record import copied_from, encode_batch, encode_record, tags_cod
 from tests.wire.hot.support import (
     BORN_HOST,
     BORN_MS,
+    FALLBACK,
     NATIVE,
     SLOW,
     STORE_HOST,
     STORE_MS,
-    TWIN,
     UNIQUE_ID,
     Tails,
     both,
@@ -209,7 +209,7 @@ def test_a_message_of_any_size_is_copied_whole(hot, size):
 def test_both_modules_copy_a_large_message_alike(size):
     """To the last byte."""
     found = []
-    for hot in (TWIN, NATIVE):
+    for hot in (FALLBACK, NATIVE):
         tails = Tails(hot, log_bytes=size + 1000)
         expand(tails, chunk([entry(0, body=b"y" * size)]))
         found.append(tails.everything())
@@ -311,7 +311,7 @@ def test_both_modules_do_the_same(data):
     small = data.draw(st.sampled_from([{}, {"log_bytes": 500}, {"units": 1}, {"entries": 4}]))
     slow, limit = data.draw(st.booleans()), data.draw(st.sampled_from([20, 100]))
     outcomes = []
-    for hot in (TWIN, NATIVE):
+    for hot in (FALLBACK, NATIVE):
         tails = Tails(hot, **small)
         raised = []
         for row in range(3):

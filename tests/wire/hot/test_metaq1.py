@@ -1,4 +1,4 @@
-"""The fast lane of puts of MetaQ 1.x: native and plain twin, against each other and against the reader of lines."""
+"""The fast path of puts of MetaQ 1.x: native and pure-Python fallback, against each other and against the reader of lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metaq.wire.hot import crc31
 from metaq.wire.metaq1.commands import PutLine, Reader, ResultLine, encode, put_place
 from metaq.wire.metaq1.frame import with_attribute
 from metaq.wire.record import decode_record
-from tests.wire.hot.support import BORN_HOST, NATIVE, STORE_MS, TWIN, Tails, both, needs_native, stored, units
+from tests.wire.hot.support import BORN_HOST, FALLBACK, NATIVE, STORE_MS, Tails, both, needs_native, stored, units
 from tests.wire.metaq1.test_commands import GOLDEN, MALFORMED
 
 ID = 1661382015569653760
@@ -103,7 +103,7 @@ def test_what_is_not_plain_is_left_alone_with_all_that_follows(hot, data) -> Non
 
 
 @both
-def test_files_that_are_full_are_told_and_positions_that_are_behind_are_left_to_the_slow_lane(hot) -> None:
+def test_files_that_are_full_are_told_and_positions_that_are_behind_are_left_to_the_slow_path(hot) -> None:
     """Log, queue, positions; a queue that nobody has touched; a position tail that has not come as far as its queue."""
     assert Lines(hot, log_bytes=300).put(line() * 3).stop == hot.STOP_LOG_FULL
     full = Lines(hot, units=2)
@@ -180,10 +180,10 @@ DAMAGED = st.builds(
 
 @needs_native
 @given(DATA | DAMAGED | st.binary(max_size=60), st.integers(1, 4))
-def test_native_and_twin_do_the_same(data, ids) -> None:
+def test_native_and_fallback_do_the_same(data, ids) -> None:
     """Whatever comes: records, units, positions, answers, and where they stop."""
     left = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         tails = Lines(hot, log_bytes=2000, units=6)
         tails.put(data, ids=ids)
         left.append(tails.everything())
@@ -192,7 +192,7 @@ def test_native_and_twin_do_the_same(data, ids) -> None:
 
 @both
 @given(DATA | DAMAGED)
-def test_what_the_lane_takes_the_reader_reads_as_the_same_puts(hot, data) -> None:
+def test_what_the_path_takes_the_reader_reads_as_the_same_puts(hot, data) -> None:
     """Topic, partition, flag, body and opaque."""
     tails = Lines(hot)
     outcome = tails.put(data)
@@ -217,7 +217,7 @@ def test_what_the_lane_takes_the_reader_reads_as_the_same_puts(hot, data) -> Non
 
 def test_the_golden_record_of_a_put() -> None:
     """Byte for byte."""
-    tails = Lines(TWIN)
+    tails = Lines(FALLBACK)
     tails.put(line(b"hello"))
     record = decode_record(tails.log_bytes, 0)
     assert (record.topic, record.queue_offset, record.store_ms, record.born_ms) == ("test", 0, STORE_MS, STORE_MS)

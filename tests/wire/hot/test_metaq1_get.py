@@ -13,7 +13,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.model.metaq1.partition import foreign_id
 from metaq.wire.metaq1.frame import frame, frames, with_attribute
 from metaq.wire.record import encode_record
-from tests.wire.hot.support import BORN_HOST, BORN_MS, NATIVE, STORE_HOST, STORE_MS, TWIN, both, needs_native
+from tests.wire.hot.support import BORN_HOST, BORN_MS, FALLBACK, NATIVE, STORE_HOST, STORE_MS, both, needs_native
 
 
 def record(offset=0, **changes):
@@ -91,17 +91,17 @@ texts = st.lists(st.tuples(names, values), max_size=5).map(
     st.lists(st.tuples(texts, st.binary(max_size=300), st.integers(-(1 << 31), (1 << 31) - 1), st.booleans()), max_size=6),
     st.integers(0, 1023), st.integers(0, 2000), st.integers(0, 2000),
 )  # fmt: skip
-def test_native_and_twin_cut_the_same_bytes_out_of_the_same_frames(messages, broker_id, skip, size):
+def test_native_and_fallback_cut_the_same_bytes_out_of_the_same_frames(messages, broker_id, skip, size):
     """Wherever the cut begins and ends, also in the middle of a frame, it is a piece of all of them."""
     data = b""
     for properties, body, flag, packed in messages:
         body = zlib.compress(body) if packed else body
         data += record(len(data), properties=properties, body=body, flag=flag, sys_flag=int(packed))
-    whole, count, size_of_all = TWIN.frames(data, broker_id, 0, 10_000_000, inflate)
+    whole, count, size_of_all = FALLBACK.frames(data, broker_id, 0, 10_000_000, inflate)
     assert (count, size_of_all) == (len(messages), len(whole))
     assert NATIVE.frames(data, broker_id, 0, 100_000, inflate) == (whole, count, len(whole))
     assert len(list(frames(whole))) == len(messages)
-    found = TWIN.frames(data, broker_id, skip, size, inflate)
+    found = FALLBACK.frames(data, broker_id, skip, size, inflate)
     ends = (
         [end for end in itertools.accumulate(one.size for one in frames(whole)) if end <= skip + size] if size else []
     )

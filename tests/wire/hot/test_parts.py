@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.wire.hot.support import (
     BORN_HOST,
+    FALLBACK,
     NATIVE,
     STORE_MS,
-    TWIN,
     Tails,
     both,
     needs_native,
@@ -70,7 +70,7 @@ def test_each_part_is_its_senders(hot):
 
 @both
 def test_what_is_not_plain_is_left_and_stops_nobody_else(hot):
-    """A part ends where the slow lane must go on; a frame that is not whole, or is none, is left as it is."""
+    """A part ends where the slow path must go on; a frame that is not whole, or is none, is left as it is."""
     tails, plain = Tails(hot), send(b"x", e="0")
     pieces = [
         (0, plain + send(b"delayed", i="DELAY\x013", e="0") + plain),
@@ -89,7 +89,7 @@ def test_what_is_not_plain_is_left_and_stops_nobody_else(hot):
 
 @both
 def test_what_has_no_room_is_left_but_not_what_has(hot):
-    """The slow lane makes the file; what fits goes on."""
+    """The slow path makes the file; what fits goes on."""
     tails = Tails(hot, units=2)
     done = append_parts(tails, [(0, send(b"x", e="0")) for _ in range(3)] + [(0, send(b"y", e="1"))])
     assert [used > 0 for used, _ in done] == [True, True, False, True]
@@ -152,9 +152,9 @@ PIECES = st.lists(
 @given(PIECES)
 def test_the_twins_agree(pieces):
     """Log, queues, index, answers and counts are the same, byte for byte."""
-    native, twin = Tails(NATIVE, units=6), Tails(TWIN, units=6)
-    assert append_parts(native, pieces) == append_parts(twin, pieces)
-    left, right = native.everything(), twin.everything()
+    native, fallback = Tails(NATIVE, units=6), Tails(FALLBACK, units=6)
+    assert append_parts(native, pieces) == append_parts(fallback, pieces)
+    left, right = native.everything(), fallback.everything()
     assert left[:9] == right[:9]
     assert left[11:13] == right[11:13]
 

@@ -1,4 +1,4 @@
-"""Sizes of 1.x frames, read off stored records, and the end of a file of byte positions: native and plain twin."""
+"""Sizes of 1.x frames, read off stored records, and the end of a file of byte positions: native and pure-Python fallback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metaq.errors import ConfigError
 from metaq.model.message import COMPRESSION_LZ4, SysFlag
 from metaq.wire.frame_size import FRAME_BODY_BYTES_MAX, expanded_bytes, frame_bytes
 from metaq.wire.record import encode_record
-from tests.wire.hot.support import BORN_HOST, BORN_MS, NATIVE, STORE_HOST, STORE_MS, TWIN, both, needs_native
+from tests.wire.hot.support import BORN_HOST, BORN_MS, FALLBACK, NATIVE, STORE_HOST, STORE_MS, both, needs_native
 
 BASE = 1 << 20
 """Where the log file of these tests begins."""
@@ -132,14 +132,14 @@ def test_rows_outside_the_units_or_the_sizes_are_refused(hot):
     ),
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=3),
 )
-def test_native_and_twin_measure_the_same(rows, damage):
+def test_native_and_fallback_measure_the_same(rows, damage):
     """Whatever the messages, and whatever has happened to the bytes."""
     data, units = laid_out(rows)
     hurt = bytearray(data)
     for place, value in damage:
         if hurt:
             hurt[place % len(hurt)] = value
-    assert sizes(NATIVE, bytes(hurt), units) == sizes(TWIN, bytes(hurt), units)
+    assert sizes(NATIVE, bytes(hurt), units) == sizes(FALLBACK, bytes(hurt), units)
 
 
 @both
@@ -191,14 +191,14 @@ def test_a_unit_that_is_damaged_or_of_another_place_says_nothing(hot):
     st.integers(0, 1 << 46),
     st.binary(max_size=9),
 )
-def test_native_and_twin_write_the_same_units(counts, offset, position, unit):
+def test_native_and_fallback_write_the_same_units(counts, offset, position, unit):
     """And read the same of any bytes."""
     found = NATIVE.position_units(array("i", counts), offset, position)
-    assert found == TWIN.position_units(array("i", counts), offset, position)
-    assert [TWIN.position_of(found[0][8 * row : 8 * row + 8], offset + row) for row in range(len(counts) + 1)] == [
+    assert found == FALLBACK.position_units(array("i", counts), offset, position)
+    assert [FALLBACK.position_of(found[0][8 * row : 8 * row + 8], offset + row) for row in range(len(counts) + 1)] == [
         position + sum(counts[:row]) for row in range(len(counts) + 1)
     ]
-    assert NATIVE.position_of(unit, offset) == TWIN.position_of(unit, offset)
+    assert NATIVE.position_of(unit, offset) == FALLBACK.position_of(unit, offset)
 
 
 @both
@@ -220,12 +220,12 @@ def test_a_position_is_found_among_units(hot):
 
 @needs_native
 @given(st.lists(st.integers(0, 90), max_size=60), st.integers(-10, 6_000), st.none() | st.integers(0, 500))
-def test_native_and_twin_find_the_same_position(counts, wanted, hurt):
+def test_native_and_fallback_find_the_same_position(counts, wanted, hurt):
     """Also among damaged units."""
     units = bytearray(NATIVE.position_units(array("i", counts), 3, 100)[0])
     if hurt is not None:
         units[hurt % len(units)] ^= 0x55
-    assert NATIVE.find_position(units, 3, wanted) == TWIN.find_position(units, 3, wanted)
+    assert NATIVE.find_position(units, 3, wanted) == FALLBACK.find_position(units, 3, wanted)
 
 
 def test_one_record_has_a_frame_of_that_size():

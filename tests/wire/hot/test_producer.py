@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metaq.errors import LocalProtocolError
 from metaq.wire.record import decode_batch, encode_batch
-from tests.wire.hot.support import NATIVE, TWIN, both, needs_native
+from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
 
 PREFIX = b"7F00000128E55FFD2B27676F493F"
 
@@ -95,10 +95,10 @@ def test_threads_share_a_batch(hot):
 
 @needs_native
 @given(entries=st.lists(st.tuples(st.binary(max_size=30), st.none() | st.binary(max_size=5), st.none() | st.binary(max_size=5), st.binary(max_size=9))), prefix=st.sampled_from([b"", PREFIX]), room=st.integers(0, 500))  # fmt: skip
-def test_twin_and_native_batch_alike(entries, prefix, room):
+def test_fallback_and_native_batch_alike(entries, prefix, room):
     """Random entries give the same indices and bytes."""
     results = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         batch = hot.Batch(prefix, room)
         indices = [(batch.add_message(body, tag, keys), batch.add(3, body, text)) for body, tag, keys, text in entries]
         results.append((indices, batch.count, batch.size, batch.take()))

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metaq.wire.record import encode_record
-from tests.wire.hot.support import NATIVE, TWIN, both, needs_native, walled
+from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native, walled
 
 
 def units_of(*units):
@@ -226,7 +226,7 @@ def test_a_short_record_whose_flag_claims_longer_hosts_is_not_read_beyond_its_en
     count_max=st.integers(0, 12),
     fresh=st.sampled_from([0, 400, 10_000]),
 )
-def test_twin_and_native_check_alike(hits, unit_hits, bounds, tags, count_max, fresh):
+def test_fallback_and_native_check_alike(hits, unit_hits, bounds, tags, count_max, fresh):
     """Whatever is damaged, in log or units: the same records are good, and nobody reads outside the buffers."""
     log, units, _ = log_of(9)
     data, broken = bytearray(log), bytearray(units)
@@ -235,7 +235,7 @@ def test_twin_and_native_check_alike(hits, unit_hits, bounds, tags, count_max, f
             buffer[place : place + len(new)] = new[: max(0, len(buffer) - place)]
     start, stop = sorted(bounds)
     outcomes = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         chosen = hot.select(bytes(broken), 0, start, stop, passing(hot, tags), count_max, 9999, 0, len(log))
         body = hot.gather(chosen, data, 0)
         outcomes.append((seen(hot, bytes(broken), 0, start, stop, tags, count_max, 9999, 0, len(log)), chosen.damaged,
@@ -284,12 +284,12 @@ numbers = st.integers(-5, 200)
     tags=st.one_of(st.none(), st.frozensets(st.integers(-2, 2))),
     limits=st.tuples(st.integers(0, 12), st.integers(0, 200), numbers, numbers),
 )
-def test_twin_and_native_select_alike(units, bounds, tags, limits):
+def test_fallback_and_native_select_alike(units, bounds, tags, limits):
     """Random units and limits, hostile ones too: the same selection or the same refusal, and the same bytes."""
     data, log = units_of(*units), bytes(range(256))
     start, stop = sorted(bounds)
     outcomes = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         try:
             outcomes.append(seen(hot, data, 0, start, stop, tags, *limits))
             outcomes.append(hot.gather(hot.select(data, 0, start, stop, passing(hot, tags), *limits), log, 0))
@@ -321,10 +321,10 @@ def test_pull_reply(hot):
     opaque=st.integers(-(2**31), 2**31 - 1), binary=st.booleans(), code=st.integers(0, 300), remark=st.text(max_size=20),
     offsets=st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4), body=st.integers(0, 1 << 24),
 )  # fmt: skip
-def test_twin_and_native_answer_pulls_alike(opaque, binary, code, remark, offsets, body):
+def test_fallback_and_native_answer_pulls_alike(opaque, binary, code, remark, offsets, body):
     """Any answer to a pull is the same from both modules, alone and among other answers."""
     alone, among = [], []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         alone.append(hot.pull_reply(opaque, binary, code, remark, *offsets, body))
         replies = hot.Replies(b"r", True)
         replies.add_pull(opaque, binary, code, remark, *offsets, bytearray(b"records"))

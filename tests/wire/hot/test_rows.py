@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.wire.record import decode_batch, encode_batch
-from tests.wire.hot.support import NATIVE, TWIN, both, needs_native
+from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
 
 PREFIX = b"7F00000128E55FFD2B27676F493F"
 
@@ -111,11 +111,11 @@ def test_empty_bodies_are_taken_only_where_they_are_wanted(hot):
     room=st.integers(0, 400),
     empty=st.booleans(),
 )
-def test_twin_and_native_alike(rows, chosen, prefix, room, empty):
+def test_fallback_and_native_alike(rows, chosen, prefix, room, empty):
     """Random columns give the same entries, and stop at the same place."""
     chosen = [row for row in chosen if row < len(rows)]
     results = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         batch = hot.Batch(prefix, room, empty)
         columns = hot.RowColumns(
             len(rows),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.wire.hot.support import (
     BORN_MS,
     ENDING_EXT,
+    FALLBACK,
     GOLDEN_SEND,
     NATIVE,
     PULL_EXT,
     SEND_EXT,
-    TWIN,
     UNIQUE_ID,
     Tails,
     binary_head,
@@ -77,7 +77,7 @@ def test_forms_of_a_send(hot, binary, code, m, kind):
     [("00", 0), ("01", 1), ("+3", 3), ("-0", 0), ("-07", -7), ("0" * 31 + "9", 9), ("02147483647", 2**31 - 1)],
 )
 def test_numbers_are_read_as_java_reads_them(hot, binary, text, number):
-    """Leading zeros and a plus sign are legal, and no reason to leave the fast lane."""
+    """Leading zeros and a plus sign are legal, and no reason to leave the fast path."""
     for code in (310, 320, 10):
         table, _ = scanned(hot, send(code=code, binary=binary, e=text))
         assert table.kind(0) in {hot.KIND_SEND, hot.KIND_BATCH}
@@ -105,7 +105,7 @@ def test_numbers_are_read_as_java_reads_them(hot, binary, text, number):
         "9" * 30,
     ],
 )
-def test_what_is_no_number_is_left_to_the_slow_lane(hot, binary, text):
+def test_what_is_no_number_is_left_to_the_slow_path(hot, binary, text):
     """It says what is wrong, or knows better."""
     if binary and not text:
         return  # A binary field without a value is not there.
@@ -146,8 +146,8 @@ def test_unquoted_values_and_any_key_order(hot):
 
 @both
 @pytest.mark.parametrize("code", [34, 105, 324, 999, -5])
-def test_other_codes_are_left_to_the_slow_lane(hot, code):
-    """A code without a fast lane keeps its code and opaque, with any ext or none."""
+def test_other_codes_are_left_to_the_slow_path(hot, code):
+    """A code without a fast path keeps its code and opaque, with any ext or none."""
     for ext in ({"group": "G", "n": 1, "deep": {"a": [1, 2, {"b": None}]}}, None):
         table, _ = scanned(hot, frame(json_head(code, ext, opaque=77), b"body"))
         assert (table.kind(0), table.code(0), table.opaque(0), table.body_bytes(0)) == (hot.KIND_OTHER, code, 77, 4)
@@ -171,7 +171,7 @@ def test_a_response_is_never_a_send(hot):
        {"g": "9223372036854775808"}, {"g": "99999999999999999999999"}, {"h": "x"}, {"b": 5}, {"b": {}}, {"m": "yes"},
        {"m": 2}, {"i": 7}],
 )  # fmt: skip
-def test_unusual_headers_are_left_to_the_slow_lane(hot, changes):
+def test_unusual_headers_are_left_to_the_slow_path(hot, changes):
     """A missing mandatory field and a value of another type are not understood here, but keep code and opaque."""
     ext = {name: value for name, value in {**SEND_EXT, **changes}.items() if value is not None}
     table, _ = scanned(hot, frame(json_head(310, ext), b"hello"))
@@ -220,7 +220,7 @@ def test_escapes(hot):
      b'{"code":99999999999}', b"\xff\xfe", b'{"code":1,"x":tru}', b'{"code":1,"x":-}'],
 )  # fmt: skip
 def test_broken_json_is_a_row_without_code(hot, broken):
-    """A frame whose header is no JSON object with a code is framed all the same; the slow lane answers or closes."""
+    """A frame whose header is no JSON object with a code is framed all the same; the slow path answers or closes."""
     data = frame(broken, b"body") + send()
     table, consumed = scanned(hot, data)
     assert (consumed, len(table)) == (len(data), 2)
@@ -229,10 +229,10 @@ def test_broken_json_is_a_row_without_code(hot, broken):
 
 
 @both
-def test_text_that_is_no_utf8_is_left_to_the_slow_lane(hot):
+def test_text_that_is_no_utf8_is_left_to_the_slow_path(hot):
     """A topic of broken bytes is no topic; in a field that nobody reads they do no harm."""
     bad, harmless = GOLDEN_SEND.replace(b"TopicA", b"T\xff\xfeA"), GOLDEN_SEND.replace(b"broker-a", b"br\xff\xfe")
-    for queue in (b'"1"', b'"001"'):  # the plain twin reads the second another way
+    for queue in (b'"1"', b'"001"'):  # the pure-Python fallback reads the second another way
         texts = [text.replace(b'"e":"1"', b'"e":' + queue) for text in (bad, harmless)]
         texts += [texts[1].replace(b'"n":', b'"\xff":'), texts[1].replace(b'"n":"', b'"more":["\xff"],"n":"')]
         table, _ = scanned(hot, b"".join(frame(text, b"hello") for text in texts))
@@ -250,7 +250,7 @@ def test_text_that_is_no_utf8_is_left_to_the_slow_lane(hot):
      (struct.pack(">hBhiiiihbi", 310, 0, 409, 8, 0, 0, 7, 1, 97, -1), 310)],
 )  # fmt: skip
 def test_broken_binary_headers(hot, head, code):
-    """Lengths that are negative or overrun make the row unreadable, or leave it to the slow lane."""
+    """Lengths that are negative or overrun make the row unreadable, or leave it to the slow path."""
     table, _ = scanned(hot, frame(head, b"body", 1))
     assert (table.kind(0), table.code(0)) == (hot.KIND_OTHER, code)
 
@@ -363,10 +363,10 @@ any_frame = st.one_of(
 @needs_native
 @settings(max_examples=200)
 @given(frames=st.lists(any_frame, max_size=4), garbage=st.binary(max_size=12))
-def test_twin_and_native_agree(frames, garbage):
+def test_fallback_and_native_agree(frames, garbage):
     """Random frames with garbage behind them: both modules see the same rows."""
     data = b"".join(frames) + garbage
-    assert seen(NATIVE, data) == seen(TWIN, data)
+    assert seen(NATIVE, data) == seen(FALLBACK, data)
 
 
 @both
@@ -407,14 +407,14 @@ def test_mutated_frames_do_not_crash_and_agree(which, edits):
     whole = bytes(data)
     length = struct.pack(">i", len(whole) - 4)
     for case in (whole, length + whole[4:]):
-        native, twin = seen(NATIVE, case), seen(TWIN, case)
-        if native != twin:
-            # The twin's decoder takes a whole number written as 1.0 or 1e0; the native one leaves it to the slow lane.
+        native, fallback = seen(NATIVE, case), seen(FALLBACK, case)
+        if native != fallback:
+            # The fallback's decoder takes a whole number written as 1.0 or 1e0; the native one leaves it to the slow path.
             assert b"." in case or b"e" in case or b"E" in case
-            spelled = [(a, b) for a, b in zip(native[3], twin[3], strict=True) if a != b]
+            spelled = [(a, b) for a, b in zip(native[3], fallback[3], strict=True) if a != b]
             assert all(a[0] == NATIVE.KIND_OTHER and a[1] in {b[1], -1} for a, b in spelled)
         else:
-            one, other = Tails(NATIVE), Tails(TWIN)
+            one, other = Tails(NATIVE), Tails(FALLBACK)
             one.append(case)
             other.append(case)
             assert one.everything() == other.everything()
@@ -423,7 +423,7 @@ def test_mutated_frames_do_not_crash_and_agree(which, edits):
 @both
 @pytest.mark.parametrize("name", ["e", "g", "j", "l", "m"])
 def test_a_name_that_comes_twice_must_fit_twice(hot, name):
-    """In both forms: of two values the last counts, and if either is none of its kind, the slow lane judges."""
+    """In both forms: of two values the last counts, and if either is none of its kind, the slow path judges."""
     value = {"m": "false"}.get(name, "1")
 
     def pair(text):

@@ -14,7 +14,7 @@ from metaq.model.filters.sql import Op, Program, SqlError, compile_sql
 from metaq.wire.hot.fallback.sql import NoNumber, java_double, java_integer
 from metaq.wire.record import encode_record
 from tests.sql_cases import ENDS_EARLY, EXPRESSIONS, PROPERTIES
-from tests.wire.hot.support import NATIVE, TWIN, both, needs_native
+from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
 
 VECTORS = json.loads(Path(__file__).with_name("sql_vectors.json").read_text("utf-8"))
 """A letter per property text (T true, F false, N null, X failed), or "" for what does not compile → expressions."""
@@ -150,18 +150,18 @@ CONDITIONS = st.recursive(
 @needs_native
 @settings(max_examples=500)
 @given(CONDITIONS, st.lists(st.tuples(st.sampled_from("abcd"), VALUES), max_size=5))
-def test_twin_and_native_agree_on_any_expression_and_properties(text, pairs):
+def test_fallback_and_native_agree_on_any_expression_and_properties(text, pairs):
     """Numbers at the borders of their types, digits of other scripts, what is missing: the same answer."""
     program = compiled(text)
     if program is not None:
         properties = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
         assert NATIVE is not None
-        assert NATIVE.Condition(program).matches(properties) == TWIN.Condition(program).matches(properties)
+        assert NATIVE.Condition(program).matches(properties) == FALLBACK.Condition(program).matches(properties)
 
 
 @given(st.floats(allow_nan=False))
 def test_a_double_is_what_python_reads(number):
-    """To the last bit, in the plain twin and so, by the test above, in the native module."""
+    """To the last bit, in the pure-Python fallback and so, by the test above, in the native module."""
     assert java_double(repr(number).replace("inf", "Infinity").encode()) == number
 
 
@@ -260,7 +260,7 @@ def test_what_is_no_record_passes_the_filter_and_fails_the_check(hot):
     damage=st.frozensets(st.integers(0, 7), max_size=2), flips=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3),
     limits=st.tuples(st.integers(0, 6), st.integers(0, 400)),
 )  # fmt: skip
-def test_twin_and_native_look_alike(texts, damage, flips, limits):
+def test_fallback_and_native_look_alike(texts, damage, flips, limits):
     """Random records, damaged ones too: the same selection, and the same bytes of it."""
     log, units = log_of(*texts, damage=damage)
     spoilt = bytearray(log)
@@ -268,7 +268,7 @@ def test_twin_and_native_look_alike(texts, damage, flips, limits):
         if place < len(spoilt):
             spoilt[place] = value
     outcomes = []
-    for hot in (TWIN, NATIVE):
+    for hot in (FALLBACK, NATIVE):
         assert hot is not None
         wanted = hot.Filter((), hot.Condition(compile_sql("a > 3 OR b = 5")))
         found = hot.select(units, 0, 0, len(texts), wanted, *limits, 0, len(log), bytes(spoilt), 0)

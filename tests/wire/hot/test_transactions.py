@@ -1,4 +1,4 @@
-"""Half messages and their ends in the fast lane: what is stored and answered, and what is left to be judged singly."""
+"""Half messages and their ends in the fast path: what is stored and answered, and what is left to be judged singly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from metaq.wire.record import tags_code
 from tests.wire.hot.support import (
     BORN_MS,
     ENDING_EXT,
+    FALLBACK,
     NATIVE,
     STORE_HOST,
     STORE_MS,
     TEXT,
-    TWIN,
     UNIQUE_ID,
     Tails,
     binary_head,
@@ -109,7 +109,7 @@ def test_the_fields_of_an_end(hot, binary):
      {"tranStateTableOffset": "x"}, {"commitLogOffset": "9223372036854775808"}, {"commitOrRollback": "2147483648"},
      {"fromTransactionCheck": "perhaps"}],
 )  # fmt: skip
-def test_an_end_that_is_not_understood_is_left_to_the_slow_lane(hot, changes):
+def test_an_end_that_is_not_understood_is_left_to_the_slow_path(hot, changes):
     """It judges what is missing, or no number."""
     table, _ = scanned(hot, ending(**changes) + ending(flag=1))
     assert [table.kind(0), table.kind(1)] == [hot.KIND_OTHER, hot.KIND_OTHER]
@@ -205,7 +205,7 @@ def test_a_rollback_stores_an_op_record_only(hot):
     ],
     ids=lambda text: text[-12:].replace("\x01", "=").replace("\x02", ";"),
 )  # fmt: skip
-def test_half_messages_with_something_unusual_are_left_to_the_slow_lane(hot, text):
+def test_half_messages_with_something_unusual_are_left_to_the_slow_path(hot, text):
     """Without a group, with a delay, with what the broker says itself, a name twice, or too much of anything."""
     tails = TransactionTails(hot)
     assert tails.take(half(text)) == [(0, hot.STOP_SLOW)]
@@ -214,7 +214,7 @@ def test_half_messages_with_something_unusual_are_left_to_the_slow_lane(hot, tex
 
 @both
 def test_half_messages_wait_for_their_queue_and_for_leave(hot):
-    """No half queue yet, half messages refused, bits of an end, a batch: the slow lane judges."""
+    """No half queue yet, half messages refused, bits of an end, a batch: the slow path judges."""
     tails = TransactionTails(hot, open_gate=False)
     assert tails.take(half()) == [(0, hot.STOP_SLOW)]
     tails = TransactionTails(hot)
@@ -265,7 +265,7 @@ def test_ends_that_are_not_plain_change_nothing(hot):
 @both
 @pytest.mark.parametrize("room", [{"units": 0}, {"op_units": 0}, {"entries": 5}, {"log_bytes": 1200}])
 def test_an_end_without_room_for_all_of_it_stores_nothing(hot, room):
-    """The slow lane makes room, of whichever file it is."""
+    """The slow path makes room, of whichever file it is."""
     tails = TransactionTails(hot, **room)
     assert tails.take(half(body=b"x" * 500)) == []
     end = tails.log.end
@@ -308,7 +308,7 @@ ends = st.builds(
 @given(st.lists(st.lists(st.one_of(sends, sends, ends), min_size=1, max_size=6), max_size=8))
 def test_both_modules_do_the_same(events):
     """Log, queues, index, answers, and which rows are left: for any interleaving of sends, half messages and ends."""
-    both_tails = TransactionTails(NATIVE), TransactionTails(TWIN)
+    both_tails = TransactionTails(NATIVE), TransactionTails(FALLBACK)
     places = [0]
     for event in events:
         data = b""
@@ -321,8 +321,8 @@ def test_both_modules_do_the_same(events):
             data += ending(
                 number + off, places[number], outcome, group, flag=2 * oneway, binary=binary, msgId=message_id
             )
-        left, left_twin = (tails.take(data) for tails in both_tails)
-        assert left == left_twin
+        left, left_fallback = (tails.take(data) for tails in both_tails)
+        assert left == left_fallback
         assert both_tails[0].everything() == both_tails[1].everything()
         places = [message.log_offset for message in stored(both_tails[0]) if message.topic == HALF.decode()] or [0]
 
@@ -338,7 +338,7 @@ def test_both_modules_do_the_same(events):
 )  # fmt: skip
 def test_damaged_half_records_are_judged_alike(edits, text, outcome):
     """Whatever the log holds where an end points to: its properties have no checksum."""
-    both_tails = TransactionTails(NATIVE), TransactionTails(TWIN)
+    both_tails = TransactionTails(NATIVE), TransactionTails(FALLBACK)
     found = []
     for tails in both_tails:
         tails.take(half(text))

@@ -48,7 +48,7 @@ SLICE: Final = 128
 """Deliveries of one level before the next has its turn."""
 SLICE_BYTES: Final = 512 * 1024
 DELAY_MS_MAX: Final = 1 << 60
-"""Levels beyond that are not the fast lane's."""
+"""Levels beyond that are not the fast path's."""
 COLD_RUN: Final = 4096
 COLD_BYTES: Final = 1024 * 1024
 """Records that are read in a thread come in larger runs: each way there and back costs a turn of the loop."""
@@ -113,12 +113,12 @@ class ScheduleService:
         self._read_cold = read_cold
         self._carried = CarriedDelays(environment, appender, self.positions, read_cold)
         self.delays = delays
-        """What the fast lane knows of levels."""
+        """What the fast path knows of levels."""
         for level in range(1, len(delays_ms) + 1):
             self.waits_at(level)
 
     def waits_at(self, level: int) -> None:
-        """Let the fast lane put records of this level, if its queue is there."""
+        """Let the fast path put records of this level, if its queue is there."""
         delay_ms = self.delays_ms[level - 1]
         if self.delays.is_open(level) or delay_ms > DELAY_MS_MAX:
             return

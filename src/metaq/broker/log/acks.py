@@ -1,6 +1,6 @@
 """What an acknowledgement of a send waits for: nothing, this broker's disk, a replica, or that the disk is less far behind.
 
-One policy for all doors and lanes. A door asks it at the end of a read event, and holds the answers back until what is due
+One policy for all servers and paths. A server asks it at the end of a read event, and holds the answers back until what is due
 has come (`metaq.servers.held_acks`).
 """
 
@@ -82,7 +82,7 @@ class AckPolicy:
         self.promises = self._flushes or copies.required
         """Whether acknowledgements say more than that the message is stored. Who asks not to wait then gets less."""
         self.waiting_bytes = 0
-        """Of all acknowledgements that wait, of whichever door; the doors count them here."""
+        """Of all acknowledgements that wait, of whichever server; the servers count them here."""
 
     def due(self) -> Due | None:
         """What the acknowledgements of all that is in the log now wait for; None: nothing."""

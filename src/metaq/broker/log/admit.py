@@ -1,4 +1,4 @@
-"""Which sends may use the fast lane: decided once for a topic and a sender, and kept as a gate until the topic changes.
+"""Which sends may use the fast path: decided once for a topic and a sender, and kept as a gate until the topic changes.
 
 Nothing here sees a body. A topic without a gate goes the slow way, message by message, which answers with the reason; so
 does a message with a property that somebody must look at (`SLOW_PROPERTIES`).
@@ -41,7 +41,7 @@ class GateTable:
         self.table: dict[bytes, TopicGate] = {}
 
     def open(self, topic: bytes) -> bool:
-        """Make a gate for a topic. False: the slow lane must decide, or there is one already."""
+        """Make a gate for a topic. False: the slow path must decide, or there is one already."""
         if topic in self.table:
             return False
         gate = self._make(topic)
@@ -72,7 +72,7 @@ class Gates:
     ) -> None:
         self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
         self._acks, self._authorise, self._closed_queues = acks, authorise, closed_queues
-        # An end names a producer group and no topic: where not everybody may do everything, the slow lane asks about both.
+        # An end names a producer group and no topic: where not everybody may do everything, the slow path asks about both.
         self._transactions = transactions if authorise is everybody else None
         self._delays, self._groups = delays, groups
         self.deliveries = GateTable(self._for_deliveries)
@@ -99,12 +99,12 @@ class Gates:
         return table
 
     def close(self, topic: str) -> None:
-        """Take the topic from the fast lane until it is opened again."""
+        """Take the topic from the fast path until it is opened again."""
         for gates in (self.deliveries, self.expansions, *self._senders.values()):
             gates.table.pop(topic.encode(), None)
 
     def close_all(self) -> None:
-        """Take every topic from the fast lane until it is opened again."""
+        """Take every topic from the fast path until it is opened again."""
         for gates in (self.deliveries, self.expansions, *self._senders.values()):
             gates.table.clear()
 
@@ -165,7 +165,7 @@ class Gates:
         delays: DelayGate | None = None,
         retries_max: int | None = None,
     ) -> TopicGate:
-        # The larger count, as in the slow lane's check of the queue id.
+        # The larger count, as in the slow path's check of the queue id.
         count = max(config.read_queues, config.write_queues)
         queues = [self._store.queue(config.name, queue_id).tail for queue_id in range(count)]
         for queue_id in range(count):

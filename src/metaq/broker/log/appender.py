@@ -1,4 +1,4 @@
-"""The way into the log for every message, of whichever door and lane, and the place where sends are refused when they must be."""
+"""The way into the log for every message, of whichever server and path, and the place where sends are refused when they must be."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Appender:
     ) -> bool:
         """Append plain rows of a read event (see `MessageStore.append_rows`); `outcome.row` is the first that was not.
 
-        False: nothing may be appended now. What stops it, or the store's refusal of that row, is for the slow lane to
+        False: nothing may be appended now. What stops it, or the store's refusal of that row, is for the slow path to
         meet again and to tell.
         """
         # As in `refusal`, without calls: read events of one message are the most frequent ones. A store that has failed
@@ -140,7 +140,7 @@ class Appender:
         try:
             self._store.append_rows(table, row, end, gates, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
-            log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
+            log.debug("row %d fails (%s); the slow path will say so, or succeed", outcome.row, error)
         self._grew(outcome.touched, outcome.messages, outcome.size)
         return True
 
@@ -174,7 +174,7 @@ class Appender:
     ) -> Sequence[PartitionGate]:
         """Append plain puts of MetaQ 1.x (see `MessageStore.append_puts`); `outcome.row` is where the first begins that was not.
 
-        What stops it, or the store's refusal of a put, is for the slow lane to meet again and to tell. Returns the gates that
+        What stops it, or the store's refusal of a put, is for the slow path to meet again and to tell. Returns the gates that
         the puts went through.
         """
         outcome.row, outcome.touched, outcome.messages = start, [], 0
@@ -184,7 +184,7 @@ class Appender:
         try:
             used = self._store.append_puts(data, start, gates, ids, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the puts before it are stored
-            log.debug("the put at %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
+            log.debug("the put at %d fails (%s); the slow path will say so, or succeed", outcome.row, error)
             used = tuple(gates.values())
         self._grew(outcome.touched, outcome.messages, outcome.size)
         return used

@@ -1,6 +1,6 @@
 """Queues that take nothing for a while, because messages are being put there that are to lie together.
 
-Whoever wants to put something waits: the fast lane leaves such a topic alone (`metaq.broker.log.admit`), the services raise
+Whoever wants to put something waits: the fast path leaves such a topic alone (`metaq.broker.log.admit`), the services raise
 `Saving`, and `Appender.put` refuses what comes by another way.
 """
 

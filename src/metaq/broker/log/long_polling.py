@@ -2,7 +2,7 @@
 
 A held pull keeps its place: when its queue grows, the new units are looked at from where it stopped. Units that the
 filter refuses move the place forward without an answer, so a rare tag costs one look per append, not one answer.
-The queue's `QueueTail.watched` is set while anybody waits, and until it grows once more: the fast lane reports growth of
+The queue's `QueueTail.watched` is set while anybody waits, and until it grows once more: the fast path reports growth of
 watched queues only.
 """
 
@@ -40,7 +40,7 @@ class HeldPull(Struct, eq=False):
     deadline: float
     """Monotonic seconds."""
     request: Any
-    """What the door needs to run the pull again and answer it; opaque to us."""
+    """What the server needs to run the pull again and answer it; opaque to us."""
     reads: bool = False
     """It looks at messages, not at their tags alone: each new one costs it some work."""
     deaf: bool = False

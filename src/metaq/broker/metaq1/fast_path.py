@@ -1,4 +1,4 @@
-"""The fast lane of puts of MetaQ 1.x: which topics may use it, and runs of puts into the log.
+"""The fast path of puts of MetaQ 1.x: which topics may use it, and runs of puts into the log.
 
 A *gate* is the verdict on a topic for senders who are the same to us: while it stands, a plain put to it (`hot.put_lines`) needs
 no further look. Everything that `Partitions.put` asks is asked when a gate is made; whatever changes an answer closes it.
@@ -26,8 +26,8 @@ RUN_MAX: Final = 256
 _Table = dict[bytes, PartitionGate]
 
 
-class PartitionLane:
-    """The fast lane of one broker."""
+class PartitionFastPath:
+    """The fast path of one broker."""
 
     def __init__(
         self,
@@ -97,14 +97,14 @@ class PartitionLane:
 
     # -- what closes gates
     def close(self, topic: str) -> None:
-        """Take the topic from the fast lane until it is opened again."""
+        """Take the topic from the fast path until it is opened again."""
         for table in self._tables.values():
             gate = table.pop(topic.encode("utf-8", "replace"), None)
             if gate is not None:
                 self._count(topic, gate)
 
     def close_all(self) -> None:
-        """Take every topic from the fast lane until it is opened again."""
+        """Take every topic from the fast path until it is opened again."""
         for table in self._tables.values():
             for key, gate in table.items():
                 self._count(key.decode(), gate)

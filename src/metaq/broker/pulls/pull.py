@@ -21,7 +21,7 @@ from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPull, HeldPulls
 from metaq.broker.pulls.admission import Admission
-from metaq.broker.pulls.fast_path import PullLanes
+from metaq.broker.pulls.fast_path import PullPaths
 from metaq.broker.pulls.filters import TAGS, Filters
 from metaq.broker.pulls.predicate_pulls import PredicatePulls
 from metaq.broker.pulls.predicates import Predicates
@@ -37,7 +37,7 @@ from metaq.model.topics.system import TRANSACTION_GROUP
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.options import MIB
 from metaq.store.reads.pull import ReadResult, ReadStatus
-from metaq.wire.hot import Filter, PullGate, PullLane
+from metaq.wire.hot import Filter, PullGate, PullPath
 
 LIFTED_BYTES_MAX = 8 * MIB
 """The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
@@ -115,13 +115,13 @@ class Pull(Struct):
     hold_ms: int
     """0: answer at once."""
     reply_to: Any
-    """The door's own: how to answer."""
+    """The server's own: how to answer."""
     seen_changes: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of what the admission depends on, when it was made."""
-    lane: PullLane | None = None
+    fast_path: PullPath | None = None
     gate: PullGate | None = None
     generation: int | None = None
-    """Of a plain pull: what the hot module needs to answer it while `PullLanes.current` is this generation."""
+    """Of a plain pull: what the compiled extension needs to answer it while `PullPaths.current` is this generation."""
 
 
 class PullAnswer(NamedTuple):
@@ -156,7 +156,7 @@ class PullService:
         self._by_predicate = PredicatePulls(
             environment.store, hold, environment.clock, predicates, self._counted_answer
         )
-        self.lanes = PullLanes(environment, tables, stats, self._changes)
+        self.fast_paths = PullPaths(environment, tables, stats, self._changes)
         self._admissions: dict[tuple[str | bytes | bool | None, ...], Admission] = {}
         self._seen_changes = (-1, -1, -1, -1)
         filters.when_full(self._admissions.clear)
@@ -333,7 +333,7 @@ class PullService:
     def first(self, pull: Pull) -> PullAnswer | None:
         """Read for a pull that has just come, and return its answer; None when it is held instead.
 
-        One with the outcome COLD is none yet: the door runs `ReadResult.job` off the loop, then asks `after_cold`.
+        One with the outcome COLD is none yet: the server runs `ReadResult.job` off the loop, then asks `after_cold`.
         """
         admission, offset = pull.admission, pull.request.offset
         if admission.predicate:
@@ -380,7 +380,7 @@ class PullService:
 
         Of a message that comes alone this is what its consumer waits for, so all that can be done later is.
         """
-        hold, generation = self._hold, self.lanes.current()
+        hold, generation = self._hold, self.fast_paths.current()
         if generation is None:
             return
         answered: list[tuple[HeldPull, bytes]] = []

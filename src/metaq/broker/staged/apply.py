@@ -194,7 +194,7 @@ class Applier:
         return True
 
     def _expand(self, part: Part, record: bytes | None, *, carrying: bool) -> bool:
-        """Apply the next chunk in one call of the hot module. `record`: the chunk; None: it is to be in the current log file.
+        """Apply the next chunk in one call of the compiled extension. `record`: the chunk; None: it is to be in the current log file.
 
         Returns whether all of it is there. Raises Refused; `part.entries` says how far it came.
         """

@@ -2,7 +2,7 @@
 
 Kept in `config/topics.json` (docs/formats/config.md). A change is on the disk before anybody sees it: a topic whose sends
 are acknowledged must not be unknown after a restart. It also moves the data version by which name servers and slaves know
-the newer table. What needs a topic that is being saved raises `Saving`: its door does it again when the topic is there.
+the newer table. What needs a topic that is being saved raises `Saving`: its server does it again when the topic is there.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The producer's word comes as an END_TRANSACTION, on its own or after a check (`m
 end stands: a commit stores the message where it belongs, and either end an op record that says so. Who ends it again gets
 the same answer, and no second copy; so does who ends it after a crash in between (`metaq.broker.transactions.progress`).
 
-Nearly all half messages and ends go by the fast lane, which does the same to the byte (`hot.append`, TransactionService.gate);
+Nearly all half messages and ends go by the fast path, which does the same to the byte (`hot.append`, TransactionService.gate);
 what it leaves comes here.
 """
 
@@ -63,14 +63,14 @@ class TransactionService:
         self.progress = TransactionProgress(environment.store, tables.offsets)
         self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold, authorise)
         self.gate = TransactionGate(OP_PROPERTIES_TEXT, OP_TAGS_CODE, self.progress.may_end, self.progress.ended)
-        """What the fast lane knows of transactions."""
+        """What the fast path knows of transactions."""
         self.options_changed()
         self._open_gate()
         self._told = RateLimitedLog(log, environment.clock)
         self._ended = dict[tuple[int, str | None], None]()
         """LogOffsets and unique ids of half messages whose transactions have ended, which is for good."""
 
-    # ------------------------------------------------------------------ the fast lane
+    # ------------------------------------------------------------------ the fast path
 
     def options_changed(self) -> None:
         """Some of the options have other values now."""

@@ -1,7 +1,7 @@
 """Rows of Arrow tables → messages: what `metaq.client.arrow.records` reads from records, the other way.
 
 Everything is done column by column; Python looks at a single row only to say what is wrong with it. Bodies and the texts of
-properties end up as two Arrow columns that the hot module copies into batches (`hot.Batch.add_rows`).
+properties end up as two Arrow columns that the compiled extension copies into batches (`hot.Batch.add_rows`).
 
 Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 """

@@ -2,7 +2,7 @@
 
 Batches form streams: one per topic, whose batches rotate over the topic's queues, and one per queue for
 messages with an ordering key, a selector or a queue of their own. Appending to a stream's open batch is one call into
-the hot module, made atomic by the GIL, without a lock; the batch answers -1 when it has been sealed or is full. All
+the compiled extension, made atomic by the GIL, without a lock; the batch answers -1 when it has been sealed or is full. All
 else, sealing, replacing and counting batches, happens under one lock, a few times per batch.
 
 A batch is sealed when it is full, when its linger is over, when somebody waits for it (`urgent`), and by `flush`.
@@ -269,7 +269,7 @@ class Accumulator:
     def go_on(
         self, stream: BatchStream, message_id: str, outgoing: Outgoing, timeout: float | None, first: FirstTry
     ) -> SendFuture:
-        """Send one message whose first try was made on a lane. Nobody waits for room, and nobody is refused: it was let in before."""
+        """Send one message whose first try was made on a direct link. Nobody waits for room, and nobody is refused: it was let in before."""
         batch = self.single(message_id)
         with self._lock:
             self._pending_bytes += len(outgoing.body)
@@ -286,7 +286,7 @@ class Accumulator:
         return batch
 
     def acknowledged(self, message_id: str, outgoing: Outgoing, stored: Stored, began: float) -> None:
-        """Tell those who watch of a message that was stored on a lane; `began`: a time of the clock."""
+        """Tell those who watch of a message that was stored on a direct link; `began`: a time of the clock."""
         batch = self.single(message_id)
         batch.acknowledge(stored)
         self._core.thread.post(self._tell, outgoing, batch, began)

@@ -76,14 +76,14 @@ class Courier:
         return await self._together(step)
 
     async def _together(self, step: SideBySide) -> dict[str, object]:
-        async def lane(steps: Steps[Any]) -> object:
+        async def one(steps: Steps[Any]) -> object:
             try:
                 return await self.drive(steps)
             except MetaqError as error:
                 return error
 
-        results = await asyncio.gather(*map(lane, step.lanes.values()))
-        return dict(zip(step.lanes, results, strict=True))
+        results = await asyncio.gather(*map(one, step.by_broker.values()))
+        return dict(zip(step.by_broker, results, strict=True))
 
     async def _ask(self, step: Ask[T]) -> T:
         broker = step.broker

@@ -1,6 +1,6 @@
 """Sends that the calling thread carries to the broker and back by itself, where nothing has to wait for another.
 
-That is the first try of a `Producer.send`: on a lane (`metaq.client.shared.direct_connections`) that is there and free, to a topic whose route is known,
+That is the first try of a `Producer.send`: on a direct link (`metaq.client.shared.direct_links`) that is there and free, to a topic whose route is known,
 and with nothing of the same ordered stream under way. Everything else goes to the loop; so does a try that failed, or was stored
 without its promise: the loop judges it as one of its own and goes on with the tries and the time that are left.
 """
@@ -17,7 +17,7 @@ from metaq.client.conversation.sending.send_frames import PLACE_OF_ID, SendFrame
 from metaq.client.conversation.sending.sending import Outgoing, Send, Stored
 from metaq.client.producing.accumulator import Accumulator, BatchStream, Stay, checked_id
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.direct_connections import LOOK_AT_SECONDS
+from metaq.client.shared.direct_links import LOOK_AT_SECONDS
 from metaq.client.shared.futures import SendFuture
 from metaq.client.shared.namespaces import plain_outcome, wrapped_call
 from metaq.client.shared.routes import KnownRoutes
@@ -28,7 +28,7 @@ from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command
 
 LARGE_BYTES = 64 * 1024
-"""Bodies above are the loop's: two hops more are nothing to them, and a lane would be busy long."""
+"""Bodies above are the loop's: two hops more are nothing to them, and a direct link would be busy long."""
 _FORMS_MAX = 64
 _TOPICS_MAX = 1024
 _OK = SendStatus.SEND_OK  # Looking it up there costs more than making a receipt.
@@ -83,7 +83,7 @@ class DirectSends:
         self._core, self._accumulator, self._sender, self._group = core, accumulator, sender, group
         assert isinstance(shared.routes, KnownRoutes), "what is shared has no namespace"
         self._routes, self._namespace = shared.routes, core.namespace
-        self._lanes, self._ready = shared.lanes, shared.lanes.ready
+        self._links, self._ready = shared.links, shared.links.ready
         self._monotonic, self._now_ms = core.clock.monotonic, core.clock.now_ms
         self._timeout = accumulator.limits.timeout
         self._loop_thread = core.thread.ident
@@ -177,48 +177,48 @@ class DirectSends:
         message_id: str | None,
         timeout: float | None,
     ) -> SendReceipt | None:
-        """Send on the lane to the target, if there is one that is free: `body` with the header `form`, or `message`."""
-        lane = self._ready.get(target.address)
-        if lane is None:
-            self._lanes.wish(target.address)
+        """Send on the direct link to the target, if there is one that is free: `body` with the header `form`, or `message`."""
+        link = self._ready.get(target.address)
+        if link is None:
+            self._links.wish(target.address)
             return None
         thread, accumulator = get_ident(), self._accumulator
         if thread == self._loop_thread:
             return None
-        if not lane.lock.acquire(False):
+        if not link.lock.acquire(False):
             others = stream or accumulator.streams.get(target.queue.topic)
-            if (others is not None and not others.quiet) or not lane.wait(thread, began):
+            if (others is not None and not others.quiet) or not link.wait(thread, began):
                 return None  # Where others send by the loop, one more in their batch costs least.
         try:
-            accumulator.carried[thread] = opaque = lane.opaque
+            accumulator.carried[thread] = opaque = link.opaque
             if not accumulator.takes:
                 return None
-            if lane.retired or (began - lane.used_at > LOOK_AT_SECONDS and not lane.fresh(began)):
-                self._lanes.drop(target.address, lane)
+            if link.retired or (began - link.used_at > LOOK_AT_SECONDS and not link.fresh(began)):
+                self._links.drop(target.address, link)
                 return None
             seconds = timeout or self._timeout
             frame: bytes | None
             if form is not None:
-                header = form % (self._now_ms(), lane.prefix, lane.number, opaque)
+                header = form % (self._now_ms(), link.prefix, link.number, opaque)
                 frame = b"%b%b%b" % (sizes(len(header) + len(body) + 4, len(header)), header, body)
                 text = ""
             else:
                 assert message is not None, "it has a form otherwise"
-                text = lane.message_id if message_id is None else checked_id(message_id)
+                text = link.message_id if message_id is None else checked_id(message_id)
                 outgoing = accumulator.outgoing(message, text)
                 if (frame := target.frames.frame(outgoing, self._now_ms(), opaque)) is None:
                     return None
             result: StoredAnswer | Stored | MetaqError | None
             try:
-                sent = lane.stream.begin(frame, seconds)
-                lane.used_at = began  # From here on the broker works, and so do we: what is done now costs no time.
-                text = text or lane.message_id
-                lane.prepare(began)
-                data = lane.stream.end(frame, sent, seconds, began + seconds)
+                sent = link.stream.begin(frame, seconds)
+                link.used_at = began  # From here on the broker works, and so do we: what is done now costs no time.
+                text = text or link.message_id
+                link.prepare(began)
+                data = link.stream.end(frame, sent, seconds, began + seconds)
                 if (result := stored_answer(data, opaque)) is None:
-                    result = self._read(target, lane.answer(data, opaque, began + seconds))
+                    result = self._read(target, link.answer(data, opaque, began + seconds))
             except BaseException as error:
-                self._lanes.drop(target.address, lane)
+                self._links.drop(target.address, link)
                 if not isinstance(error, FAULTS):
                     raise  # An interrupt: the answer that is still to come is nobody's.
                 result = _said(error, target.address, seconds)
@@ -232,7 +232,7 @@ class DirectSends:
             assert stream is not None, "it has a form otherwise"
             ended = self._ended(stream, target, text, outgoing, timeout, began, result)
         finally:
-            lane.lock.release()
+            link.lock.release()
             accumulator.carried.pop(thread, None)
             if accumulator.waiting_for_carried:
                 accumulator.tell_carried()
@@ -273,7 +273,7 @@ class DirectSends:
 
 
 def _said(error: MetaqError, address: str, seconds: float) -> MetaqError:
-    """A lane's error as the loop's transport says it."""
+    """A direct link's error as the loop's transport says it."""
     if not isinstance(error, RequestTimeout):
         return error
     return RequestTimeout(

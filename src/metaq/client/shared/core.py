@@ -23,7 +23,7 @@ from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.notices import not_supported, notice_of, unreadable
 from metaq.client.shared import loop as loops
-from metaq.client.shared.direct_connections import Lanes
+from metaq.client.shared.direct_links import DirectLinks
 from metaq.client.shared.ids import IdPrefixes
 from metaq.client.shared.names import Namespace
 from metaq.client.shared.namespaces import (
@@ -72,7 +72,7 @@ class ClientCore:
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
-        self.lanes = Lanes(self.id_prefixes, clock, self.transport.peer_of, self._open_lane)
+        self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_path)
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
         self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(
             self.name_servers, self.consult, self._on_route_change
@@ -114,7 +114,7 @@ class ClientCore:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.lanes.close()
+        self.links.close()
         await self.transport.close()
 
     def every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
@@ -145,9 +145,9 @@ class ClientCore:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client ended with an error", exc_info=error)
 
-    def _open_lane(self, address: str) -> None:
+    def _open_path(self, address: str) -> None:
         """Any thread."""
-        self.thread.post(lambda: self.spawn(self.lanes.open(address)))
+        self.thread.post(lambda: self.spawn(self.links.open(address)))
 
     # -------------------------------------------------------------- members
 
@@ -384,7 +384,7 @@ class ClientCore:
             await self._find_brokers()
         needed = {address for data in self._brokers().values() for address in data.addresses.values()}
         self.transport.keep_only(needed | set(self.name_servers.addresses))
-        self.lanes.keep_only(needed)
+        self.links.keep_only(needed)
 
     def _on_route_change(self, topic: str) -> None:
         for member in self._members.values():

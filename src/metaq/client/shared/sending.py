@@ -55,7 +55,7 @@ class QueueRotation:
 
 
 class FirstTry(Struct, frozen=True):
-    """A first try that was made elsewhere: on a lane (`metaq.client.producing.direct`)."""
+    """A first try that was made elsewhere: on a direct link (`metaq.client.producing.direct`)."""
 
     queue: MessageQueue
     outcome: Stored | MetaqError

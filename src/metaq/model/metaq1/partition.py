@@ -1,7 +1,7 @@
 """What clients of MetaQ 1.x ask of a partition, and what they get.
 
 A *partition* is a queue of this broker. A *position* is a byte offset in the partition's frames: 20 bytes of header and
-the body, back to back, as `metaq.wire.metaq1.commands` writes them. What a service refuses is `metaq.errors.Refused`; the text door
+the body, back to back, as `metaq.wire.metaq1.commands` writes them. What a service refuses is `metaq.errors.Refused`; the MetaQ 1.x server
 makes 403 of NO_PERMISSION and 404 of NOT_FOUND, and 400 of INVALID for a get.
 """
 

@@ -30,7 +30,7 @@ class TextBroker(Struct, frozen=True):
 
     broker_id: int
     uri: str
-    """`meta://host:port` of its text door."""
+    """`meta://host:port` of its MetaQ 1.x server."""
     slave: int | None = None
     """Its number among the slaves of the broker id; None is the master."""
 

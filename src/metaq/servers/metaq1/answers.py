@@ -1,4 +1,4 @@
-"""The answers of one connection of the text door, in the order of their questions.
+"""The answers of one connection of the MetaQ 1.x server, in the order of their questions.
 
 A client finds its answers by their number, so the order would be free; but a person at a terminal has no other way, and
 who waits for the last answer knows that all others have come. An answer that comes late, because its messages are

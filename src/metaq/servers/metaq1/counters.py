@@ -1,4 +1,4 @@
-"""What the text door counts: commands since the start, and of topics that want it what came in the last minutes."""
+"""What the MetaQ 1.x server counts: commands since the start, and of topics that want it what came in the last minutes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Counters:
     def __init__(
         self, settings: Metaq1Settings, clock: Clock, puts: Callable[[], Iterable[tuple[str, int, int]]] = tuple
     ) -> None:
-        """`puts`: topic, puts, bytes of all that came by the fast lane since it was asked last."""
+        """`puts`: topic, puts, bytes of all that came by the fast path since it was asked last."""
         self._settings, self._clock, self._puts = settings, clock, puts
         self.totals = dict.fromkeys(Counted, 0)
         """Events, and of `BYTES` their sum, since the start or `reset`."""
@@ -64,7 +64,7 @@ class Counters:
             found.value += value
 
     def collect(self) -> None:
-        """Count what came by the fast lane. To be called before anything is told."""
+        """Count what came by the fast path. To be called before anything is told."""
         for topic, puts, size in self._puts():
             self.count(Counted.PUT, topic, puts, puts)
             self.count(Counted.BYTES, topic, size, puts)

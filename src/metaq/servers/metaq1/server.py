@@ -1,4 +1,4 @@
-"""The text door: MetaQ 1.x on the partitions of a broker. What its sessions share; `metaq1_session` has the commands."""
+"""The MetaQ 1.x server: MetaQ 1.x on the partitions of a broker. What its sessions share; `metaq1_session` has the commands."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ IDLE_SECONDS: Final = 300.0
 """After so long without a word a connection is closed. The Java client says something every 10 s."""
 
 
-class TextDoor:
-    """Makes a session for each connection. A `metaq.servers.server.Door`.
+class Metaq1Server:
+    """Makes a session for each connection. A `metaq.servers.server.Server`.
 
     Args: broker: one with partitions. call_soon: brings a call from another thread to the event loop. place: host and port
-          that clients know the door by. version: what they are told.
+          that clients know the server by. version: what they are told.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class TextDoor:
         version: str,
     ) -> None:
         assert broker.partitions is not None, "the broker serves MetaQ 1.x"
-        assert broker.partition_lane is not None, "as above"
+        assert broker.partition_fast_path is not None, "as above"
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-1x-cold-read")
-        counters = Counters(settings, broker.clock, broker.partition_lane.counts)
+        counters = Counters(settings, broker.clock, broker.partition_fast_path.counts)
         timeout = broker.store_options.sync_flush_timeout / 1000
         self.stats = StatsBodies(
             broker.partitions,
@@ -71,7 +71,7 @@ class TextDoor:
             faults=RateLimitedLog(log, broker.clock),
             url=SCHEME + join_address(*place),
             version=version.encode(),
-            lane=broker.partition_lane,
+            fast_path=broker.partition_fast_path,
             acks=Replies(b"", trace_on=False),
             outcome=AppendOutcome(),
             waiting={},

@@ -1,4 +1,4 @@
-"""One connection of the text door: lines become calls of `broker.partitions` and of transactions, outcomes become answers.
+"""One connection of the MetaQ 1.x server: lines become calls of `broker.partitions` and of transactions, outcomes become answers.
 
 Commands are taken one after the other. One that needs a change that is being saved (a topic that is made, positions that are
 computed) holds up those behind it, of its own connection alone: a transaction's steps and puts depend on their order. A
@@ -18,7 +18,7 @@ from msgspec import Struct
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Answered, Told, Unanswered
 from metaq.broker.log.acks import Due, later
-from metaq.broker.metaq1.fast_path import PartitionLane
+from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
@@ -101,7 +101,7 @@ CODE_OF: Final[Mapping[Reason, Code]] = {
 
 
 class Transactions(Protocol):
-    """What the door asks of transactions (`servers/metaq1/transactions.py`)."""
+    """What the server asks of transactions (`servers/metaq1/transactions.py`)."""
 
     def step(self, line: TransactionLine, session: TextSession) -> bytes | None:
         """Take a step. Returns the body of the answer, None: there is none. Raises Refused with the whole text, Saving."""
@@ -117,7 +117,7 @@ class Transactions(Protocol):
 
 
 class Space(Struct):
-    """What the sessions of one door work with."""
+    """What the sessions of one server work with."""
 
     broker: Broker
     partitions: Partitions
@@ -131,9 +131,9 @@ class Space(Struct):
     faults: RateLimitedLog
     url: str
     version: bytes
-    lane: PartitionLane
+    fast_path: PartitionFastPath
     acks: Replies
-    """Answers of one call of the fast lane."""
+    """Answers of one call of the fast path."""
     outcome: AppendOutcome
     waiting: dict[TextSession, float]
     """The sessions that wait, in the order of their deadlines."""
@@ -168,7 +168,7 @@ class TextSession:
         self.remote = join_address(*peer.address)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._reader = Reader(0)
-        self._gates = space.lane.of(self.identity)
+        self._gates = space.fast_path.of(self.identity)
         self._answers = Answers(peer, self._go_on, space.behind)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event, which may have to wait for the disk."""
@@ -214,7 +214,7 @@ class TextSession:
         space, reader, start, size = self._space, self._reader, 0, len(data)
         reader.body_bytes_max = space.settings.options.max_transfer_size - FRAME_HEADER_BYTES
         rest, rest_at, until = b"", -1, space.broker.clock.monotonic() + TURN_SECONDS
-        """The bytes of `data` from a place on, for what the fast lane leaves."""
+        """The bytes of `data` from a place on, for what the fast path leaves."""
         try:
             while not (self._stopped or self.peer.congested):
                 if not (self._attempts or self._failed or reader.passing):
@@ -251,12 +251,12 @@ class TextSession:
         return start
 
     def _plain_puts(self, data: memoryview, start: int) -> int:
-        """Have the fast lane store the plain puts at `start`. Returns where they end."""
+        """Have the fast path store the plain puts at `start`. Returns where they end."""
         if start == len(data) or data[start] != _P or not self._gates:
             return start
         space = self._space
         try:
-            end = space.lane.run(data, start, self._gates, self.born_host, space.acks, space.outcome)
+            end = space.fast_path.run(data, start, self._gates, self.born_host, space.acks, space.outcome)
             if end > start:
                 self._reader.forget()
                 self._acks.append(space.acks.take())
@@ -426,7 +426,7 @@ class TextSession:
             if saving.then is None:
                 raise
             raise Saving(*saving.pending, then=functools.partial(self._stored, topic, saving.then)) from None
-        self._space.lane.open(self._gates, topic, stored.partition, self.identity)
+        self._space.fast_path.open(self._gates, topic, stored.partition, self.identity)
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def _count(self, line: Command, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Transactions at the text door: the steps of MetaQ 1.x become calls of `metaq.broker.metaq1.transactions`, faults the codes of XA."""
+"""Transactions at the MetaQ 1.x server: the steps of MetaQ 1.x become calls of `metaq.broker.metaq1.transactions`, faults the codes of XA."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VOTES: Final[Mapping[Vote, bytes]] = {Vote.PREPARED: b"0", Vote.READ_ONLY: b"3"}
 
 
 class TransactionHandlers:
-    """What the text door answers to steps of transactions, and to puts into one."""
+    """What the MetaQ 1.x server answers to steps of transactions, and to puts into one."""
 
     def __init__(self, branches: Branches) -> None:
         self._branches = branches

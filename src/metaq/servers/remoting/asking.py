@@ -16,7 +16,7 @@ from metaq.wire.command import Command
 log = logging.getLogger(__name__)
 
 QUESTIONS_MAX = 16 * 1024
-"""Of one door, that wait for their answers."""
+"""Of one server, that wait for their answers."""
 PEER_QUESTIONS_MAX = 1024
 """Of one connection: a requester gets the replies to that many requests at once."""
 
@@ -49,7 +49,7 @@ class _Question(Struct, eq=False):
 
 
 class Questions:
-    """All questions of one door. Each ends once: by its answer, its time, or the end of its connection."""
+    """All questions of one server. Each ends once: by its answer, its time, or the end of its connection."""
 
     def __init__(
         self, clock: Clock, asking: Asking, all_max: int = QUESTIONS_MAX, peer_max: int = PEER_QUESTIONS_MAX

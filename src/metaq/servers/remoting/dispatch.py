@@ -1,4 +1,4 @@
-"""What the remoting doors share: frames to commands, commands to handlers, errors to answers.
+"""What the remoting servers share: frames to commands, commands to handlers, errors to answers.
 
 A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns what to answer. What it raises becomes an answer too:
 `Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory with its remedy. `Saving`
@@ -44,7 +44,7 @@ def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command 
 
 
 class Handling(Struct, frozen=True):
-    """What the sessions of one door share."""
+    """What the sessions of one server share."""
 
     handlers: Mapping[int, Handler]
     parking: Parking
@@ -62,7 +62,7 @@ class Handling(Struct, frozen=True):
 
 
 class RemotingSession:
-    """One connection of a remoting door."""
+    """One connection of a remoting server."""
 
     def __init__(self, peer: Peer, handling: Handling) -> None:
         self.peer, self.handling = peer, handling
@@ -94,9 +94,9 @@ class RemotingSession:
         self.handling.questions.gone(self)
         self.on_lost(why)
 
-    # -- for doors
+    # -- for servers
     def on_lost(self, why: str) -> None:
-        """The connection is gone. A door that keeps state for it overrides this."""
+        """The connection is gone. A server that keeps state for it overrides this."""
 
     def ask(self, question: object, seconds: float, done: Answered) -> None:
         """Ask the peer; `done` gets the answer, or an `Unanswered`."""
@@ -233,7 +233,7 @@ class RemotingSession:
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Hand whole frames to the transport; a door may gather them first."""
+        """Hand whole frames to the transport; a server may gather them first."""
         self.peer.write(data)
 
     def push(self, command: Command) -> None:

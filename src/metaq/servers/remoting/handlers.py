@@ -1,4 +1,4 @@
-"""How a remoting door is told what it answers: one decorated method for each request code, or for a few alike.
+"""How a remoting server is told what it answers: one decorated method for each request code, or for a few alike.
 
     @handles(RequestCode.GET_MAX_OFFSET, headers.QueueHeader, Action.OBSERVE)
     def _max_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
@@ -104,7 +104,7 @@ class Call(Struct, Generic[H]):
 
     @property
     def reply_to(self) -> tuple[int, bool]:
-        """What the hot module's answers need: the request's number, and whether its header was binary."""
+        """What the compiled extension's answers need: the request's number, and whether its header was binary."""
         return self.command.opaque, self.command.serialize is SerializeType.BINARY
 
     def answer(self, answer: Answer) -> None:
@@ -113,7 +113,7 @@ class Call(Struct, Generic[H]):
 
 
 class Handler(Struct, frozen=True):
-    """One entry of a door's table."""
+    """One entry of a server's table."""
 
     name: str
     """Of the request: what is to be allowed where it names no topic or group."""

@@ -1,4 +1,4 @@
-"""The slow lane of messages: sends, pulls, offsets, look-ups and messages that come back (10-12, 14, 15, 29-33, 36, 310, 320)."""
+"""The slow path of messages: sends, pulls, offsets, look-ups and messages that come back (10-12, 14, 15, 29-33, 36, 310, 320)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name server's remoting door: request code → service call → answer (docs/formats/remoting.md)."""
+"""The name server's remoting server: request code → service call → answer (docs/formats/remoting.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODERN_REGISTRATION_VERSION = 37
 _DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
-class NamesrvDoor:
+class NamesrvServer:
     """Makes a session for each connection to one name server."""
 
     def __init__(self, service: NameService) -> None:
@@ -57,9 +57,9 @@ class NamesrvDoor:
 class _NamesrvSession(RemotingSession):
     """A connection whose end takes with it the brokers that registered through it."""
 
-    def __init__(self, peer: Peer, door: NamesrvDoor) -> None:
-        super().__init__(peer, door.handling)
-        self._service = door.service
+    def __init__(self, peer: Peer, server: NamesrvServer) -> None:
+        super().__init__(peer, server.handling)
+        self._service = server.service
 
     def on_lost(self, why: str) -> None:
         for address in self._service.disconnected(self):

@@ -1,6 +1,6 @@
-"""The broker's remoting door: what its sessions share, and the table of its request codes.
+"""The broker's remoting server: what its sessions share, and the table of its request codes.
 
-A session (`remoting_session`) has a fast lane for plain sends and pulls; everything else is handled one by one
+A session (`remoting_session`) has a fast path for plain sends and pulls; everything else is handled one by one
 (`remoting_messages`, `remoting_replies`, `remoting_clients`, `remoting_transactions`, `remoting_staging`,
 `remoting_admin`).
 """
@@ -46,8 +46,8 @@ def at_once(done: Callable[[], None]) -> None:
     done()
 
 
-class RemotingDoor:
-    """Makes a session for each connection to one broker. A `metaq.servers.server.Door`.
+class RemotingServer:
+    """Makes a session for each connection to one broker. A `metaq.servers.server.Server`.
 
     Args: call_soon: brings a call from another thread to the event loop: `loop.call_soon_threadsafe`.
     """

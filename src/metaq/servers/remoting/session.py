@@ -1,8 +1,8 @@
-"""One client's connection to a broker: the fast lane for plain sends, ends of transactions and pulls, all else one by one.
+"""One client's connection to a broker: the fast path for plain sends, ends of transactions and pulls, all else one by one.
 
-One read event brings many requests. Runs of plain sends and ends go to the log in one call of the hot module, which also writes
+One read event brings many requests. Runs of plain sends and ends go to the log in one call of the compiled extension, which also writes
 their answers; pulls go from the scanned row to the store without a Command in between. What is left is decoded and
-handled one by one. One connection's requests are taken in their order, whichever lane they use, and their answers leave
+handled one by one. One connection's requests are taken in their order, whichever path they use, and their answers leave
 in one write.
 """
 
@@ -96,7 +96,7 @@ MANY_TURNS: Final = "[OVERLOAD]system busy: too many pulls of this connection wa
 
 
 class Workspace:
-    """What the sessions of one door work with, one read event at a time."""
+    """What the sessions of one server work with, one read event at a time."""
 
     def __init__(self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads) -> None:
         self.broker, self.appender = broker, broker.appender
@@ -197,7 +197,7 @@ class BrokerSession(RemotingSession):
         self._workspace.cold_reads.forget(self)
         self._workspace.broker.closed(self)
 
-    # -- the two lanes
+    # -- the two paths
     def _serve(self, rows: int) -> int:
         """Handle the table's rows in their order. Returns how many were handled."""
         space, peer, row = self._workspace, self.peer, 0
@@ -230,15 +230,15 @@ class BrokerSession(RemotingSession):
         return row
 
     def _open_gate(self, row: int) -> bool:
-        """Whether the row has a gate now that it had not. False: the slow lane decides."""
+        """Whether the row has a gate now that it had not. False: the slow path decides."""
         try:
             return self.gates.open(self._workspace.table.topic(row))
         except (StoreError, OSError, MemoryError) as error:
-            log.debug("no gate for row %d (%s); the slow lane will say so, or succeed", row, error)
+            log.debug("no gate for row %d (%s); the slow path will say so, or succeed", row, error)
             return False
 
     def _one(self, row: int) -> None:
-        """The slow lane: one request, one method."""
+        """The slow path: one request, one method."""
         table = self._workspace.table
         try:
             command = decode(table.frame(row))
@@ -250,30 +250,33 @@ class BrokerSession(RemotingSession):
     def _pulls(self, row: int, rows: int) -> int:
         """A run of plain pulls; or one that is not. Returns the row behind."""
         space = self._workspace
-        lanes, answers = space.broker.pulls.lanes, space.answers
-        lane = lanes.of(self.identity)
-        if lane is not None:
-            done = hot.answer_pulls(space.table, row, rows, lane, answers, JOINED_BYTES_MAX)
+        fast_paths, answers = space.broker.pulls.fast_paths, space.answers
+        fast_path = fast_paths.of(self.identity)
+        if fast_path is not None:
+            done = hot.answer_pulls(space.table, row, rows, fast_path, answers, JOINED_BYTES_MAX)
             if done > row:
-                lanes.take_over(lane)
+                fast_paths.take_over(fast_path)
                 if len(answers) >= JOINED_BYTES_MAX:
                     self.peer.write(answers.take())
                 return done
-        self._pull(row, lane)
+        self._pull(row, fast_path)
         return row + 1
 
-    def _pull(self, row: int, lane: hot.PullLane | None) -> None:
+    def _pull(self, row: int, fast_path: hot.PullPath | None) -> None:
         space = self._workspace
-        table, lanes = space.table, space.broker.pulls.lanes
+        table, fast_paths = space.table, space.broker.pulls.fast_paths
         oneway = table.flag(row) & ONEWAY_FLAG
         reply_to = (table.opaque(row), table.binary(row))
         try:
             if not oneway:
                 pull = space.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to)
-                if lane is not None:
+                if fast_path is not None:
                     key = hot.pull_key(table, row)
-                    pull.lane, pull.gate = lane, lanes.open(lane, key, pull.request, pull.admission, pull.seen_changes)
-                    pull.generation = None if pull.gate is None else lanes.current()
+                    pull.fast_path, pull.gate = (
+                        fast_path,
+                        fast_paths.open(fast_path, key, pull.request, pull.admission, pull.seen_changes),
+                    )
+                    pull.generation = None if pull.gate is None else fast_paths.current()
                 self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
@@ -365,14 +368,14 @@ class BrokerSession(RemotingSession):
 
     def plain_answer(self, pull: Pull, place: int) -> bytes | None:
         """The answer to a held pull, as most of them are, without a value in between; None: it is not plain now."""
-        space, lane, gate = self._workspace, pull.lane, pull.gate
-        assert lane is not None, "it has a generation"
+        space, fast_path, gate = self._workspace, pull.fast_path, pull.gate
+        assert fast_path is not None, "it has a generation"
         assert gate is not None, "it has a generation"
         opaque, binary = pull.reply_to
         try:
-            if not hot.answer_held(lane, gate, place, pull.count_max, opaque, binary, space.woken):
+            if not hot.answer_held(fast_path, gate, place, pull.count_max, opaque, binary, space.woken):
                 return None
-            space.broker.pulls.lanes.take_over(lane)
+            space.broker.pulls.fast_paths.take_over(fast_path)
             return space.woken.take()
         except MemoryError:
             space.woken.clear()
@@ -523,5 +526,5 @@ class BrokerSession(RemotingSession):
 def session_of(call: Call[Any]) -> BrokerSession:
     """The connection that a request to a broker came by."""
     session = call.session
-    assert isinstance(session, BrokerSession), "a broker's door makes no others"
+    assert isinstance(session, BrokerSession), "a broker's server makes no others"
     return session

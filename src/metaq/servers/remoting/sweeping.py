@@ -21,7 +21,7 @@ AWAKE_MICROS: Final = 50
 
 
 class SweptSends:
-    """The sweep of one door, and what is done with what it reads."""
+    """The sweep of one server, and what is done with what it reads."""
 
     def __init__(self, space: Workspace) -> None:
         self._space = space

@@ -103,8 +103,8 @@ class Courier:
             raise
 
     def _together(self, step: SideBySide) -> dict[str, object]:
-        if len(step.lanes) == 1:
-            return {name: self._lane(steps) for name, steps in step.lanes.items()}
+        if len(step.by_broker) == 1:
+            return {name: self._lane(steps) for name, steps in step.by_broker.items()}
 
         def alone(steps: Steps[Any]) -> object:
             other = Courier(self._name_servers, self._retry_seconds)
@@ -114,8 +114,8 @@ class Courier:
             finally:
                 other.close()
 
-        with ThreadPoolExecutor(min(len(step.lanes), LANES_MAX), "metaq-lane") as pool:
-            return dict(zip(step.lanes, pool.map(alone, step.lanes.values()), strict=True))
+        with ThreadPoolExecutor(min(len(step.by_broker), LANES_MAX), "metaq-lane") as pool:
+            return dict(zip(step.by_broker, pool.map(alone, step.by_broker.values()), strict=True))
 
     def _lane(self, steps: Steps[Any]) -> object:
         try:

@@ -75,7 +75,7 @@ class HadoopFiles:
         """Args: root: an absolute URI. Raises ConfigError: no class on Spark's path is for its scheme, or it has no such host."""
         self.root = root.rstrip("/")
         context = spark.sparkContext
-        self._jvm, self._gateway = context._jvm, context._gateway  # noqa: SLF001  PySpark has no other door to its JVM
+        self._jvm, self._gateway = context._jvm, context._gateway  # noqa: SLF001  PySpark has no other server to its JVM
         conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         try:
             home = self._path("")

@@ -1,7 +1,7 @@
-"""The fast lane into the log: many messages by one native call, as far as they are plain.
+"""The fast path into the log: many messages by one native call, as far as they are plain.
 
 Each method appends what is attached has room for, and goes on where a file was full. What is not plain is left to the caller, who
-takes the slow lane with it: `Writer.put`.
+takes the slow path with it: `Writer.put`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaq.wire import hot
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 
 
-class FastLane:
+class FastPath:
     """Appends runs of messages. From any thread, one at a time: the lock is the writer's."""
 
     def __init__(self, parts: Parts, populator: Populator, writer: Writer) -> None:
@@ -301,7 +301,7 @@ class FastLane:
             outcome.touched, outcome.messages, outcome.size = touched, messages, size
 
     def _make_room(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
-        """Give the stopped row the room that it needs; False if only the slow lane can. Raises StoreFull."""
+        """Give the stopped row the room that it needs; False if only the slow path can. Raises StoreFull."""
         if outcome.stop == hot.STOP_LOG_FULL:
             if outcome.needed > self._log.file_bytes:
                 return False

@@ -2,7 +2,7 @@
 
 Whoever appends holds the lock from the first byte of a record to the last entry of its index, so that between two
 appends everything below the log's end is in its queue and in the index. `Snapshot` is such a moment as a value.
-What is appended many at a time, by native code, is in `fast_lane.py`.
+What is appended many at a time, by native code, is in `fast_path.py`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def end_properties(text: bytes) -> bytes:
     """Properties as they are stored: never ending in a NUL, which a start could not tell from what a power cut took.
 
     A value that does gets the separator behind it that older RocketMQ brokers put behind every property. In the fast
-    lane the broker's own property is the last.
+    path the broker's own property is the last.
     """
     return text + _PAIR_END if text.endswith(b"\0") else text
 

@@ -22,7 +22,7 @@ from metaq.wire import hot
 
 log = logging.getLogger(__name__)
 STEP_MESSAGES: Final = 2048
-"""So many messages of other doors are measured at once when somebody asks; more are left to the thread."""
+"""So many messages of other servers are measured at once when somebody asks; more are left to the thread."""
 _HINTS_MAX: Final = 64
 _AHEAD: Final = 512
 _CHUNKS_BACK: Final = 16
@@ -261,7 +261,7 @@ class QueuePositions:
         return self._measure(queue)
 
     def _measure(self, queue: ConsumeQueue) -> bool:
-        """Messages of other doors, as long as they are few, in memory and not compressed."""
+        """Messages of other servers, as long as they are few, in memory and not compressed."""
         tail, stop = self.tail, queue.max_offset
         if stop - tail.next_offset > STEP_MESSAGES or tail.next_offset < queue.min_offset:
             return False

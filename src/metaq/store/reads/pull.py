@@ -97,13 +97,13 @@ class Puller:
         self._recent_bytes = memory * self.options.access_message_in_memory_max_ratio // 100
 
     def are_plain(self) -> bool:
-        """Whether pulls from a lane get what `pull` would give them."""
+        """Whether pulls from a path get what `pull` would give them."""
         return not self._repairs.losses and self._bytes_in_memory <= LONG_BYTES
 
-    def lane(self) -> hot.PullLane:
-        """A lane without gates, good until an option changes: it answers what `pull` finds through the plain way, in the files
+    def fast_path(self) -> hot.PullPath:
+        """A path without gates, good until an option changes: it answers what `pull` finds through the plain way, in the files
         that are being written, behind what was there before the start."""
-        return hot.PullLane(
+        return hot.PullPath(
             self._log.tail,
             fresh_from=self._fresh_from,
             near_bytes=min(self._hot_bytes, self._recent_bytes),

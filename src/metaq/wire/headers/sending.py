@@ -59,7 +59,7 @@ def _long_send_items() -> tuple[Item, ...]:
 
 
 class SendReplyHeader(Header, kw_only=True):
-    """Answers 10, 310, 320. Java needs `MSG_REGION` and `TRACE_ON` beside these; the door adds them."""
+    """Answers 10, 310, 320. Java needs `MSG_REGION` and `TRACE_ON` beside these; the server adds them."""
 
     message_id: str = field(name="msgId")
     """The offset id; of a batch, all of them, comma-separated."""

@@ -1,4 +1,4 @@
-"""The hot module: `_native` where it was built, else its plain twin. `METAQ_HOT=0` takes the twin. Contract: __init__.pyi."""
+"""The compiled extension: `_native` where it was built, else its pure-Python fallback. `METAQ_HOT=0` takes the fallback. Contract: __init__.pyi."""
 
 from metaq.compiled import compiled
 

@@ -1,4 +1,4 @@
-"""The hot module's contract: `_native` (Cython) and `fallback` (its plain twin) both have exactly these names.
+"""The compiled extension's contract: `_native` (Cython) and `fallback` (its pure-Python fallback) both have exactly these names.
 
 Everything here works on buffers that the caller owns: no sockets, no files, no clocks. Multi-byte integers are
 big-endian. Sizes are bytes, times milliseconds since the epoch, offsets as in the glossary (LogOffset: bytes in the log;
@@ -54,7 +54,7 @@ class FrameTable:
 
         At most `rows_max` rows: call again from the new start if bytes are left. A send, pull or 37 header with
         anything unusual (broken JSON, missing fields, numbers that are none, have leading zeros or overflow) is KIND_OTHER: the
-        slow lane judges it. Numbers count with and without quotes; of a key given twice the last counts. The byte after
+        slow path judges it. Numbers count with and without quotes; of a key given twice the last counts. The byte after
         the length is the serialize type: 0 JSON, 1 binary, else `error`.
         """
     def release(self) -> None:
@@ -90,7 +90,7 @@ class Replies:
     """Answers of one read event, in one buffer, in the order of their requests."""
     def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None: ...
     def add_send(self, opaque: int, binary: bool, queue_id: int, message_id: str, queue_offset: int) -> None:
-        """The success answer of a send. append() calls it; the slow lane may."""
+        """The success answer of a send. append() calls it; the slow path may."""
     def add_done(self, opaque: int, binary: bool) -> None:
         """The answer of success that says nothing more."""
     def add_pull(
@@ -107,7 +107,7 @@ class Replies:
     ) -> None:
         """A pull's answer, head and body."""
     def extend(self, data: Buffer) -> None:
-        """Whole frames made elsewhere: the slow lane's answers, in their place."""
+        """Whole frames made elsewhere: the slow path's answers, in their place."""
     def take(self) -> bytes:
         """All answers written since the last take, ready for the socket. Raises MemoryError: they are still here."""
     def clear(self) -> None:
@@ -208,7 +208,7 @@ class TransactionGate:
 
     half: TopicGate | None
     op: TopicGate | None
-    """Gates with the one queue of each; None: there is no such queue yet, and the slow lane makes it."""
+    """Gates with the one queue of each; None: there is no such queue yet, and the slow path makes it."""
     takes_halves: bool
     op_properties: bytes
     op_tags_code: int
@@ -262,7 +262,7 @@ class AppendOutcome:
 
     needed: int
     """What the row needs all at once: bytes (STOP_LOG_FULL), units (STOP_QUEUE_FULL) or entries (STOP_INDEX_FULL). If a
-    whole new file cannot give it either, the row belongs to the slow lane."""
+    whole new file cannot give it either, the row belongs to the slow path."""
 
     stop: int
     row: int
@@ -367,7 +367,7 @@ def give_back(
     outcome: AppendOutcome,
 ) -> tuple[int, int, int, int] | None:
     """Append what stands for the record at `log_offset`, which a consumer gave back: it waits at its delay level for this queue of
-    this topic. (LogOffset, QueueOffset, store time, level); `outcome` as after `append`. None: nothing was written, the slow lane decides.
+    this topic. (LogOffset, QueueOffset, store time, level); `outcome` as after `append`. None: nothing was written, the slow path decides.
 
     `level` 0: the third for what comes back for the first time, each time a level later. The new record has the body, flag, birth,
     keys, sender's bits of SYSFLAG and properties of the old one, with RETRY_TOPIC and ORIGIN_MESSAGE_ID if they were not there, and
@@ -426,7 +426,7 @@ def append_record(
     tags_code: int,
     keys: Sequence[bytes],
 ) -> int:
-    """Append one record as given (the slow lane's writer). Returns its LogOffset.
+    """Append one record as given (the slow path's writer). Returns its LogOffset.
 
     With `queue`, `queue_offset` is ignored: the record takes queue.next_offset and a unit with `tags_code` is put.
     `keys`: whole `topic#key` texts to index. The IPv6 bits of `sys_flag` are set to fit the hosts. Returns -STOP_LOG_FULL,
@@ -512,7 +512,7 @@ class PartitionGate:
     topic: bytes
     queues: tuple[QueueTail, ...]
     positions: tuple[PositionTail | None, ...]
-    """None: the slow lane must make them first."""
+    """None: the slow path must make them first."""
     body_bytes_max: int
     puts: int
     """Messages that came through it; whoever counts may set it back."""
@@ -769,7 +769,7 @@ class PullGate:
         Raises ValueError: a filter that `reads`.
         """
 
-class PullLane:
+class PullPath:
     """Where plain pulls are answered from: gates by `pull_key`, and what is the same for all of them."""
 
     gates: dict[bytes, PullGate]
@@ -793,7 +793,9 @@ class PullLane:
 def pull_key(table: FrameTable, row: int) -> bytes:
     """What tells the gate of a pull: group, topic, queue, expression type, and the subscription if it counts (SYSFLAG 4)."""
 
-def answer_pulls(table: FrameTable, row: int, end: int, lane: PullLane, replies: Replies, reply_bytes_max: int) -> int:
+def answer_pulls(
+    table: FrameTable, row: int, end: int, fast_path: PullPath, replies: Replies, reply_bytes_max: int
+) -> int:
     """Answer the plain pulls from `row` on, until `replies` holds `reply_bytes_max`. Returns the row behind the last one.
 
     Plain: an answer is wanted; no limits of its own (`maxMsgBytes`); a gate; messages are there, one of them is taken, all lie in
@@ -801,7 +803,7 @@ def answer_pulls(table: FrameTable, row: int, end: int, lane: PullLane, replies:
     """
 
 def answer_held(
-    lane: PullLane, gate: PullGate, place: int, count_max: int, opaque: int, binary: bool, replies: Replies
+    fast_path: PullPath, gate: PullGate, place: int, count_max: int, opaque: int, binary: bool, replies: Replies
 ) -> bool:
     """Answer a pull that was held, with what lies from queue offset `place` on; its commit was taken up when it came. False: it is
     not plain now (as in answer_pulls), and nothing was written. Raises MemoryError: likewise."""

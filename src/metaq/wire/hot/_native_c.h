@@ -315,7 +315,7 @@ static inline int decimal(uint8_t *out, int64_t n)
     return 20 - at;
 }
 
-/* -?(0|[1-9][0-9]*) within 64 bits, and nothing else; 0 = it is not. Leading zeros are the slow lane's to judge. */
+/* -?(0|[1-9][0-9]*) within 64 bits, and nothing else; 0 = it is not. Leading zeros are the slow path's to judge. */
 static inline int integer_of(const uint8_t *p, size_t n, int64_t *out)
 {
     const uint8_t *end = p + n;

@@ -240,16 +240,16 @@ class World:
             elif isinstance(step, Pause):
                 self.now += step.seconds
             elif isinstance(step, SideBySide):
-                value = self.together(dict(step.lanes), choose)
+                value = self.together(dict(step.by_broker), choose)
             else:
                 try:
                     value = self.answer(step)
                 except MetaqError as fault:
                     error = fault
 
-    def together(self, lanes, choose):
+    def together(self, by_broker, choose):
         """Their steps in any order."""
-        results, under_way = {}, {name: self.one_by_one(lane) for name, lane in lanes.items()}
+        results, under_way = {}, {name: self.one_by_one(one) for name, one in by_broker.items()}
         while under_way:
             name = choose(sorted(under_way))
             try:
@@ -262,11 +262,11 @@ class World:
                 del under_way[name]
         return results
 
-    def one_by_one(self, lane):
+    def one_by_one(self, one):
         value, error = None, None
         while True:
             try:
-                step = lane.throw(error) if error is not None else lane.send(value)
+                step = one.throw(error) if error is not None else one.send(value)
             except StopIteration as end:
                 return end.value
             value, error = None, None

@@ -17,7 +17,7 @@ from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Seal, chunk_crc, part_crc
 from metaq.wire.record import decode_batch
-from tests.wire.hot.support import NATIVE, TWIN, both, needs_native
+from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native
 
 QUEUES = [MessageQueue(topic, broker, queue) for topic in ("orders", "stock") for broker in "ab" for queue in range(2)]
 
@@ -230,11 +230,11 @@ def test_what_fits_no_format_is_refused_and_leaves_no_part():
 @needs_native
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 700), st.sampled_from([b"", b"K\1v", b"K\1v\2"])), max_size=20), st.booleans())
-def test_twin_and_native_make_the_same_chunks(messages, empty):
+def test_fallback_and_native_make_the_same_chunks(messages, empty):
     """Messages of all sizes around both limits, in rows and one by one."""
     bodies, texts = [b"x" * size for size, _ in messages], [text for _, text in messages]
     outcomes = []
-    for hot in (NATIVE, TWIN):
+    for hot in (NATIVE, FALLBACK):
         for way in ("add", "add_rows"):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(parts_module, "hot", hot)

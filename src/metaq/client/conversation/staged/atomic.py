@@ -68,7 +68,7 @@ class Pause(Struct, frozen=True):
 class SideBySide(Struct, frozen=True):
     """To be done: all these, at the same time. Send in, by the same names, what they returned or raised."""
 
-    lanes: Mapping[str, Steps[Any]]
+    by_broker: Mapping[str, Steps[Any]]
 
 
 Step = Ask[Any] | Tell | Pause | SideBySide
@@ -181,8 +181,8 @@ class AtomicSteps:
         if len(brokers) == 1 and own and isinstance(last := own[-1], Stage):
             own.pop()
             deciding = structs.replace(last, decide=decide)
-        lanes = {broker: self._staging(broker, some, until) for broker, some in calls.items() if some}
-        answers = (yield SideBySide(lanes)) if lanes else {}
+        by_broker = {broker: self._staging(broker, some, until) for broker, some in calls.items() if some}
+        answers = (yield SideBySide(by_broker)) if by_broker else {}
         for error in answers.values():
             if isinstance(error, MetaqError):
                 return (yield from self.give_up(error))
@@ -249,9 +249,9 @@ class AtomicSteps:
         def tell(broker: str) -> Steps[None]:
             yield in_time(broker, Apply(self.transaction, decision), NOTICE_SECONDS)
 
-        lanes = {broker: tell(broker) for broker in sorted(self._touched - {self.coordinator})}
-        if lanes:
-            yield SideBySide(lanes)
+        by_broker = {broker: tell(broker) for broker in sorted(self._touched - {self.coordinator})}
+        if by_broker:
+            yield SideBySide(by_broker)
 
 
 def delivering(decision: Decision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
@@ -261,12 +261,12 @@ def delivering(decision: Decision, remaining: int, until: float, now: Callable[[
     """
     transaction, coordinator = decision.transaction, coordinator_of(decision.transaction)
     until = min(until, now() + DELIVERY_SECONDS)
-    lanes = {
+    by_broker = {
         broker: _applying(broker, decision, until, now)
         for broker in dict.fromkeys(part.broker for part in decision.parts)
         if broker != coordinator or remaining
     }
-    answers = (yield SideBySide(lanes)) if lanes else {}
+    answers = (yield SideBySide(by_broker)) if by_broker else {}
     confirmed = tuple(broker for broker, answer in answers.items() if answer == () and broker != coordinator)
     if confirmed:  # Else the coordinator asks them, later.
         yield Tell(coordinator, Apply(transaction, None, coordinator, confirmed))

@@ -1,7 +1,7 @@
-"""The plain twin of `_native`: the same names and results, at the speed of Python. Contract: __init__.pyi."""
+"""The pure-Python fallback of `_native`: the same names and results, at the speed of Python. Contract: __init__.pyi."""
 
 from metaq.wire.hashing import crc31, index_hash, java_hash
-from metaq.wire.hot.fallback.answer import PullGate, PullLane, answer_held, answer_pulls, pull_key
+from metaq.wire.hot.fallback.answer import PullGate, PullPath, answer_held, answer_pulls, pull_key
 from metaq.wire.hot.fallback.append import append, append_record, append_records
 from metaq.wire.hot.fallback.back import give_back
 from metaq.wire.hot.fallback.deliver import deliver
@@ -79,7 +79,7 @@ __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BACK", "KIND_BATCH", "KIND_ENDING", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
     "SIZES_COMPRESSED", "SIZES_DAMAGED", "SIZES_ELSEWHERE", "SIZES_END",
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch", "Condition",
-    "DelayGate", "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "PullGate", "PullLane", "QueueTail", "RecordHead", "Replies", "RowColumns", "RunLost", "Selection", "TopicGate",
+    "DelayGate", "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "PullGate", "PullPath", "QueueTail", "RecordHead", "Replies", "RowColumns", "RunLost", "Selection", "TopicGate",
     "TransactionGate",
     "answer_held", "answer_pulls", "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
     "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "give_back", "index_hash", "java_hash",

@@ -1,4 +1,4 @@
-"""The plain twin of the hot module: pulls that can be answered without a question. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: pulls that can be answered without a question. See __init__.pyi."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PullGate:
         self.committed = -1
 
 
-class PullLane:
+class PullPath:
     __slots__ = (
         "behind_max", "body_bytes_max", "bytes_max", "count_max", "fresh_from", "gates", "log", "messages", "moved", "near_bytes",
         "pulls", "size",
@@ -71,26 +71,26 @@ def pull_key(table: FrameTable, row: int) -> bytes:
     ))  # fmt: skip
 
 
-def _answer(table: FrameTable, row: int, lane: PullLane, replies: Replies) -> bool:
+def _answer(table: FrameTable, row: int, fast_path: PullPath, replies: Replies) -> bool:
     """One pull. False: not plain, and nothing was written."""
     _, _, _, offset, count_max, flags, commit_offset, _, _, version, _, bytes_max = table.pull(row)
     if table.flag(row) & _ONEWAY or bytes_max > 0:
         return False
-    gate = lane.gates.get(pull_key(table, row))
+    gate = fast_path.gates.get(pull_key(table, row))
     if gate is None or version > gate.version:
         return False
     commit = commit_offset if flags & _COMMITS else -1
-    return _answer_from(lane, gate, offset, count_max, commit, table.opaque(row), table.binary(row), replies)
+    return _answer_from(fast_path, gate, offset, count_max, commit, table.opaque(row), table.binary(row), replies)
 
 
 def answer_held(
-    lane: PullLane, gate: PullGate, place: int, count_max: int, opaque: int, binary: bool, replies: Replies
+    fast_path: PullPath, gate: PullGate, place: int, count_max: int, opaque: int, binary: bool, replies: Replies
 ) -> bool:
-    return _answer_from(lane, gate, place, count_max, -1, opaque, binary, replies)
+    return _answer_from(fast_path, gate, place, count_max, -1, opaque, binary, replies)
 
 
 def _answer_from(
-    lane: PullLane,
+    fast_path: PullPath,
     gate: PullGate,
     offset: int,
     count_max: int,
@@ -100,40 +100,42 @@ def _answer_from(
     replies: Replies,
 ) -> bool:
     """What lies from `offset` on. False: not plain, and nothing was written. `commit`: the position that came with it, or -1."""
-    log = lane.log
+    log = fast_path.log
     if not log.base <= log.end <= log.limit:
         return False
     tail, low = gate.queue.tail, gate.queue.min_offset
     high = tail.next_offset
-    if not low <= offset < high or offset < tail.first or high > tail.limit or high - offset > lane.behind_max:
+    if not low <= offset < high or offset < tail.first or high > tail.limit or high - offset > fast_path.behind_max:
         return False
     (first_log,) = struct.unpack_from(">q", tail.view, (offset - tail.first) * UNIT_BYTES)
-    if not max(log.base, lane.fresh_from) <= first_log < log.end or log.end - first_log > lane.near_bytes:
+    if not max(log.base, fast_path.fresh_from) <= first_log < log.end or log.end - first_log > fast_path.near_bytes:
         return False
-    count_max = max(1, min(count_max, lane.count_max))
+    count_max = max(1, min(count_max, fast_path.count_max))
     stop = min(high, offset + max(_SCAN_UNITS, count_max))
-    found = select(tail.view, tail.first, offset, stop, gate.wanted, count_max, lane.bytes_max, log.base, log.end)
-    if not found.count or found.damaged or found.size > lane.body_bytes_max:
+    found = select(tail.view, tail.first, offset, stop, gate.wanted, count_max, fast_path.bytes_max, log.base, log.end)
+    if not found.count or found.damaged or found.size > fast_path.body_bytes_max:
         return False
     if commit >= 0:
-        if gate not in lane.moved:
-            lane.moved.append(gate)
+        if gate not in fast_path.moved:
+            fast_path.moved.append(gate)
         gate.committed = commit
     body = gather(found, log.view, log.base)
-    if check(found, body, tail, lane.fresh_from)[1] < found.size:
+    if check(found, body, tail, fast_path.fresh_from)[1] < found.size:
         return False
     replies.add_pull(opaque, binary, 0, "FOUND", gate.suggest, found.next_offset, low, high, body)
-    lane.pulls += 1
-    lane.messages += found.count
-    lane.size += found.size
+    fast_path.pulls += 1
+    fast_path.messages += found.count
+    fast_path.size += found.size
     return True
 
 
-def answer_pulls(table: FrameTable, row: int, end: int, lane: PullLane, replies: Replies, reply_bytes_max: int) -> int:
+def answer_pulls(
+    table: FrameTable, row: int, end: int, fast_path: PullPath, replies: Replies, reply_bytes_max: int
+) -> int:
     if not 0 <= row <= end <= len(table):
         raise IndexError(f"rows [{row}, {end}) of {len(table)}")
     while row < end and len(replies) < reply_bytes_max:
-        if table.kind(row) != KIND_PULL or not _answer(table, row, lane, replies):
+        if table.kind(row) != KIND_PULL or not _answer(table, row, fast_path, replies):
             break
         row += 1
     return row

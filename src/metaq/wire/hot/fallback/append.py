@@ -1,4 +1,4 @@
-"""The plain twin of the hot module: rows to log, queue and index. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: rows to log, queue and index. See __init__.pyi for what each name promises."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _NAMES: Final = {b"WAIT": _WAIT, b"CLUSTER": _CLUSTER, b"TAGS": _TAGS, b"KEYS": 
 
 
 def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: bool) -> _Facts | None:
-    """What append needs to know of a property text. None: malformed, or a property that the slow lane must look at."""
+    """What append needs to know of a property text. None: malformed, or a property that the slow path must look at."""
     tag = unique = keys = b""
     no_wait, drops = False, 0
     kept: list[bytes] = []
@@ -103,7 +103,7 @@ def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: b
 
 
 def batch_entries(body: Any, gate: TopicGate, log: LogTail) -> list[_Entry] | None:
-    """The entries of a batch body; None if it is malformed or holds an entry for the slow lane."""
+    """The entries of a batch body; None if it is malformed or holds an entry for the slow path."""
     entries: list[_Entry] = []
     start, end = 0, len(body)
     while start < end:
@@ -249,7 +249,7 @@ def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
         and facts is not None
         and gate.retries_max is None
         and not ext.sys_flag & _PREPARED
-        and not facts[0]  # properties of the batch as a whole: the slow lane merges them into each entry
+        and not facts[0]  # properties of the batch as a whole: the slow path merges them into each entry
         and 0 <= ext.queue_id < len(gate.queues)
         and stop - start <= min(gate.body_bytes_max, log.message_bytes_max)
         and not (gate.wait_is_slow and facts[3])

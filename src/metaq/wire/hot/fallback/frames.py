@@ -1,4 +1,4 @@
-"""The plain twin of the hot module: frames to rows, rows to answers. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: frames to rows, rows to answers. See __init__.pyi for what each name promises."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ _NUMBERS_OF[_BackExt] |= {"maxReconsumeTimes"}
 _version = msgspec.json.Decoder(_I32, strict=False).decode
 _JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
 _NUMBER_CHARS_MAX: Final = 32
-"""As in the slow lane."""
+"""As in the slow path."""
 _encode = msgspec.json.encode
 _letter_head = msgspec.json.Decoder(_LetterHead, strict=False).decode
 _head = msgspec.json.Decoder(_Head, strict=False).decode
@@ -285,7 +285,7 @@ class FrameTable:
 
 
 def _json(head: bytes) -> tuple[int, int, int, int, Any]:
-    """(kind, code, opaque, flag, ext) of a JSON header; the slow lane judges what is not understood here."""
+    """(kind, code, opaque, flag, ext) of a JSON header; the slow path judges what is not understood here."""
     if head.count(b"[") + head.count(b"{") > _DEPTH_MAX and _depth(head) > _DEPTH_MAX:
         return _UNREADABLE
     try:

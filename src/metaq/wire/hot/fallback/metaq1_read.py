@@ -1,4 +1,4 @@
-"""The plain twin of the hot module: frames of MetaQ 1.x, as its data files have them, to columns. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: frames of MetaQ 1.x, as its data files have them, to columns. See __init__.pyi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain twin of `native/parts.pxi`. Contract: __init__.pyi."""
+"""The pure-Python fallback of `native/parts.pxi`. Contract: __init__.pyi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL filters, the plain twin: a compiled expression on the property text of a record. Contract: __init__.pyi.
+"""SQL filters, the pure-Python fallback: a compiled expression on the property text of a record. Contract: __init__.pyi.
 
 How texts become numbers is Java's, and written once, here: the native module asks it for what is not plain ASCII digits.
 """

@@ -1,4 +1,4 @@
-"""The plain twin of the hot module: the ends of log, queue and index that rows are written into. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: the ends of log, queue and index that rows are written into. See __init__.pyi."""
 
 from __future__ import annotations
 

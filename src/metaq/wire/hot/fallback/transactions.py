@@ -1,4 +1,4 @@
-"""The plain twin of the hot module: half messages, and their ends; delayed messages. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: half messages, and their ends; delayed messages. See __init__.pyi for what each name promises."""
 
 from __future__ import annotations
 

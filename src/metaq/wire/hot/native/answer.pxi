@@ -18,7 +18,7 @@ cdef class PullGate:
     cdef Filter wanted
     cdef int64_t version
     cdef int64_t suggest
-    cdef bint moved  # it is in its lane's list
+    cdef bint moved  # it is in its path's list
 
     def __cinit__(self, queue not None, Filter wanted, int64_t version, int64_t suggest, owner=None):
         if wanted is not None and wanted.reads:
@@ -28,7 +28,7 @@ cdef class PullGate:
         self.committed, self.moved = -1, False
 
 
-cdef class PullLane:
+cdef class PullPath:
     cdef readonly dict gates
     cdef LogTail log
     cdef int64_t fresh_from
@@ -101,34 +101,34 @@ def pull_key(FrameTable table not None, Py_ssize_t row):
     return key_of(table, found)
 
 
-cdef bint answer_one(FrameTable table, Row *r, PullLane lane, Replies replies) except -1:
+cdef bint answer_one(FrameTable table, Row *r, PullPath path, Replies replies) except -1:
     """One pull. False: not plain, and nothing was written."""
     cdef PullGate gate
     cdef int64_t commit = -1
     if r.flag & ONEWAY or r.max_bytes > 0:
         return False
-    gate = lane.gates.get(key_of(table, r))
+    gate = path.gates.get(key_of(table, r))
     if gate is None or r.sub_version > gate.version:
         return False
     if r.sys_flag & PULL_COMMITS:
         commit = r.commit_offset
-    return answer_from(lane, gate, r.queue_offset, r.max_messages, commit, r.opaque, r.binary, replies)
+    return answer_from(path, gate, r.queue_offset, r.max_messages, commit, r.opaque, r.binary, replies)
 
 
 def answer_held(
-    PullLane lane not None, PullGate gate not None, int64_t place, int64_t count_max, int opaque, bint binary,
+    PullPath path not None, PullGate gate not None, int64_t place, int64_t count_max, int opaque, bint binary,
     Replies replies not None,
 ):
-    return answer_from(lane, gate, place, count_max, -1, opaque, binary, replies)
+    return answer_from(path, gate, place, count_max, -1, opaque, binary, replies)
 
 
 cdef bint answer_from(
-    PullLane lane, PullGate gate, int64_t offset, int64_t count_max, int64_t commit, int opaque, bint binary, Replies replies,
+    PullPath path, PullGate gate, int64_t offset, int64_t count_max, int64_t commit, int opaque, bint binary, Replies replies,
 ) except -1:
     """What lies from `offset` on. False: not plain, and nothing was written. `commit`: the position that came with it, or -1."""
     cdef QueueTail tail
-    cdef LogTail log = lane.log
-    cdef Selection found = lane.found
+    cdef LogTail log = path.log
+    cdef Selection found = path.found
     cdef Growing *out = &replies.out
     cdef const Stretch *stretches
     cdef const int64_t *numbers
@@ -141,23 +141,23 @@ cdef bint answer_from(
         return False
     tail, low = gate.tail, gate.queue.min_offset
     high = tail.next_offset
-    if not low <= offset < high or not tail.first <= offset or high > tail.limit or high - offset > lane.behind_max:
+    if not low <= offset < high or not tail.first <= offset or high > tail.limit or high - offset > path.behind_max:
         return False
     units = tail.units + (offset - tail.first) * UNIT_BYTES
     first_log = get64(units)
-    if not max(log.base, lane.fresh_from) <= first_log < log.end or log.end - first_log > lane.near_bytes:
+    if not max(log.base, path.fresh_from) <= first_log < log.end or log.end - first_log > path.near_bytes:
         return False
-    count_max = max(1, min(count_max, lane.count_max))
+    count_max = max(1, min(count_max, path.count_max))
     found.clear()
     choose_into(
-        found, units, offset, min(high, offset + max(SCAN_UNITS, count_max)), gate.wanted, count_max, lane.bytes_max,
+        found, units, offset, min(high, offset + max(SCAN_UNITS, count_max)), gate.wanted, count_max, path.bytes_max,
         log.base, log.end, None, 0,
     )
-    if not found.count or found.damaged or found.size > lane.body_bytes_max:
+    if not found.count or found.damaged or found.size > path.body_bytes_max:
         return False
     if commit >= 0:
         if not gate.moved:
-            lane.moved.append(gate)
+            path.moved.append(gate)
             gate.moved = True
         gate.committed = commit
     try:
@@ -178,27 +178,27 @@ cdef bint answer_from(
     verified = verify(
         stretches, found.stretch_count, found.count, numbers, found.first_number,
         out.data + out.used, -1, <const uint8_t *>PyBytes_AS_STRING(tail.topic), PyBytes_GET_SIZE(tail.topic),
-        tail.queue_id, lane.fresh_from, False,
+        tail.queue_id, path.fresh_from, False,
     )
     if verified.size < found.size:
         out.used = begun
         return False
     out.used += found.size
-    lane.pulls += 1
-    lane.messages += found.count
-    lane.size += found.size
+    path.pulls += 1
+    path.messages += found.count
+    path.size += found.size
     return True
 
 
 def answer_pulls(
-    FrameTable table not None, Py_ssize_t row, Py_ssize_t end, PullLane lane not None, Replies replies not None,
+    FrameTable table not None, Py_ssize_t row, Py_ssize_t end, PullPath path not None, Replies replies not None,
     Py_ssize_t reply_bytes_max,
 ):
     if not 0 <= row <= end <= table.count:
         raise IndexError(f"rows [{row}, {end}) of {table.count}")
     try:
         while row < end and replies.out.used < reply_bytes_max:
-            if table.rows[row].kind != PULL or not answer_one(table, &table.rows[row], lane, replies):
+            if table.rows[row].kind != PULL or not answer_one(table, &table.rows[row], path, replies):
                 break
             row += 1
     except MemoryError:  # who answers this one by itself tells of it; those before it are answered

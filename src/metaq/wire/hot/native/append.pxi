@@ -408,7 +408,7 @@ cdef bint take_row(
         e.flag, e.text, e.body.at, e.body.size = r.user_flag, 0, 0, <uint32_t>(r.stop - r.body)
         return r.stop - r.body <= gate.body_bytes_max
     if e.held or e.stored or r.stop - r.body > gate.body_bytes_max:
-        return False  # properties of the batch as a whole: the slow lane merges them into each entry
+        return False  # properties of the batch as a whole: the slow path merges them into each entry
     entries.used = 0
     return read_batch(table.source.data + r.body, r.stop - r.body, entries, gate, cluster_size)
 

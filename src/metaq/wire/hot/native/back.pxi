@@ -2,7 +2,7 @@
 
 cdef enum:
     FIRST_RETRY_LEVEL = 3  # of the first retry; each further one waits a level longer
-    BACK_TEXT_MAX = 1536  # properties of such a message; who has more is left to the slow lane, as is whoever has many
+    BACK_TEXT_MAX = 1536  # properties of such a message; who has more is left to the slow path, as is whoever has many
     BACK_MORE_MAX = 640  # what the broker adds, or puts in the place of what was there
 
 cdef enum:
@@ -80,7 +80,7 @@ cdef void add_own(Text *text, int which, Record *r, bytes topic, int queue_id, i
 
 
 cdef bint returned_text(Record *r, Entry *e, Text *text, bytes topic, int queue_id, int level) noexcept:
-    """The properties of what comes back as they are stored, and what it is looked up by. False: left to the slow lane."""
+    """The properties of what comes back as they are stored, and what it is looked up by. False: left to the slow path."""
     cdef Part names[HELD_PIECES_MAX]
     cdef const uint8_t *start = r.properties
     cdef const uint8_t *at = start
@@ -166,7 +166,7 @@ def give_back(
     queue = <QueueTail>delays.queues[wanted - 1]
     size = RECORD_BYTES_MIN + waiting_size + r.body_size + text.size
     if size + BLANK_BYTES_MIN > log.left() or queue.left() < 1 or index is not None and e.key_count > index.left():
-        return None  # the slow lane makes room
+        return None  # the slow path makes room
     hash_keys(r.properties, &e, delays.waiting.key_prefix, hashes)
     queue_offset = queue.next_offset
     log.store_ms = max(now_ms, log.store_ms)

@@ -54,7 +54,7 @@ cdef inline int name_of(const uint8_t *name, Py_ssize_t size) noexcept:
 
 
 cdef inline bint is_slow(TopicGate gate, const uint8_t *name, Py_ssize_t size) noexcept:
-    """Whether the gate leaves messages with this property to the slow lane."""
+    """Whether the gate leaves messages with this property to the slow path."""
     cdef const uint8_t *at
     cdef const uint8_t *end
     if size > SLOW_NAME_BYTES_MAX or not gate.slow_sizes >> size & 1:
@@ -88,7 +88,7 @@ cdef inline int32_t keys_of(const uint8_t *text, Entry *e) noexcept:
 cdef bint find_facts(
     const uint8_t *text, Py_ssize_t size, Py_ssize_t cluster_size, bint keep_wait, TopicGate gate, Entry *e
 ) noexcept:
-    """Read a property text into `e`. False: malformed, too long, or with a property that the gate leaves to the slow lane."""
+    """Read a property text into `e`. False: malformed, too long, or with a property that the gate leaves to the slow path."""
     cdef const uint8_t *at = text
     cdef const uint8_t *end = text + size
     cdef const uint8_t *middle
@@ -218,7 +218,7 @@ cdef Entry *next_entry(Growing *entries) except NULL:
 cdef bint read_batch(
     const uint8_t *body, Py_ssize_t size, Growing *entries, TopicGate gate, Py_ssize_t cluster_size
 ) except -1:
-    """The entries of a batch body. False: malformed, or with an entry for the slow lane."""
+    """The entries of a batch body. False: malformed, or with an entry for the slow path."""
     cdef const uint8_t *at = body
     cdef const uint8_t *end = body + size
     cdef const uint8_t *text

@@ -20,7 +20,7 @@ cdef class Batch:
         memset(&self.out, 0, sizeof(Growing))
 
     def __init__(self, id_prefix=b"", bytes_max=BODY_BYTES_MAX, empty=False):
-        """For subclasses, which call it as they call the twin's; __cinit__ has done the work."""
+        """For subclasses, which call it as they call the fallback's; __cinit__ has done the work."""
 
     def __dealloc__(self):
         PyMem_Free(self.out.data)

@@ -409,7 +409,7 @@ cdef class TopicGate:
     cdef int retries_max
     cdef uint32_t key_prefix
     cdef bytes sized_topic  # as a record has it: behind its length
-    cdef tuple slow_names  # of properties that the slow lane has to see
+    cdef tuple slow_names  # of properties that the slow path has to see
     cdef bytes slow  # these names, each behind its length
     cdef uint64_t slow_sizes  # which lengths there are
 

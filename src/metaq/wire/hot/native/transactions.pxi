@@ -76,7 +76,7 @@ cdef bint hold_back(
         size = middle - at
         if count == HELD_PIECES_MAX or brokers_own(at, size):
             return False
-        for place in range(count):  # of a property given twice the last counts: the slow lane sees to that
+        for place in range(count):  # of a property given twice the last counts: the slow path sees to that
             if names[place].size == size and memcmp(text + names[place].at, at, size) == 0:
                 return False
         names[count].at, names[count].size = <uint32_t>(at - text), <uint32_t>size
@@ -206,7 +206,7 @@ cdef bint end_transaction(
             return False
         size += r.size - r.topic_size + PyBytes_GET_SIZE(gate.topic)
     if ops.left() < 1 or size + BLANK_BYTES_MIN > log.left():
-        return False  # the slow lane makes room
+        return False  # the slow path makes room
     if not row.flag & 2:
         grow(&replies.out, DONE_BYTES_MAX)
     log.store_ms = now = max(now_ms, log.store_ms)

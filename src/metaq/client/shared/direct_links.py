@@ -1,8 +1,8 @@
 """Connections for threads that send one after the other and wait: the sending thread writes and reads by itself.
 
-Beside the connection that the event loop has to a broker there is at most one such lane. It carries sends only, by one thread at a
+Beside the connection that the event loop has to a broker there is at most one such direct link. It carries sends only, by one thread at a
 time, and is opened by the loop when threads have asked for it `WISHES` times; so a client that sends now and then has none. Brokers
-know a client by the connection of its heartbeats, so what they want of it never comes here. A lane that fails in any way is dropped,
+know a client by the connection of its heartbeats, so what they want of it never comes here. A direct link that fails in any way is dropped,
 and the loop's connection carries what comes then.
 """
 
@@ -26,25 +26,25 @@ from metaq.wire.connection import Connection
 log = logging.getLogger("metaq.client")
 
 WISHES = 10
-"""Sends that would have used a lane before one is opened."""
+"""Sends that would have used a direct link before one is opened."""
 DIAL_SECONDS = 1.0
 AGAIN_SECONDS = 1.0
 """After one could not be opened."""
 IDLE_SECONDS = 60.0
 """Brokers close connections that are silent for two minutes."""
 LOOK_AT_SECONDS = 0.01
-"""After a pause of so much it is looked whether a lane's stream is stale before it is used: the broker may have closed it."""
+"""After a pause of so much it is looked whether a direct link's stream is stale before it is used: the broker may have closed it."""
 WAITING_MAX = 3
-"""Threads that wait for a lane. More are better off in a batch."""
+"""Threads that wait for a direct link. More are better off in a batch."""
 WAIT_SECONDS = 0.001
 """What the way by the loop takes, on a busy machine."""
 SLOW_SECONDS = 1.0
-"""Nobody waits for a lane for so long after that was in vain."""
+"""Nobody waits for a direct link for so long after that was in vain."""
 ID_SECONDS = 1.0
 _NUMBER_MAX = (1 << 16) - 1
 
 
-class Lane:
+class DirectLink:
     """One connection. `lock` is its user's; all but `retired` is for who holds it."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Lane:
         self._renew(now)
 
     def wait(self, thread: int, now: float) -> bool:
-        """Any thread: wait for the lane as long as that is likely to be quicker than the way by the loop. Whether it has it."""
+        """Any thread: wait for the direct link as long as that is likely to be quicker than the way by the loop. Whether it has it."""
         if len(self._waiting) >= WAITING_MAX or now < self._slow_until:
             return False
         self._waiting[thread] = None
@@ -122,14 +122,14 @@ class Lane:
 
     def _refuse(self, command: Command, deadline: float) -> None:
         refusal = not_supported(command)
-        log.debug("refused on the lane to %s: %s", self.stream.address, refusal.remark)
+        log.debug("refused on the direct link to %s: %s", self.stream.address, refusal.remark)
         if not command.flag & ONEWAY_FLAG:
             refusal.opaque, refusal.flag = command.opaque, refusal.flag | RESPONSE_FLAG
             self.stream.write(encode(refusal), deadline)
 
 
-class Lanes:
-    """The lanes of one client core. Methods run in the loop unless they say otherwise."""
+class DirectLinks:
+    """The direct links of one client core. Methods run in the loop unless they say otherwise."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Lanes:
     ) -> None:
         """`peer_of(address)`: the numeric address to which we are connected there, if we are. `start(address)`, any thread: has the
         loop run `open`."""
-        self.ready: dict[str, Lane] = {}
+        self.ready: dict[str, DirectLink] = {}
         """By address. Any thread may look."""
         self._prefixes, self._clock, self._peer_of, self._start = prefixes, clock, peer_of, start
         self._wishes: Counter[str] = Counter()
@@ -149,7 +149,7 @@ class Lanes:
         self._closed = False
 
     def wish(self, address: str) -> None:
-        """Any thread: a send would have used a lane to there."""
+        """Any thread: a send would have used a direct link to there."""
         self._wishes[address] += 1
         if self._wishes[address] < WISHES or address in self._opening or not POSSIBLE:
             return
@@ -165,44 +165,44 @@ class Lanes:
             try:
                 stream = await dial_direct(peer, address, DIAL_SECONDS, self._clock)
             except ConnectionFailed as error:
-                log.debug("no lane to %s: %s", address, error)
+                log.debug("no direct link to %s: %s", address, error)
                 self._not_before[address] = self._clock.monotonic() + AGAIN_SECONDS
                 return
             if self._closed:
                 stream.close()
                 return
-            self.ready[address] = Lane(stream, self._prefixes, self._clock.monotonic())
+            self.ready[address] = DirectLink(stream, self._prefixes, self._clock.monotonic())
         finally:
             self._wishes.pop(address, None)
             self._opening.discard(address)
 
-    def drop(self, address: str, lane: Lane) -> None:
-        """Any thread that holds the lane: it is of no more use."""
-        if self.ready.get(address) is lane:
+    def drop(self, address: str, link: DirectLink) -> None:
+        """Any thread that holds the direct link: it is of no more use."""
+        if self.ready.get(address) is link:
             del self.ready[address]
-        lane.retired = True
-        lane.stream.close()
+        link.retired = True
+        link.stream.close()
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Close the lanes to all others, and those that nobody has used for a while, unless somebody uses them now."""
+        """Close the direct links to all others, and those that nobody has used for a while, unless somebody uses them now."""
         now = self._clock.monotonic()
-        for address, lane in list(self.ready.items()):
-            if address in addresses and now - lane.used_at < IDLE_SECONDS:
+        for address, link in list(self.ready.items()):
+            if address in addresses and now - link.used_at < IDLE_SECONDS:
                 continue
-            if lane.lock.acquire(blocking=False):
+            if link.lock.acquire(blocking=False):
                 try:
-                    self.drop(address, lane)
+                    self.drop(address, link)
                 finally:
-                    lane.lock.release()
+                    link.lock.release()
 
     def close(self) -> None:
         """Close all; a send that is under way fails."""
         self._closed = True
-        for address, lane in list(self.ready.items()):
+        for address, link in list(self.ready.items()):
             self.ready.pop(address, None)
-            lane.retired = True
-            if lane.lock.acquire(blocking=False):
-                lane.stream.close()
-                lane.lock.release()
+            link.retired = True
+            if link.lock.acquire(blocking=False):
+                link.stream.close()
+                link.lock.release()
             else:
-                lane.stream.cut()
+                link.stream.cut()

@@ -17,7 +17,7 @@ import metaq
 from metaq import Producer, SendStatus
 from metaq.client.conversation.latency import LATENCIES_MS
 from metaq.client.producing.direct import LARGE_BYTES
-from metaq.client.shared import direct_connections as lanes
+from metaq.client.shared import direct_links as links
 from metaq.client.shared.messages import queue_for_key
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ClientClosed, ConfigError, InvalidMessage, SendFailed
@@ -44,14 +44,17 @@ def cluster():
 
 @pytest.fixture(autouse=True)
 def early(monkeypatch):
-    """A lane opens for the first send that would use it."""
-    monkeypatch.setattr(lanes, "WISHES", 1)
+    """A direct link opens for the first send that would use it."""
+    monkeypatch.setattr(links, "WISHES", 1)
 
 
-def with_lanes(producer: Producer, topic: str = "orders") -> Producer:
-    """Once there is a lane to each broker of the topic, and the topic's sends use it."""
+def with_fast_paths(producer: Producer, topic: str = "orders") -> Producer:
+    """Once there is a direct link to each broker of the topic, and the topic's sends use it."""
     addresses = {f"127.0.0.1:{port}" for port in CLUSTERS[-1].ports[:-1]}
-    eventually(lambda: producer.send(topic, b"opens the lane") and ready(producer).keys() >= addresses, what="lanes")
+    eventually(
+        lambda: producer.send(topic, b"opens the direct link") and ready(producer).keys() >= addresses,
+        what="direct links",
+    )
     return producer
 
 
@@ -60,34 +63,34 @@ CLUSTERS: list[FakeCluster] = []
 
 @pytest.fixture(autouse=True)
 def known(request):
-    """`with_lanes` finds the cluster of the test."""
+    """`with_fast_paths` finds the cluster of the test."""
     if "cluster" in request.fixturenames:
         CLUSTERS.append(request.getfixturevalue("cluster"))
     yield
     CLUSTERS.clear()
 
 
-def ready(producer: Producer) -> dict[str, lanes.Lane]:
-    return producer._core.lanes.ready
+def ready(producer: Producer) -> dict[str, links.DirectLink]:
+    return producer._core.links.ready
 
 
 @pytest.fixture
 def producer(cluster):
     with Producer(cluster.namesrv, timeout=PATIENCE) as made:
-        with_lanes(made)
+        with_fast_paths(made)
         cluster.seen.clear()
         cluster.stored.clear()
         WATCHED.clear()
         yield made
 
 
-def on_lanes(cluster: FakeCluster) -> list[Session]:
+def on_fast_paths(cluster: FakeCluster) -> list[Session]:
     """Connections that a heartbeat did not begin."""
     return [session for session in cluster.sessions_to_broker() if session.first != RequestCode.HEART_BEAT]
 
 
 def carried(cluster: FakeCluster) -> int:
-    """How many sends came on lanes since `watch`."""
+    """How many sends came on direct links since `watch`."""
     return sum(session.first != RequestCode.HEART_BEAT for session, _ in WATCHED)
 
 
@@ -113,9 +116,9 @@ def bodies(cluster: FakeCluster, topic: str = "orders") -> list[bytes]:
 # ---------------------------------------------------------------- where sends go
 
 
-def test_a_thread_that_sends_one_after_the_other_gets_a_lane(cluster, monkeypatch):
+def test_a_thread_that_sends_one_after_the_other_gets_a_direct_link(cluster, monkeypatch):
     """Not before it has sent so often; it is one for the process, beside the connection with the heartbeat."""
-    monkeypatch.setattr(lanes, "WISHES", 5)
+    monkeypatch.setattr(links, "WISHES", 5)
     with Producer(cluster.namesrv, timeout=PATIENCE) as producer, Producer(cluster.namesrv, timeout=PATIENCE) as other:
         for _ in range(5):
             producer.send("orders", b"x")  # the first of them asks for the route
@@ -127,11 +130,11 @@ def test_a_thread_that_sends_one_after_the_other_gets_a_lane(cluster, monkeypatc
             producer.send("orders", b"x")
             other.send("orders", b"x")
         assert cluster.accepted == 3
-        assert len(on_lanes(cluster)) == 1
+        assert len(on_fast_paths(cluster)) == 1
     eventually(lambda: not cluster.sessions, what="all connections are closed")
 
 
-def test_the_lane_carries_sends_and_the_loop_nothing(cluster, watched, producer):
+def test_the_direct_link_carries_sends_and_the_loop_nothing(cluster, watched, producer):
     """From its first use on; receipts say where each message is."""
     receipts = [producer.send("orders", b"%d" % number, tag="t" if number % 2 else None) for number in range(40)]
     assert carried(cluster) == len(WATCHED) == 40
@@ -166,17 +169,17 @@ MESSAGES = [
 
 @pytest.mark.parametrize("options", MESSAGES, ids=lambda options: "-".join(options))
 @pytest.mark.parametrize("namespace", ["", "tenant"])
-def test_what_is_stored_is_the_same_by_lane_and_by_loop(cluster, watched, options, namespace):
+def test_what_is_stored_is_the_same_by_direct_link_and_by_loop(cluster, watched, options, namespace):
     """Whatever a message has; but for its id and its queue, if nobody says which."""
     names = {"orders": 4, "tenant%orders": 4}
     cluster.topics = names
     stored, ways = [], []
     for wishes in (1, 1_000_000):
-        lanes.WISHES = wishes
+        links.WISHES = wishes
         more = {"namespace": namespace} if namespace else {}
         with Producer(cluster.namesrv, timeout=PATIENCE, instance_name=f"w{wishes}", **more) as producer:
             if wishes == 1:
-                with_lanes(producer)
+                with_fast_paths(producer)
             else:
                 producer.send("orders", b"the route")
             cluster.stored.clear()
@@ -214,8 +217,10 @@ def test_what_is_stored_is_the_same_by_lane_and_by_loop(cluster, watched, option
     ],
     ids=lambda value: "" if isinstance(value, bytes) else None,
 )
-def test_what_cannot_be_sent_is_refused_and_leaves_the_lane_free(cluster, watched, producer, error, body, options):
-    """As without a lane; nothing is sent."""
+def test_what_cannot_be_sent_is_refused_and_leaves_the_direct_link_free(
+    cluster, watched, producer, error, body, options
+):
+    """As without a direct link; nothing is sent."""
     with pytest.raises(error):
         producer.send("orders", body, **options)
     assert not WATCHED
@@ -224,7 +229,7 @@ def test_what_cannot_be_sent_is_refused_and_leaves_the_lane_free(cluster, watche
 
 
 def test_a_topic_that_is_no_text_is_a_type_error(producer):
-    """Also where the lane looks at it first."""
+    """Also where the direct link looks at it first."""
     for topic in (5, ["orders"], None):
         with pytest.raises(TypeError):
             producer.send(topic, b"x")
@@ -246,7 +251,7 @@ def test_routes_that_change_are_followed(cluster, producer):
     cluster.topics["orders"] = 1
     asyncio.run_coroutine_threadsafe(producer._core.routes.refresh(), producer._core.thread.loop).result(PATIENCE)
     assert {producer.send("orders", b"x").queue.queue_id for _ in range(8)} == {0}
-    assert on_lanes(cluster)
+    assert on_fast_paths(cluster)
 
 
 # ---------------------------------------------------------------- order
@@ -267,8 +272,8 @@ def test_a_send_does_not_overtake_what_was_submitted_before(cluster, producer):
     assert [body for _, body, _ in cluster.stored["orders", queue.queue_id]] == sent
 
 
-def test_keys_go_where_they_go_without_a_lane(cluster, watched, producer):
-    """One thread alone: all on the lane, in order."""
+def test_keys_go_where_they_go_without_a_direct_link(cluster, watched, producer):
+    """One thread alone: all on the direct link, in order."""
     for number in range(50):
         producer.send("orders", b"%d" % number, ordering_key=f"k{number % 5}")
     assert carried(cluster) == 50
@@ -284,7 +289,7 @@ def test_keys_go_where_they_go_without_a_lane(cluster, watched, producer):
 
 
 def test_a_try_that_fails_is_one_of_the_sends_tries(cluster, producer):
-    """retries=2 are three tries in all, the lane's among them."""
+    """retries=2 are three tries in all, the direct link's among them."""
     cluster.script[SINGLE] = refuse(ResponseCode.SYSTEM_ERROR)
     with pytest.raises(SendFailed, match="3 tries"):
         producer.send("orders", b"x")
@@ -294,14 +299,14 @@ def test_a_try_that_fails_is_one_of_the_sends_tries(cluster, producer):
 
 
 def test_a_refusal_for_good_is_raised_as_it_is(cluster, watched, producer):
-    """And the lane is well."""
-    lane = dict(ready(producer))
+    """And the direct link is well."""
+    link = dict(ready(producer))
     for size in (10, 5000):
         cluster.script[SINGLE] = refuse(ResponseCode.MESSAGE_ILLEGAL, "too odd", times=1)
         with pytest.raises(BrokerError, match="too odd"):
             producer.send("orders", bytes(size))
     assert cluster.count(SINGLE) == 2
-    assert ready(producer) == lane
+    assert ready(producer) == link
 
 
 def test_a_busy_broker_is_waited_for(cluster, producer):
@@ -320,15 +325,15 @@ def test_the_time_is_that_of_all_tries(cluster, producer):
     ) as caught:
         producer.send("orders", b"x", timeout=SHORT)
     assert SYSTEM.monotonic() - began >= SHORT
-    assert cluster.count(SINGLE) == 1  # the lane's: no time is left for another
+    assert cluster.count(SINGLE) == 1  # the direct link's: no time is left for another
     assert "unknown" in str(caught.value)
     assert not ready(producer)  # what comes on it now would be nobody's answer
     cluster.script.clear()
-    with_lanes(producer)
+    with_fast_paths(producer)
 
 
 def test_a_broker_that_drops_the_connection_is_met_again(cluster, producer):
-    """The try counts, the next one goes by the loop, and a lane opens again."""
+    """The try counts, the next one goes by the loop, and a direct link opens again."""
     dropped = []
 
     def drop(session: Session, command: Command) -> object:
@@ -343,21 +348,21 @@ def test_a_broker_that_drops_the_connection_is_met_again(cluster, producer):
     assert dropped[0].first != RequestCode.HEART_BEAT
     assert bodies(cluster) == [b"once"]
     assert receipt.status is SendStatus.SEND_OK
-    with_lanes(producer)
+    with_fast_paths(producer)
 
 
-def test_a_lane_that_was_closed_while_nobody_looked_is_not_used(cluster):
+def test_a_direct_link_that_was_closed_while_nobody_looked_is_not_used(cluster):
     """It is looked at after a pause: no send is lost on it, or needs another try."""
     with Producer(cluster.namesrv, timeout=PATIENCE, retries=0) as producer:
         for number in range(10):
-            with_lanes(producer)
-            eventually(lambda: len(on_lanes(cluster)) == 1, what="the peer has accepted it")
-            [lane], [session] = ready(producer).values(), on_lanes(cluster)
+            with_fast_paths(producer)
+            eventually(lambda: len(on_fast_paths(cluster)) == 1, what="the peer has accepted it")
+            [link], [session] = ready(producer).values(), on_fast_paths(cluster)
             cluster._loop.call_soon_threadsafe(session.peer.abort, "the test says so")
-            eventually(lambda lane=lane: lane.stream.stale)
-            lane.used_at -= 2 * lanes.LOOK_AT_SECONDS
+            eventually(lambda link=link: link.stream.stale)
+            link.used_at -= 2 * links.LOOK_AT_SECONDS
             producer.send("orders", b"%d" % number)
-    mine = [body for body in bodies(cluster) if body != b"opens the lane"]
+    mine = [body for body in bodies(cluster) if body != b"opens the direct link"]
     assert sorted(mine) == [b"%d" % number for number in range(10)]
 
 
@@ -375,7 +380,7 @@ def test_a_status_is_a_result_or_a_reason_for_another_broker(another):
         CLUSTERS.append(cluster)
         options = {"retry_another_broker_when_not_store_ok": another}
         with Producer(cluster.namesrv, timeout=PATIENCE, **options) as producer:
-            with_lanes(producer)
+            with_fast_paths(producer)
             cluster.script[SINGLE] = late
             receipts = [producer.send("orders", b"x") for _ in range(16)]
     told = {receipt.status for receipt in receipts}
@@ -384,7 +389,7 @@ def test_a_status_is_a_result_or_a_reason_for_another_broker(another):
 
 @pytest.mark.parametrize("fault", ["slow", "refuses"])
 def test_a_broker_that_is_slow_or_fails_is_avoided(fault):
-    """`send_latency_fault_enable` learns from what lanes carry: the first such answer is the last one there."""
+    """`send_latency_fault_enable` learns from what direct links carry: the first such answer is the last one there."""
     came: list[str] = []
 
     def act(session: Session, command: Command) -> object:
@@ -399,16 +404,16 @@ def test_a_broker_that_is_slow_or_fails_is_avoided(fault):
     with FakeCluster(brokers=2) as cluster:
         CLUSTERS.append(cluster)
         with Producer(cluster.namesrv, timeout=PATIENCE, send_latency_fault_enable=True) as producer:
-            with_lanes(producer)
+            with_fast_paths(producer)
             producer._sender.latencies._seen.clear()  # of what was slow because this machine is
             cluster.script[SINGLE] = act
             for _ in range(24):
                 assert producer.send("orders", b"x").status is SendStatus.SEND_OK
             assert came.count("broker-a") == 1
-            assert len(on_lanes(cluster)) == 2
+            assert len(on_fast_paths(cluster)) == 2
 
 
-def test_what_a_broker_asks_on_a_lane_is_refused_by_name(cluster, producer):
+def test_what_a_broker_asks_on_a_direct_link_is_refused_by_name(cluster, producer):
     """And the answer to the send is found behind it; so it is behind an answer that is too late."""
     asked: list[Session] = []
 
@@ -443,7 +448,7 @@ def test_every_send_has_one_outcome_and_it_is_its_own(ways, threads):
     with FakeCluster() as cluster:
         CLUSTERS.append(cluster)
         with Producer(cluster.namesrv, timeout=PATIENCE, retries=3) as producer:
-            with_lanes(producer)
+            with_fast_paths(producer)
             cluster.stored.clear()
             turn = itertools.count()
 
@@ -508,7 +513,7 @@ def test_every_send_has_one_outcome_and_it_is_its_own(ways, threads):
 
 
 @pytest.mark.parametrize("count", [2, 64])
-def test_many_threads_share_a_lane(cluster, producer, count):
+def test_many_threads_share_a_direct_link(cluster, producer, count):
     """Each receipt is that of its own message, whichever way it took; nothing twice."""
     wrong: list[object] = []
 
@@ -528,7 +533,7 @@ def test_many_threads_share_a_lane(cluster, producer, count):
     assert not wrong
     stored = bodies(cluster)
     assert len(stored) == len(set(stored)) == 40 * count
-    assert len(on_lanes(cluster)) == 1
+    assert len(on_fast_paths(cluster)) == 1
 
 
 def held(cluster: FakeCluster) -> tuple[threading.Event, list[tuple[Session, Command]]]:
@@ -555,7 +560,7 @@ def release(cluster: FakeCluster, kept: list[tuple[Session, Command]]) -> None:
 def test_flush_and_close_wait_for_what_a_thread_carries(cluster):
     """Their sends were handed in before; what comes after `close` is refused."""
     producer = Producer(cluster.namesrv, timeout=PATIENCE)
-    with_lanes(producer)
+    with_fast_paths(producer)
     come, kept = held(cluster)
     receipts: list[metaq.SendReceipt] = []
     sending = threading.Thread(target=lambda: receipts.append(producer.send("orders", b"held")), daemon=True)
@@ -587,7 +592,7 @@ def test_flush_and_close_wait_for_what_a_thread_carries(cluster):
 def test_a_failing_send_of_a_closing_producer_gets_its_other_tries(cluster):
     """`close` waits for the loop that goes on with it."""
     producer = Producer(cluster.namesrv, timeout=PATIENCE)
-    with_lanes(producer)
+    with_fast_paths(producer)
     come, kept = held(cluster)
     receipts: list[metaq.SendReceipt] = []
     sending = threading.Thread(target=lambda: receipts.append(producer.send("orders", b"held")), daemon=True)
@@ -605,7 +610,7 @@ def test_a_failing_send_of_a_closing_producer_gets_its_other_tries(cluster):
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_send_and_nothing_else(cluster, producer):
-    """Ctrl-C while the broker thinks: KeyboardInterrupt at once, the lane is gone, and sends, flush and close go on."""
+    """Ctrl-C while the broker thinks: KeyboardInterrupt at once, the direct link is gone, and sends, flush and close go on."""
     come, _ = held(cluster)
     thread = threading.Thread(target=lambda: (come.wait(PATIENCE), _thread.interrupt_main()), daemon=True)
     thread.start()
@@ -615,10 +620,10 @@ def test_an_interrupt_ends_the_send_and_nothing_else(cluster, producer):
     assert not ready(producer)
     assert producer.send("orders", b"next").offset >= 0
     producer.flush(PATIENCE)
-    with_lanes(producer)
+    with_fast_paths(producer)
 
 
-def test_a_child_process_has_no_lanes_of_its_parents(cluster, watched, producer):
+def test_a_child_process_has_no_direct_links_of_its_parents(cluster, watched, producer):
     """It is told so; and the parent's goes on."""
     child = os.fork()
     if not child:
@@ -638,10 +643,10 @@ def test_a_child_process_has_no_lanes_of_its_parents(cluster, watched, producer)
 
 
 def test_a_full_buffer_holds_sends_up(cluster):
-    """`max_pending_bytes` counts what the loop has; a lane is no way round it."""
+    """`max_pending_bytes` counts what the loop has; a direct link is no way round it."""
     options = {"max_pending_bytes": 1000, "batch_bytes": 2000, "when_full": "raise"}
     with Producer(cluster.namesrv, timeout=PATIENCE, **options) as producer:
-        with_lanes(producer)
+        with_fast_paths(producer)
         kept: list[tuple[Session, Command]] = []
         cluster.script[RequestCode.SEND_BATCH_MESSAGE] = lambda session, command: kept.append((session, command))
         with pytest.raises(metaq.BufferFull):
@@ -655,7 +660,7 @@ def test_a_full_buffer_holds_sends_up(cluster):
             cluster._loop.call_soon_threadsafe(session.peer.write, encode(_send(cluster, session, command)))
 
 
-def test_lanes_that_nobody_uses_are_closed(cluster, producer):
+def test_direct_links_that_nobody_uses_are_closed(cluster, producer):
     """And those to brokers that no route mentions."""
     core = producer._core
 
@@ -663,15 +668,15 @@ def test_lanes_that_nobody_uses_are_closed(cluster, producer):
         asyncio.run_coroutine_threadsafe(core._poll_routes(), core.thread.loop).result(PATIENCE)
 
     poll()
-    [lane] = ready(producer).values()
-    lane.used_at -= 2 * lanes.IDLE_SECONDS
+    [link] = ready(producer).values()
+    link.used_at -= 2 * links.IDLE_SECONDS
     poll()
     assert not ready(producer)
-    eventually(lambda: not on_lanes(cluster))
-    with_lanes(producer)
+    eventually(lambda: not on_fast_paths(cluster))
+    with_fast_paths(producer)
 
 
-def test_a_lane_that_cannot_be_opened_costs_nothing(cluster, monkeypatch):
+def test_a_direct_link_that_cannot_be_opened_costs_nothing(cluster, monkeypatch):
     """It is tried again after a while, and sends go by the loop meanwhile."""
     tried = []
 
@@ -679,27 +684,27 @@ def test_a_lane_that_cannot_be_opened_costs_nothing(cluster, monkeypatch):
         tried.append(address)
         raise metaq.ConnectionFailed("the test says so")
 
-    monkeypatch.setattr(lanes, "dial_direct", fail)
+    monkeypatch.setattr(links, "dial_direct", fail)
     with Producer(cluster.namesrv, timeout=PATIENCE) as producer:
         for _ in range(20):
             assert producer.send("orders", b"x").status is SendStatus.SEND_OK
         eventually(lambda: tried)
         assert len(tried) <= 1 + 20
-        monkeypatch.setattr(lanes, "AGAIN_SECONDS", 0.0)
+        monkeypatch.setattr(links, "AGAIN_SECONDS", 0.0)
         monkeypatch.undo()
-        producer._core.lanes._not_before.clear()
-        monkeypatch.setattr(lanes, "WISHES", 1)
-        with_lanes(producer)
+        producer._core.links._not_before.clear()
+        monkeypatch.setattr(links, "WISHES", 1)
+        with_fast_paths(producer)
 
 
 # ---------------------------------------------------------------- who watches
 
 
-def test_the_message_log_tells_of_sends_on_lanes(cluster, watched, caplog):
+def test_the_message_log_tells_of_sends_on_direct_links(cluster, watched, caplog):
     """A line each, as of those that the loop sends."""
     caplog.set_level(logging.INFO, "metaq.messages")
     with Producer(cluster.namesrv, timeout=PATIENCE, message_log=True) as producer:
-        with_lanes(producer)
+        with_fast_paths(producer)
         WATCHED.clear()
         receipt = producer.send("orders", b"told", keys="k1")
         assert carried(cluster) == 1
@@ -711,11 +716,11 @@ def test_the_message_log_tells_of_sends_on_lanes(cluster, watched, caplog):
 
 
 def test_a_real_broker_gets_each_message_once(metaq_broker):
-    """Over lanes and loop, from several threads; a consumer finds exactly what was acknowledged."""
-    topic, count, threads = "lanes-of-a-real-broker", 100, 6
+    """Over direct links and loop, from several threads; a consumer finds exactly what was acknowledged."""
+    topic, count, threads = "direct links-of-a-real-broker", 100, 6
     receipts: list[metaq.SendReceipt] = []
     with Producer(metaq_broker.namesrv, timeout=PATIENCE) as producer:
-        eventually(lambda: producer.send(topic, b"opens the lane") and ready(producer), what="a lane")
+        eventually(lambda: producer.send(topic, b"opens the direct link") and ready(producer), what="a direct link")
 
         def work(thread: int) -> None:
             receipts.extend(
@@ -732,6 +737,6 @@ def test_a_real_broker_gets_each_message_once(metaq_broker):
     where = {(receipt.queue, receipt.offset): receipt.message_id for receipt in receipts}
     with metaq.Reader(metaq_broker.namesrv, topic) as reader:
         stored = (reader.receive(PATIENCE) for _ in range(sum(map(len, reader.ranges().values()))))
-        found = [one for one in stored if one is not None and one.body != b"opens the lane"]
+        found = [one for one in stored if one is not None and one.body != b"opens the direct link"]
     assert {(one.queue, one.queue_offset): one.message_id for one in found} == where
     assert sorted(one.body for one in found) == sorted(b"%d-%d" % (t, n) for t in range(threads) for n in range(count))
