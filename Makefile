@@ -26,7 +26,7 @@ PYTEST := $(RUN) -m pytest
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 2))')
 # In the order of tests/conftest.py, where the longest come first; xdist's own begins with the groups that have most tests.
 BESIDE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-SOURCES := $(wildcard src tests bench examples demo fuzz)
+SOURCES := $(wildcard src tests tools bench examples demo fuzz)
 
 # Of `make test-proof`: how many seeds, and from which one on.
 SEEDS ?= 100
@@ -95,6 +95,9 @@ flame: $(VENV)/has-profile  ## draw where the time of a path goes: make flame RO
 docs: $(VENV)/has-lint  ## write the pages that are made from the code
 	$(RUN) -m metaq.app.reference > docs/configuration.md
 
+map: $(VENV)/has-lint  ## draw docs/map.svg anew: packages, rooms, sizes, who imports whom
+	$(RUN) -m tools.map > docs/map.svg
+
 hot: $(VENV)/has-lint  ## build the compiled extension again, beside its source
 	$(RUN) setup.py -q build_ext --inplace
 
@@ -140,4 +143,4 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on -e '.[profile]'
 	@touch $@
 
-.PHONY: demo doctor test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs hot wheel clean help
+.PHONY: demo doctor test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help

@@ -80,7 +80,7 @@ class Client:
 
     def __init__(self, protocol_server: RemotingServer, serialize: SerializeType = SerializeType.JSON) -> None:
         self.peer = FakePeer(next(self._ports))
-        self.protocol_server, self.serialize = protocol_server, serialize
+        self.server, self.serialize = protocol_server, serialize
         self.session = protocol_server.session(self.peer)
         self._opaque = itertools.count(1)
         self._rest = b""
