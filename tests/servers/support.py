@@ -31,7 +31,7 @@ class FakePeer:
     """The transport side of a connection: keeps what is written."""
 
     def __init__(self, port: int = 50000) -> None:
-        self.address, self.local = ("127.0.0.1", port), ("127.0.0.1", 10911)
+        self.address, self.local, self.plain = ("127.0.0.1", port), ("127.0.0.1", 10911), True
         self.on_writable = None
         self.congested = self.closed = False
         self.why = ""

@@ -131,9 +131,14 @@ class Transport:
         return list(self._sessions)
 
     def peer_of(self, address: str) -> tuple[str, int] | None:
-        """The numeric address of whoever we are connected to there; None: we are not."""
+        """The numeric address of whoever we are connected to there, for a plain connection beside ours.
+
+        None: we are not connected; or there is TLS or another layer on the way, which such a connection would go without.
+        """
         session = self._sessions.get(address)
-        return session.peer.address if session is not None and not session.peer.closed else None
+        if session is None or session.peer.closed or not session.peer.plain:
+            return None
+        return session.peer.address
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever the answer's code.
