@@ -14,7 +14,7 @@ from metaq.client.consumer.arguments import Patterns, Topics
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.options import OnShare
-from metaq.client.consumer.pull_consumer import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
+from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.shared.loop import LOOK_SECONDS

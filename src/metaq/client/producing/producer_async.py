@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 from metaq.client.producing.accumulator import BatchStream
 from metaq.client.producing.atomic import EXPIRE_AFTER, TIMEOUT, outcome, settle
 from metaq.client.producing.atomic_async import Atomic
-from metaq.client.producing.producer import CLOSE_SECONDS, REQUEST_SECONDS, ProducerBase
+from metaq.client.producing.base import CLOSE_SECONDS, REQUEST_SECONDS, ProducerBase
 from metaq.client.shared.futures import SendFuture
-from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message, as_request
+from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message, as_request, is_plain
 from metaq.client.shared.requests import AwaitedReply, fails_with
 from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
@@ -47,13 +47,12 @@ class Producer(ProducerBase):
     ) -> SendReceipt:
         """Send and wait for the acknowledgement. As `metaq.Producer.send`."""
         if (
-            ordering_key is None and properties is None and selector is None and queue is None and timeout is None
-            and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
-            and body is not None
+            body is not None and timeout is None
+            and is_plain(keys, ordering_key, selector, queue, flag, delay_level, wait_store_ok, properties, message_id, strict)
         ):  # fmt: skip
             try:
                 if len(body) < self._short:
-                    # The hot path, as that of `submit`: the message joins the open batch. The careful way begins batches.
+                    # The fast path, as that of `submit`: the message joins the open batch. The careful path begins batches.
                     stream = self._streams[topic]  # type: ignore[index]
                     batch = stream.batch
                     index = batch.add_message(body, self._tags[tag], None)
