@@ -30,7 +30,7 @@ def patient_clients() -> Iterator[None]:
         patch.setitem(metaq.Producer.__init__.__kwdefaults__, "timeout", 60.0)
         patch.setattr("metaq.client.conversation.call.Call.seconds", 60.0)
         patch.setattr("metaq.client.consumer.reader.CALL_SECONDS", 60.0)
-        patch.setattr("metaq.aio.CALL_SECONDS", 60.0)
+        patch.setattr("metaq.client.consumer.consumer_async.CALL_SECONDS", 60.0)
         yield
 
 

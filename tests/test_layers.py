@@ -62,7 +62,7 @@ RULES: dict[str, Rule] = {
     "admin": Rule(
         {"client", "client.conversation", "model"}, "an administrator is a client: it works on any RocketMQ too"
     ),
-    "aio": Rule({"client", "model"}, "the asyncio names of the client"),
+    "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),
     "logging_handler": Rule(
         {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
     ),
@@ -139,7 +139,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uuid": {"clock"},
     "pickle": set(),
     "marshal": set(),
-    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "testing", "aio"},
+    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "testing"},
     "uvloop": {"app", "client", "testing"},
     "pyspark": {"spark", "pipelines"},
     "py4j": {"spark", "pipelines"},

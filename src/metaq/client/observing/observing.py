@@ -52,6 +52,11 @@ class Observing(Struct, frozen=True):
     message_log: bool = False
     message_log_rate: int = 100
 
+    @property
+    def wanted(self) -> bool:
+        """Whether sends or deliveries are watched at all."""
+        return self.trace or self.message_log
+
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
         """Takes its own out of a client's keyword arguments. Raises ConfigError, TypeError."""

@@ -114,6 +114,17 @@ class LoopThread:
             future.cancel()
             raise
 
+    async def awaited(self, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
+        """Run a coroutine in the loop and await it in the caller's. Cancelling one cancels the other.
+
+        Raises RequestTimeout, and cancels it, after `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.wrap_future(self.start(work))
+        except TimeoutError:
+            raise RequestTimeout(f"no outcome within {timeout} s") from None
+
     def outcome(self, future: concurrent.futures.Future[Result], work: concurrent.futures.Future[Any]) -> Result:
         """Wait for a future that `work`, which runs in the loop, sees settled. An interrupt (Ctrl-C) cancels the work."""
         assert not self.current, "waiting in the loop's own thread would never end"

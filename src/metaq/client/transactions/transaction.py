@@ -25,7 +25,8 @@ from metaq.client.conversation.sending.sending import Outgoing
 from metaq.client.conversation.sending.transactions import EndTransaction, half_at, half_message
 from metaq.client.observing.tracing import TracedEnd
 from metaq.client.producing.accumulator import BatchStream
-from metaq.client.producing.producer import Producer, ProducerBase
+from metaq.client.producing.base import ProducerBase
+from metaq.client.producing.producer import Producer
 from metaq.client.shared.futures import SendFuture
 from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message
 from metaq.client.shared.options import check_flag

@@ -28,13 +28,12 @@ from metaq.client.shared.sending import Sender, SendRules
 from metaq.errors import MetaqError
 from metaq.model import SysFlag
 from metaq.model import properties as props
-from metaq.model.message import BODY_BYTES_MAX, COMPRESSION_ZLIB
+from metaq.model.message import BODY_BYTES_MAX, COMPRESSION_ZLIB, FIRST_RETRY_LEVEL
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import compression
 
 log = logging.getLogger("metaq.client")
 
-_FIRST_RETRY_LEVEL = 3
 NOTHING: Mapping[str, str] = {}
 
 
@@ -147,7 +146,7 @@ class SendBack:
         broker sees that it may not be tried again. A rejected one is given back.
         """
         if exhausted:
-            times, level = message.reconsume_times, _FIRST_RETRY_LEVEL + message.reconsume_times
+            times, level = message.reconsume_times, FIRST_RETRY_LEVEL + message.reconsume_times
             told = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}  # Java leaves them in.
             await self._send_copy(message, level, times, self._max, told)
             return
@@ -166,7 +165,7 @@ class SendBack:
         if delay_level == DEAD_LETTER_LEVEL:
             await self._send_copy(message, delay_level, limit, limit, more)
         else:
-            level = delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
+            level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             await self._send_copy(message, level, message.reconsume_times + 1, limit, more)
 
     async def _send_copy(

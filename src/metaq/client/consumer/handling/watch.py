@@ -11,11 +11,10 @@ import logging
 from metaq.client.consumer.handling.handlers import Hand
 from metaq.client.consumer.received.message import give_up
 from metaq.clock import Clock
+from metaq.model.message import FIRST_RETRY_LEVEL
 
 log = logging.getLogger("metaq.client")
 
-RETRY_LEVEL = 3
-"""10 seconds, as Java's clients do it."""
 LOOKS = 10
 """So many during one time-out."""
 
@@ -81,4 +80,4 @@ class Watch:
         )  # fmt: skip
         if not self._orderly:
             for message in left:
-                give_up(message, RETRY_LEVEL)
+                give_up(message, FIRST_RETRY_LEVEL)  # as Java's clients do it
