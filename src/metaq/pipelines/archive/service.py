@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from metaq.archive.folder import ArchiveFolder
@@ -26,7 +27,7 @@ from metaq.errors import StoreCorrupt
 from metaq.model import offsets
 from metaq.model.offsets import Positions
 from metaq.pipelines.archive.decoding import BodyColumns, settle
-from metaq.pipelines.archive.dedupe import OFF, UNIQUE_ID, Ids, IdWindow, Rooms
+from metaq.pipelines.archive.dedupe import OFF, Ids, IdWindow, Rooms
 from metaq.pipelines.archive.hadoop.folder import HadoopFolder
 from metaq.pipelines.archive.hadoop.lease import HadoopLease
 from metaq.pipelines.archive.hadoop.output import HadoopOutput
@@ -49,10 +50,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-DEDUPE_SECONDS = 600.0
-"""Longer than any producer goes on trying to send, by far."""
-MESSAGES_PER_BATCH = 2_000_000
-MESSAGES_PER_FILE = 500_000
 KEEP_UP_SECONDS = 20.0
 """Merging goes on after a batch as long as it took less; the rest is done after the next one."""
 
@@ -101,21 +98,21 @@ def archive(
     output: str | Path,
     checkpoint: str | Path | None = None,
     staging: str | Path | None = None,
-    once: bool = False,
-    trigger_seconds: float = 60.0,
+    once: bool = ArchiveOptions.once,
+    trigger_seconds: float = ArchiveOptions.trigger_seconds,
     progress_group: str | None = None,
-    dedupe: str = UNIQUE_ID,
-    dedupe_seconds: float = DEDUPE_SECONDS,
-    messages_per_batch: int = MESSAGES_PER_BATCH,
-    messages_per_file: int = MESSAGES_PER_FILE,
+    dedupe: str = ArchiveOptions.dedupe,
+    dedupe_seconds: float = ArchiveOptions.dedupe_seconds,
+    messages_per_batch: int = ArchiveOptions.max_offsets_per_trigger,
+    messages_per_file: int = ArchiveOptions.messages_per_file,
     on_batch: Callable[[BatchReport], None] | None = None,
     source: Mapping[str, str] | None = None,
-    compact_files: int = 0,
+    compact_files: int = ArchiveOptions.compact_files,
     compact_bytes: int = ArchiveOptions.compact_bytes,
     grace_seconds: float = ArchiveOptions.grace_seconds,
     keep_days: int | None = None,
-    trust_clock: bool = False,
-    partition_by: str = "date",
+    trust_clock: bool = ArchiveOptions.trust_clock,
+    partition_by: str = ArchiveOptions.partition_by,
     run_folder: str | Path | None = None,
     lease_seconds: float = ArchiveOptions.lease_seconds,
     decode: Mapping[str, Any] | str | None = None,
@@ -175,26 +172,13 @@ def archive(
         **({"decode": decode} if isinstance(decode, str) else dict(decode or {})),
     )
     options.check()
-    run = Run("archive", options.place)
-    return looked_after(run, lambda: _start(spark, options, run, on_batch, source or {}))
+    told = None if on_batch is None else lambda _line, figures: on_batch(BatchReport(**figures))
+    run = Run("archive", options.place, on_batch=told)
+    return looked_after(run, lambda: start(spark, options, run, source or {}))
 
 
-def start(spark: Any, options: ArchiveOptions, run: Run) -> Any:
-    """The pipeline `archive` (`metaq.pipelines.catalogue`). Raises: see `archive`."""
-
-    def tell(report: BatchReport) -> None:
-        run.tell(str(report), **dataclasses.asdict(report))
-
-    return _start(spark, options, run, tell, {})
-
-
-def _start(
-    spark: Any,
-    options: ArchiveOptions,
-    run: Run,
-    on_batch: Callable[[BatchReport], None] | None,
-    source: Mapping[str, str],
-) -> Any:
+def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """The pipeline `archive` (`metaq.pipelines.catalogue`). Args: source: more options of the source. Raises: see `archive`."""
     check_session(spark, run.status.pipeline)
     stream = SliceStream.of(
         options,
@@ -215,7 +199,7 @@ def _start(
     if isinstance(output.records, ArchiveFolder):
         tables = tables_of(output.records, options.table_format, options.grace_seconds)
         decoding = settle(output.records, options)
-    archiver = _Archiver(output, checkpoint, stream.source, dedupe, on_batch, upkeep, parting, decoding, tables)
+    archiver = _Archiver(output, checkpoint, stream.source, dedupe, run, upkeep, parting, decoding, tables)
     ends.callback(archiver.close)
     return stream.start(spark, archiver)
 
@@ -277,7 +261,7 @@ class _Archiver(BatchJob):
         checkpoint: Checkpoint,
         options: SourceOptions,
         dedupe: _Dedupe,
-        on_batch: Callable[[BatchReport], None] | None,
+        run: Run,
         upkeep: Upkeep | None,
         parting: Parting,
         decoding: BodyColumns | None,
@@ -286,7 +270,7 @@ class _Archiver(BatchJob):
         super().__init__(checkpoint)
         self._tables = tables
         self._output, self._records, self._upkeep = output, output.records, upkeep
-        self._dedupe, self._on_batch = dedupe, on_batch
+        self._dedupe, self._run = dedupe, run
         self._wanted = Wanted(
             name_servers=options.name_servers,
             settings=options.fetch_of_stream,
@@ -481,5 +465,4 @@ class _Archiver(BatchJob):
             held="" if self._upkeep is None else self._upkeep.held,
         )
         _LOG.info("archive: %s", report)
-        if self._on_batch is not None:
-            self._on_batch(report)
+        self._run.tell(str(report), **dataclasses.asdict(report))
