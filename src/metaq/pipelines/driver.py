@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from metaq.errors import MetaqError
 from metaq.pipelines.catalogue import Pipeline
-from metaq.pipelines.configuration import configure
-from metaq.pipelines.options import PipelineOptions
-from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
+from metaq.pipelines.configuration import ConfigLike, configure
+from metaq.pipelines.run import LOOK_SECONDS, OnBatch, Outcome, Run
 
 
-def begin(
-    name: str | Pipeline,
-    spark: Any,
-    given: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
+def begin(name: str | Pipeline, spark: Any, given: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Start a pipeline in this process.
 
     Args:
         name: one of the catalogue, or a pipeline of the caller's own.
-        given: its configuration: a mapping, the path of a TOML file, or its options. What it says of Spark is not
-            heeded: the session is there already.
+        given: its configuration. What it says of Spark is ignored: the session is there already.
         on_batch: called with a line and the figures of each batch.
 
     Returns: the StreamingQuery; or the `Outcome` of a pipeline that is no stream, when it is done.

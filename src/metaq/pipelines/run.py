@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
@@ -39,6 +39,9 @@ _SHOWN = 3
 
 RUNNING, ENDED, STOPPED, FAILED, LOST = "running", "ended", "stopped", "failed", "lost"
 """States of a run. `lost`: it says that it runs and nobody holds the lease, so it was killed."""
+
+OnBatch: TypeAlias = Callable[[str, Mapping[str, Any]], None]
+"""Called with a line for people and the figures of each batch, in the thread that processed it."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +81,7 @@ class Outcome:
 class Run:
     """Has the lease from `begin` to `end`. Thread-safe."""
 
-    def __init__(
-        self, pipeline: str, place: Path, *, on_batch: Callable[[str, Mapping[str, Any]], None] | None = None
-    ) -> None:
-        """Args: on_batch: called with the line and the figures of each batch, in the thread that did it."""
+    def __init__(self, pipeline: str, place: Path, *, on_batch: OnBatch | None = None) -> None:
         self.place = place
         self._on_batch = on_batch
         self._lease: Lease | None = None

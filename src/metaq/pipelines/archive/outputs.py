@@ -13,7 +13,6 @@ from metaq.archive.parquet import without_offsets
 from metaq.archive.records import IDS, Manifest
 from metaq.durable import make_folder, sync_file, sync_folder
 from metaq.model.offsets import Slice
-from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.decoding import BodyColumns, corrupt_in
 from metaq.pipelines.archive.dedupe import KEPT_LEAST, OFF, Ids
 from metaq.pipelines.archive.parting import Parting
@@ -141,9 +140,7 @@ class LocalOutput:
         )
         return [
             Staged(
-                wanted=Slice(
-                    MessageQueue(row["topic"], row["broker"], row["queue_id"]), row["start_offset"], row["end_offset"]
-                ),
+                wanted=schema.slice_of_row(row),
                 date=row["date"],
                 part=row["part"],
                 path=self._folder.relative(row["staged"]),

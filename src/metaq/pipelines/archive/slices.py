@@ -23,13 +23,12 @@ from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_write
 from metaq.archive.records import COLUMNS
 from metaq.durable import disk_fault, sync_file
 from metaq.model.offsets import Slice
-from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, chosen, with_prepared_offsets
 from metaq.pipelines.archive.decoding import BodyColumns
 from metaq.pipelines.archive.dedupe import KEPT_LEAST, KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.pipelines.archive.parting import Parting
 from metaq.spark.cluster.client import client_of
-from metaq.spark.schema import SLICE_SCHEMA
+from metaq.spark.schema import SLICE_SCHEMA, slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 WRITTEN = pa.schema(
@@ -67,10 +66,8 @@ class SliceWriter:
     decoding: BodyColumns | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                yield from self.write(Slice(queue, row["start_offset"], row["end_offset"]))
+        for wanted in slices_of(batches):
+            yield from self.write(wanted)
 
     def write(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
         """Fetch one slice and write it, a file per store date and part of it. Raises: what `read_slice` does, StoreFull,

@@ -9,11 +9,9 @@ Each audit replaces what the last one left. It is made in FOLDER/_making and ren
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import logging
 import shutil
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,13 +22,12 @@ from pyspark.sql import functions as sql
 
 from metaq.clock import SYSTEM, Clock
 from metaq.durable import disk_fault, make_folder, sync_file, sync_folder
-from metaq.errors import ConfigError
 from metaq.pipelines.audit import comparing, evidence, figures, page, text
 from metaq.pipelines.audit.figures import Counts, Figures, GroupFigures, messages
 from metaq.pipelines.audit.options import LEDGER, PROGRESS, TOPIC, TRACE, AuditOptions, Span
 from metaq.pipelines.checkpoints import spark_path
+from metaq.pipelines.job import RunStopped, check_session, stoppable
 from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
-from metaq.spark import interpreter
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,30 +44,21 @@ STOPPED_STATUS = 1
 """An audit that was stopped has not said that anything is right."""
 
 
-class _Stopped(Exception):
-    """Somebody asked the run to end."""
-
-
 def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
     """The pipeline `audit` (`metaq.pipelines.catalogue`).
 
     Raises: ConfigError: the session is a client of Spark Connect, or workers cannot run this Python. NoRoute and what else
     reading a topic raises. StoreFull, StoreFailed: what was found cannot be written.
     """
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "an audit runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
-            "metaq.spark.session() in a process without one, or `metaq pipeline run audit`"
-        )
-    interpreter.check(interpreter.running_context())
+    check_session(spark, run.status.pipeline)
     clock = SYSTEM
     span = options.span(clock.now_ms())
     watch = Watch(clock)
     try:
         _await_grace(run, span, clock)
-        with _stoppable(spark, run):
+        with stoppable(spark, run, interrupt=False):
             return _Audit(spark, options, run, span, watch).outcome()
-    except _Stopped:
+    except RunStopped:
         return Outcome({"stopped": True}, "stopped: nothing was compared, and nothing is written", STOPPED_STATUS)
     except OSError as fault:
         raise disk_fault(fault, f"what the audit found cannot be written to {run.place}") from fault
@@ -85,36 +73,9 @@ def _await_grace(run: Run, span: Span, clock: Clock) -> None:
         run.tell(f"waiting {left:.0f} s: what is consumed until then counts (graceSeconds)", step="grace")
     while (left := over - clock.monotonic()) > 0:
         if run.wait(min(left, LOOK_SECONDS)):
-            raise _Stopped
+            raise RunStopped
     if run.stopping:
-        raise _Stopped
-
-
-@contextlib.contextmanager
-def _stoppable(spark: Any, run: Run) -> Iterator[None]:
-    """Spark's work inside is cancelled when the run is asked to end. Raises _Stopped then."""
-    group, over = f"metaq-audit-{run.status.run}", threading.Event()
-    context = spark.sparkContext
-
-    def look() -> None:
-        while not over.wait(LOOK_SECONDS):
-            if run.stopping:
-                context.cancelJobGroup(group)
-
-    before = context.getLocalProperty("spark.jobGroup.id")
-    context.setJobGroup(group, "metaq audit", interruptOnCancel=False)
-    watcher = threading.Thread(target=look, name="metaq-audit-stop", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except Exception as fault:
-        if run.stopping:
-            raise _Stopped from fault
-        raise
-    finally:
-        over.set()
-        watcher.join()
-        context.setLocalProperty("spark.jobGroup.id", before)
+        raise RunStopped
 
 
 class Watch:
@@ -378,9 +339,9 @@ class _Audit:
         self._notes.append(sentence)
 
     def _step(self, line: str, step: str, rows: int) -> None:
-        """Tell what is done. Raises _Stopped: somebody asked the run to end."""
+        """Tell what is done. Raises RunStopped: somebody asked the run to end."""
         if self._run.stopping:
-            raise _Stopped
+            raise RunStopped
         self._run.tell(line, step=step, **({"rows": rows} if rows else {}))
 
 

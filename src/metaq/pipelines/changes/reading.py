@@ -30,6 +30,7 @@ from metaq.pipelines.changes.change import (
 from metaq.pipelines.changes.decoding import Decoder
 from metaq.pipelines.changes.folding import KEY, NONE, QUEUE, Sequences
 from metaq.spark.cluster.client import client_of
+from metaq.spark.schema import slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 CHANGE, PROBLEM, COLUMNS, LAST, COUNTS, TOUCH = "change", "problem", "columns", "last", "counts", "touch"
@@ -72,12 +73,10 @@ class ChangeReader:
     buckets: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                rows = self.rows(self._messages(Slice(queue, row["start_offset"], row["end_offset"])), queue)
-                while some := list(itertools.islice(rows, _ROWS_MAX)):
-                    yield pa.RecordBatch.from_pylist(some, schema=ROW_SCHEMA)
+        for wanted in slices_of(batches):
+            rows = self.rows(self._messages(wanted), wanted.queue)
+            while some := list(itertools.islice(rows, _ROWS_MAX)):
+                yield pa.RecordBatch.from_pylist(some, schema=ROW_SCHEMA)
 
     def _messages(self, wanted: Slice) -> Iterator[tuple[int, list[str], bytes]]:
         client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)

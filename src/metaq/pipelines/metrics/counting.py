@@ -19,11 +19,11 @@ import pyarrow as pa
 from metaq.client.arrow.records import Decoded
 from metaq.errors import BadRequest
 from metaq.model.offsets import Slice
-from metaq.model.queue import MessageQueue
 from metaq.model.trace import Begun, Handled
 from metaq.pipelines.archive.dedupe import ids_of
 from metaq.pipelines.metrics.histogram import Histogram
 from metaq.spark.cluster.client import client_of
+from metaq.spark.schema import slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 from metaq.wire import trace
 
@@ -70,10 +70,8 @@ class Counter:
     every: int = 1
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                yield self.counted(Slice(queue, row["start_offset"], row["end_offset"]))
+        for wanted in slices_of(batches):
+            yield self.counted(wanted)
 
     def counted(self, wanted: Slice) -> pa.RecordBatch:
         """Fetch one slice and count it. Raises: what `read_slice` does."""

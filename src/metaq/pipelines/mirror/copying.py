@@ -30,7 +30,7 @@ from metaq.pipelines.mirror.table import Run, Table
 from metaq.spark.cluster.client import client_of
 from metaq.spark.cluster.courier import courier_of
 from metaq.spark.cluster.message_limits import MessageLimits
-from metaq.spark.schema import SLICE_SCHEMA
+from metaq.spark.schema import SLICE_SCHEMA, slice_of_row
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import attempt
 from metaq.spark.sink.task import SentRows, StagedRows
@@ -186,8 +186,8 @@ class SliceCopier:
         queues = dict(self.queues)
         rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
         for number, row in enumerate(rows):
-            queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-            copied = self.copy(Slice(queue, row["start_offset"], row["end_offset"]), queues[queue], number)
+            wanted = slice_of_row(row)
+            copied = self.copy(wanted, queues[wanted.queue], number)
             yield pa.RecordBatch.from_pylist([row | copied], schema=COPIED)
 
     def copy(self, wanted: Slice, target: MessageQueue, number: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ broker that decides the transaction remembers its number: `fence` asks it about 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -29,6 +28,7 @@ from metaq.errors import ConfigError, MetaqError, NotSupported
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.driver import root_text
+from metaq.pipelines.job import RunStopped, check_session, stoppable
 from metaq.pipelines.redrive import frames
 from metaq.pipelines.redrive.fence import Fence
 from metaq.pipelines.redrive.frames import CHOSEN, PLACE, Frames
@@ -39,7 +39,6 @@ from metaq.pipelines.redrive.pace import Pace
 from metaq.pipelines.redrive.report import Report, Sample, refusal
 from metaq.pipelines.redrive.topics import check_source, check_targets
 from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
-from metaq.spark import interpreter
 from metaq.spark.cluster import message_limits
 from metaq.spark.cluster.courier import Courier
 from metaq.spark.source.fetch import read_slice
@@ -63,10 +62,6 @@ _OF_A_VALUE: Final = (
 """What Spark raises where an expression cannot be worked out for a row."""
 
 
-class _Stopped(Exception):
-    """Somebody wants the run to end, and what was under way has ended."""
-
-
 def start(spark: Any, options: RedriveOptions, run: Run) -> Outcome:
     """The pipeline `redrive` (`metaq.pipelines.catalogue`).
 
@@ -74,12 +69,7 @@ def start(spark: Any, options: RedriveOptions, run: Run) -> Outcome:
         brokers remember, or its SQL fails for a message. NoRoute: the topic to read does not exist. NotSupported: the brokers
         are a RocketMQ's. What Spark raises.
     """
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "redrive runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
-            "metaq.spark.session() in a process without one, or `metaq pipeline run redrive`"
-        )
-    interpreter.check(interpreter.running_context())
+    check_session(spark, run.status.pipeline)
     check_source(options)
     return _Redrive(spark, options, run).go()
 
@@ -119,7 +109,7 @@ class _Redrive:
     def go(self) -> Outcome:
         try:
             return self._go()
-        except _Stopped:
+        except RunStopped:
             self.report.stopped = True
             return self.report.outcome()
         finally:
@@ -295,14 +285,14 @@ class _Redrive:
         return self._stoppable(chosen.select(*PLACE, "log_offset").toArrow)
 
     def _wait(self, pace: Pace) -> None:
-        """Until more may be sent. Raises _Stopped."""
+        """Until more may be sent. Raises RunStopped."""
         while (seconds := pace.pause(SYSTEM.monotonic())) > 0 and not self.run.stopping:
             self.run.wait(min(seconds, LOOK_SECONDS))
         self._check_stop()
 
     def _check_stop(self) -> None:
         if self.run.stopping:
-            raise _Stopped
+            raise RunStopped
 
     def _send(self, some: list[tuple[str, int, int, int]]) -> bool:
         """Plan a step, send it, and write down that it was. Returns whether it was. Raises what the write does."""
@@ -354,33 +344,10 @@ class _Redrive:
     def _queue(self, place: Place) -> MessageQueue:
         return MessageQueue(self.options.source, *place)
 
-    # -------------------------------------------------------------- being stopped
     def _stoppable(self, act: Callable[[], T]) -> T:
-        """Do it, and have Spark give it up when the run is asked to end. Raises _Stopped, or what `act` raises."""
-        # Not the session's own tags: Spark 4.2 does not give them to what Python collects.
-        context = self.spark.sparkContext
-        done, tag = threading.Event(), f"metaq-redrive-{SYSTEM.token()[:8]}"
-
-        def watch() -> None:
-            while not done.wait(LOOK_SECONDS):
-                if self.run.stopping:
-                    context.cancelJobsWithTag(tag)
-
-        watcher = threading.Thread(target=watch, name=tag, daemon=True)
-        watcher.start()
-        context.addJobTag(tag)
-        context.setInterruptOnCancel(True)
-        try:
+        """Do Spark work that ends when the run is asked to. Raises RunStopped, or what `act` raises."""
+        with stoppable(self.spark, self.run, interrupt=True):
             return act()
-        except Exception as fault:
-            if self.run.stopping:
-                raise _Stopped from fault
-            raise
-        finally:
-            context.removeJobTag(tag)
-            context.setInterruptOnCancel(False)
-            done.set()
-            watcher.join()
 
 
 def _places(some: list[tuple[str, int, int, int]]) -> tuple[Ranges, dict[Place, Witness]]:

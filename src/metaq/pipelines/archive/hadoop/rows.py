@@ -45,10 +45,8 @@ class SliceRows:
     parting: Parting = field(default_factory=Parting)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                yield from self.rows(Slice(queue, row["start_offset"], row["end_offset"]))
+        for wanted in schema.slices_of(batches):
+            yield from self.rows(wanted)
 
     def rows(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
         """Raises: what `found_in` does."""
