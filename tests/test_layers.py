@@ -6,6 +6,7 @@ Imports are read with `ast`, also those inside functions and under TYPE_CHECKING
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import pathlib
 from collections.abc import Iterator
@@ -211,6 +212,12 @@ def module_name(path: pathlib.Path) -> str:
 MODULES = {module_name(path): path for path in sorted((SOURCE / "metaq").rglob("*.py"))}
 
 
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    """The syntax tree of a module: two thousand tests look at six hundred of them."""
+    return ast.parse(MODULES[module].read_text())
+
+
 def inside(module: str) -> str:
     """`metaq.store.offline.reader` is `store.reader`; `metaq` itself is empty."""
     return module.removeprefix("metaq").removeprefix(".")
@@ -230,6 +237,12 @@ def covers(permission: str, target: str) -> bool:
     return f"{target}.".startswith(f"{permission}.") or f"{permission}.".startswith(f"{target}.")
 
 
+@functools.cache
+def imported(module: str) -> tuple[str, ...]:
+    """Absolute names of all that a module of ours imports."""
+    return tuple(imports(tree_of(module), module, package=MODULES[module].name == "__init__.py"))
+
+
 def imports(tree: ast.AST, module: str, *, package: bool) -> Iterator[str]:
     """Absolute names of what the module imports; `from metaq import store` yields `metaq.store`."""
     for node in ast.walk(tree):
@@ -245,11 +258,10 @@ def imports(tree: ast.AST, module: str, *, package: bool) -> Iterator[str]:
             yield from modules if len(modules) == len(node.names) else [base, *modules]
 
 
+@functools.cache
 def imported_of_ours(module: str) -> set[str]:
     """The modules of ours that a module imports, without the `metaq.` in front."""
-    path = MODULES[module]
-    names = imports(ast.parse(path.read_text()), module, package=path.name == "__init__.py")
-    return {inside(name) for name in names if name in MODULES and name != "metaq"}
+    return {inside(name) for name in imported(module) if name in MODULES and name != "metaq"}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -324,9 +336,8 @@ def test_no_folder_is_crowded() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_outside_world_is_touched_only_where_it_belongs(module: str) -> None:
     """Sockets, mappings, clocks, chance, event loops and foreign engines each have their place."""
-    path = MODULES[module]
     wrong = []
-    for name in imports(ast.parse(path.read_text()), module, package=path.name == "__init__.py"):
+    for name in imported(module):
         homes = ONLY_IN.get(name.split(".")[0])
         if homes is None:
             continue
@@ -343,7 +354,7 @@ def test_no_file_is_opened_and_no_clock_read_outside_their_homes(module: str) ->
     """Only the store opens data files; only `clock.py` asks what time it is."""
     own = layer(module)
     wrong = []
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(module)):
         if not isinstance(node, ast.Call):
             continue
         called = node.func
