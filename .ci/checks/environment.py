@@ -94,7 +94,9 @@ class Environment:
             link.unlink()
             why = "MetaQ could not be installed into it, or it is not what it was"
         shutil.rmtree(venv, ignore_errors=True)
-        venv.mkdir(parents=True)
+        # By its own path: venv refuses one that is a link.
+        if (done := self._call([sys.executable, "-m", "venv", os.fspath(venv)], {})).returncode:
+            raise NotInstalled(done.stdout[-4000:])
         link.symlink_to(venv)
         self.how = f"made anew: {why}"
         self._make()

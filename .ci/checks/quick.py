@@ -146,6 +146,11 @@ class Job:
             command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT, start_new_session=True
         )
 
+    def text(self) -> str:
+        """What it has written by now."""
+        at = os.fstat(self._out.fileno()).st_size
+        return os.pread(self._out.fileno(), at, 0).decode(errors="replace")
+
     def finish(self, until: float) -> int | None:
         """Wait until then. Returns its exit code; None: it was stopped."""
         code: int | None
@@ -160,8 +165,7 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
-        self._out.seek(0)
-        text = self._out.read()
+        text = self.text()
         self._out.close()
         how = "stopped" if code is None else "passed" if code == 0 else f"FAILED ({code})"
         if code != 0:
