@@ -11,7 +11,7 @@ import pathlib
 from typing import NamedTuple
 
 import pytest
-from tools.imports import MODULES, SOURCE, imported_of_ours, imports, inside
+from tools.imports import MODULES, SOURCE, imported, imported_of_ours, inside, tree_of
 
 from tests.support import PATIENCE, environment
 
@@ -287,9 +287,8 @@ def test_no_folder_is_crowded() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_outside_world_is_touched_only_where_it_belongs(module: str) -> None:
     """Sockets, mappings, clocks, chance, event loops and foreign engines each have their place."""
-    path = MODULES[module]
     wrong = []
-    for name in imports(ast.parse(path.read_text()), module, package=path.name == "__init__.py"):
+    for name in imported(module):
         homes = ONLY_IN.get(name.split(".")[0])
         if homes is None:
             continue
@@ -306,7 +305,7 @@ def test_no_file_is_opened_and_no_clock_read_outside_their_homes(module: str) ->
     """Only the store opens data files; only `clock.py` asks what time it is."""
     own = layer(module)
     wrong = []
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(module)):
         if not isinstance(node, ast.Call):
             continue
         called = node.func
