@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from metaq.client.conversation.asking import Caller, ask
+from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.errors import MetaqError
 from metaq.model import DataVersion, TopicConfig

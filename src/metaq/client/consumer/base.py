@@ -31,10 +31,9 @@ from metaq.client.consumer.handling.watch import Watch
 from metaq.client.consumer.membership.group import GroupMember
 from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, checked_store, offsets_of
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
-from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
+from metaq.client.consumer.options import USUAL, GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.observed import Deliveries, ObservedMessage
-from metaq.client.consumer.seconds import USUAL
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, ObservedArguments
 from metaq.client.observing.tracing import Tracer

@@ -18,8 +18,7 @@ from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.delivery.orderly import Turn
 from metaq.client.consumer.handling.handlers import BatchHandler, Handler, handle, handle_batch, settle_all
-from metaq.client.consumer.handling.job import Job
-from metaq.client.consumer.handling.worker import WorkerThread
+from metaq.client.consumer.handling.running import Job, WorkerThread
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
 from metaq.model import MessageQueue

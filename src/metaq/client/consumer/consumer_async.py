@@ -24,7 +24,7 @@ from metaq.client.consumer.handling.handlers import (
     handle_batch_async,
     settle_all,
 )
-from metaq.client.consumer.handling.job import Job
+from metaq.client.consumer.handling.running import Job
 from metaq.client.consumer.handling.watch import Slot
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of

@@ -33,10 +33,9 @@ from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, 
 from metaq.client.consumer.membership.polling import Polling
 from metaq.client.consumer.membership.pull_member import PullMember
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
-from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.consumer.options import USUAL, GroupOptions, OnShare
 from metaq.client.consumer.read_message import Readings, ReadMessage
 from metaq.client.consumer.received.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
-from metaq.client.consumer.seconds import USUAL
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.reading.time_search import first_at_or_after

@@ -14,7 +14,7 @@ from typing import Self
 from metaq.client.consumer.arguments import Patterns, Topics
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
-from metaq.client.consumer.handling.worker import WorkerThread
+from metaq.client.consumer.handling.running import WorkerThread
 from metaq.client.consumer.options import OnShare
 from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
 from metaq.client.consumer.read_message import ReadMessage

@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 
 from msgspec import Struct
 
+from metaq.client.conversation.driver import converse
 from metaq.client.conversation.staged.atomic import (
     ROLLBACK_SECONDS,
     AtomicSteps,
@@ -27,7 +28,6 @@ from metaq.client.conversation.staged.atomic import (
     outcome_of,
     settled,
 )
-from metaq.client.conversation.staged.driver import converse
 from metaq.client.conversation.staged.parts import REQUEST_BYTES, Parts, is_large
 from metaq.client.producing.accumulator import check_body
 from metaq.client.producing.courier import Courier

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Collection
 from typing import Any, TypeVar
 
-from metaq.client.conversation import asking
+from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
 from metaq.client.conversation.staged.parts import too_old_for_large
@@ -59,7 +59,7 @@ class Courier:
 
     async def drive(self, steps: Steps[T]) -> T:
         """A conversation to its end. Raises what it raises."""
-        return await asking.converse(steps, self._take)
+        return await driver.converse_async(steps, self._take)
 
     async def _take(self, step: Step) -> object:
         if isinstance(step, Ask):

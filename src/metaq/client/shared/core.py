@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from metaq.client.conversation import asking
+from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conversation
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
@@ -276,7 +276,7 @@ class ClientCore:
 
         Raises what `Transport.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
         """
-        return asking.ask(self.transport, address, call, seconds)
+        return driver.ask(self.transport, address, call, seconds)
 
     def ask_broker(
         self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None
@@ -300,7 +300,7 @@ class ClientCore:
         def answer(step: Call[Any]) -> Awaitable[object]:
             return self.ask_broker(broker, step)
 
-        return await asking.converse(conversation, answer)
+        return await driver.converse_async(conversation, answer)
 
     async def converse_at(self, address: str, conversation: Conversation[T], seconds: float | None = None) -> T:
         """A conversation with whoever listens there; `seconds` as in `ask`. Raises what that and the conversation raise."""
@@ -308,7 +308,7 @@ class ClientCore:
         def answer(step: Call[Any]) -> Awaitable[object]:
             return self.ask(address, step, seconds)
 
-        return await asking.converse(conversation, answer)
+        return await driver.converse_async(conversation, answer)
 
     def consult(self, consultation: Consultation[T]) -> Coroutine[Any, Any, T]:
         """A conversation with peers that it chooses itself."""
@@ -316,7 +316,7 @@ class ClientCore:
         def answer(step: At[Any]) -> Awaitable[object]:
             return self.ask(step.address, step.call)
 
-        return asking.converse(consultation, answer)
+        return driver.converse_async(consultation, answer)
 
     # -------------------------------------------------------------- heartbeats
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from metaq.client.conversation.call import FAULTS, Call
+from metaq.client.conversation.driver import converse
 from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
-from metaq.client.conversation.staged.driver import converse
 from metaq.client.conversation.staged.parts import too_old_for_large
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported

@@ -17,9 +17,9 @@ from msgspec import structs
 
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk
+from metaq.client.consumer.options import GroupSeconds
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import DEAD_LETTER_LEVEL, delay_level_of
-from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Patience, Purpose, judge
 from metaq.client.conversation.sending.sending import GiveBack, Outgoing

@@ -19,12 +19,10 @@ from metaq.client.consumer.delivery.delivery import ConcurrentDelivery, Delivery
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ordering import OrderedDelivery
 from metaq.client.consumer.delivery.window import Chunk, Shut, Window
-from metaq.client.consumer.membership.complaints import Complaints
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, start_offset
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.puller import Pulling, QueuePuller
 from metaq.client.consumer.membership.sharing import Sharing
-from metaq.client.consumer.membership.start import start_offset
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -33,6 +31,7 @@ from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
 from metaq.errors import ConfigError
+from metaq.log import OnceLog
 from metaq.model import ConsumerView, MessageModel, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -62,7 +61,7 @@ class GroupMember:
         if options.model is MessageModel.CLUSTERING:
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
-        complaints = Complaints()
+        faults = OnceLog(log)
         delivery = OrderedDelivery if options.orderly else ConcurrentDelivery
         self._delivery: Delivery = delivery(core, group, self._retry_topic, options, handover, self)
         self._pulling = Pulling(
@@ -71,10 +70,10 @@ class GroupMember:
             self._subscriptions,
             options,
             self._delivery,
-            complaints,
+            faults,
             commits=isinstance(offsets, BrokerOffsets),
         )
-        self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, complaints)
+        self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, faults)
         self._pullers: dict[MessageQueue, QueuePuller] = {}
         self._beginning: dict[MessageQueue, int | None] = {}
         """Queues whose start is being found out → where an administrator has moved them meanwhile."""

@@ -16,13 +16,16 @@ import pathlib
 from collections.abc import Mapping
 from typing import Protocol
 
+from metaq.client.consumer.options import GroupOptions
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.reading.offsets import GetPosition, SetPosition, beginners
+from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
+from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
 from metaq.errors import BadRequest, ClientError, ConfigError
-from metaq.model import MessageQueue
+from metaq.model import ConsumeFrom, MessageQueue
+from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import bodies
 
 log = logging.getLogger("metaq.client")
@@ -285,3 +288,19 @@ def offsets_of(
         return LocalOffsets(pathlib.Path(given))
     assert not isinstance(given, str)
     return OwnOffsets(given, group)
+
+
+async def start_offset(core: ClientCore, offsets: Offsets, queue: MessageQueue, options: GroupOptions) -> int:
+    """Where a member begins in a queue: at the progress that is kept, else where the group is to start.
+
+    Raises one of FAULTS: the offset cannot be found out, so the queue must not be begun.
+    """
+    stored = await offsets.load(queue)
+    if stored is not None:
+        return stored
+    # A new group's retry topic is read from its beginning, as RocketMQ does: what failed before the first commit is in it.
+    if queue.topic.startswith(RETRY_PREFIX) or options.consume_from is ConsumeFrom.FIRST:
+        return await core.ask_broker(queue.broker, GetMinOffset(queue))
+    if options.consume_from is ConsumeFrom.TIMESTAMP:
+        return await core.converse(queue.broker, first_at_or_after(queue, options.start_ms))
+    return await core.ask_broker(queue.broker, GetMaxOffset(queue))

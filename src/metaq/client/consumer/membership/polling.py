@@ -15,10 +15,10 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange
+from metaq.log import OnceLog
 from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
@@ -82,7 +82,7 @@ class Polling:
         self._waiting_bytes = 0
         self._turn = 0
         self._busy = False
-        self._complaints = Complaints()
+        self._faults = OnceLog(log)
         self.skipped = 0
         """Messages that were deleted before they were polled."""
 
@@ -182,10 +182,10 @@ class Polling:
         except OffsetOutOfRange as error:
             self._out_of_range(queue, place, error)
         except MetaqError as error:
-            self._complaints.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")
+            self._faults.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")
             await asyncio.sleep(PAUSE_SECONDS)
         else:
-            self._complaints.over(f"{queue}")
+            self._faults.over(f"{queue}")
             place.next_offset = batch.next_offset
             place.waiting.extend(batch.messages)
             self._waiting_bytes += sum(len(message.body) for message in batch.messages)

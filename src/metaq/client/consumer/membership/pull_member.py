@@ -14,18 +14,17 @@ from typing import Any
 
 from msgspec import structs
 
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
-from metaq.client.consumer.membership.offset_store import Offsets
+from metaq.client.consumer.membership.offset_store import Offsets, start_offset
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
-from metaq.client.consumer.membership.start import start_offset
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
 from metaq.errors import ConfigError
+from metaq.log import OnceLog
 from metaq.model import ConsumerView, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -54,7 +53,7 @@ class PullMember:
         self._core, self._offsets = core, offsets
         self.options = structs.replace(options, on_share=self._share_changed)
         self.subscriptions = Subscriptions({}, core.clock)
-        self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, Complaints())
+        self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, OnceLog(log))
         self._positions: dict[MessageQueue, int] = {}
         """Our queues, each with the offset that is next there."""
         self._updated: set[MessageQueue] = set()

@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 
 from metaq.client.consumer.delivery.delivery import Delivery
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -20,6 +19,7 @@ from metaq.client.shared.pulling import PulledMessages, Wanted, pull
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
+from metaq.log import OnceLog
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -37,12 +37,12 @@ class Pulling:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
-        complaints: Complaints, *, commits: bool,
+        faults: OnceLog, *, commits: bool,
     ) -> None:  # fmt: skip
         """Args: commits: pulls tell the broker the progress as well."""
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
         self.retry_topic = RETRY_PREFIX + group
-        self.delivery, self.complaints, self.commits = delivery, complaints, commits
+        self.delivery, self.faults, self.commits = delivery, faults, commits
         self.queues_of: Counter[str] = Counter()
         """How many queues of each topic are pulled here."""
         self.skipped = 0
@@ -62,7 +62,7 @@ class Pulling:
                 self.core.spawn(self.core.send_heartbeats())
         else:
             self.delivery.doubt(queue.broker)
-            self.complaints.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
+            self.faults.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
         return judgement.pause
 
     async def skip(self, queue: MessageQueue, gone: range, why: str) -> None:
@@ -141,7 +141,7 @@ class QueuePuller:
             return pulling.after_failure(queue, error)
         if window.dropped:
             return 0.0
-        pulling.complaints.over(f"pull {queue}")
+        pulling.faults.over(f"pull {queue}")
         result = pulled.result
         window.broker_id = result.suggested_broker_id
         if result.status is PullStatus.OUT_OF_RANGE:
@@ -225,7 +225,7 @@ class QueuePuller:
             return
 
     def _warn_of_stall(self) -> None:
-        self._pulling.complaints.once(
+        self._pulling.faults.once(
             f"stall {self.queue}",
             f"{self.window.unfinished} messages of {self.queue} have been unfinished for "
             f"{self._options.seconds.stall:.0f} s, and group {self._pulling.group} pulls no more of it until some are: are "

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.membership.rebalance import checked_share, in_order, queues_in_order
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
@@ -22,6 +21,7 @@ from metaq.client.conversation.groups import members_of
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
 from metaq.errors import ClientError, NoRoute
+from metaq.log import OnceLog
 from metaq.model import MessageModel, MessageQueue
 from metaq.wire.extensions import KEEPING_LEVEL
 
@@ -67,10 +67,10 @@ class Sharing:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, retry_topic: str, options: GroupOptions,
-        owner: Owner, complaints: Complaints,
+        owner: Owner, faults: OnceLog,
     ) -> None:  # fmt: skip
         self._core, self._group, self._subscriptions, self._retry_topic = core, group, subscriptions, retry_topic
-        self._options, self._seconds, self._owner, self._complaints = options, options.seconds, owner, complaints
+        self._options, self._seconds, self._owner, self._faults = options, options.seconds, owner, faults
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once the first rebalance is through."""
@@ -147,22 +147,22 @@ class Sharing:
             if topic == self._retry_topic:
                 self._retry_topic_missing += 1
                 return _AS_IT_WAS
-            self._complaints.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
+            self._faults.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
             return _UNSETTLED
         except _NotListed as error:
             log.debug("the share of %s in %s stays as it is: %s", self._group, topic, error)
             return _UNSETTLED
         except FAULTS as error:
             if topic != self._retry_topic:
-                self._complaints.once(
+                self._faults.once(
                     f"share {topic}",
                     f"consumer group {self._group} cannot find its share of topic {topic}, trying again: {error}",
                 )
             return _UNSETTLED
         if topic == self._retry_topic:
             self._retry_topic_missing = 0
-        self._complaints.over(f"share {topic}")
-        self._complaints.over(topic)
+        self._faults.over(f"share {topic}")
+        self._faults.over(topic)
         if self._options.keep_seconds:
             self._check_keeping(queues)
         return _AS_IT_WAS if share is None else await self._change(topic, queues, share)
@@ -172,7 +172,7 @@ class Sharing:
         for broker in {queue.broker for queue in queues}:
             level = self._core.level_of(broker)
             if level is not None and level < KEEPING_LEVEL:
-                self._complaints.once(
+                self._faults.once(
                     f"keep {broker}",
                     f"broker {broker} does not keep the queues of a member of group {self._group} that restarts (keep_queues): "
                     "only a MetaQ broker does, from this version on; its queues go to other members meanwhile",
@@ -220,7 +220,7 @@ class Sharing:
         try:
             share = checked_share(self._options.strategy, queues, members, me)
         except BaseException as error:  # noqa: BLE001  whatever a strategy of the user's raises, in our thread
-            self._complaints.once(
+            self._faults.once(
                 key,
                 f"the allocation strategy of group {self._group} failed for topic {topic}, so this member keeps the queues "
                 f"that it has: {type(error).__name__}: {error}",
@@ -228,7 +228,7 @@ class Sharing:
             )
             return None
         if share.wrong:
-            self._complaints.once(
+            self._faults.once(
                 key,
                 f"the allocation strategy of group {self._group} returned for topic {topic} {share.wrong}. This member takes "
                 "the others of its share. A strategy gives each queue to one member, and depends on its arguments alone "
@@ -236,7 +236,7 @@ class Sharing:
                 logging.ERROR,
             )
         else:
-            self._complaints.over(key)
+            self._faults.over(key)
         return share.queues
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
