@@ -66,7 +66,7 @@ class MessageTrace(Struct, frozen=True, kw_only=True):
     cut: bool = False
 
 
-class _Told(Struct, frozen=True):
+class _Report(Struct, frozen=True):
     """A record, and who sent it."""
 
     record: Record
@@ -83,12 +83,12 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
         raise TraceNotFound(
             f"nothing is told of {message_id}, for the trace topic {trace_topic} does not exist: nobody traces there ({error})"
         ) from None
-    told: list[_Told] = []
+    told: list[_Report] = []
     unreadable = 0
     for read in read_traces(found):
         unreadable += read.trace.unreadable
         told += [
-            _Told(record, getattr(record, "client_host", "") or read.client)
+            _Report(record, getattr(record, "client_host", "") or read.client)
             for record in read.trace.records
             if _is_of(record, message_id)
         ]
@@ -122,7 +122,7 @@ async def _look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> t
     return found, silent
 
 
-async def _stored(core: ClientCore, message_id: str, told: Iterable[_Told]) -> tuple[list[TraceEvent], list[str]]:
+async def _stored(core: ClientCore, message_id: str, told: Iterable[_Report]) -> tuple[list[TraceEvent], list[str]]:
     """When and where the message itself was stored, as far as its topic is known and it is still there."""
     events: list[TraceEvent] = []
     silent: list[str] = []
@@ -172,7 +172,7 @@ def _is_of(record: Record, message_id: str) -> bool:
     return message_id in record.message_ids if isinstance(record, Sent) else record.message_id == message_id
 
 
-def _timeline(told: Iterable[_Told]) -> list[TraceEvent]:
+def _timeline(told: Iterable[_Report]) -> list[TraceEvent]:
     events: list[TraceEvent] = []
     ends: dict[str, Handled] = {}
     begun: dict[str, tuple[Begun, str]] = {}

@@ -53,7 +53,7 @@ class TextRegistration:
             return
         try:
             from metaq.registry.zookeeper.layout import TextBroker
-            from metaq.registry.zookeeper.registrar import Told, ZookeeperRegistrar
+            from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar
         except ImportError as error:
             raise ConfigError(
                 f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({error}); install"
@@ -61,7 +61,7 @@ class TextRegistration:
             ) from None
         who = TextBroker(options.broker_id, f"meta://{join_address(*self._place)}")
         registrar = ZookeeperRegistrar(
-            zookeeper_settings(options), who, lambda: Told(settings.text, partitions.published())
+            zookeeper_settings(options), who, lambda: Advertisement(settings.text, partitions.published())
         )
         partitions.watch(registrar.changed)
         settings.watch(lambda _topics: registrar.changed())

@@ -163,7 +163,7 @@ class Registrar:
             server.needs_all()
         elif names is None:
             server.all_until = now + self._period * SILENCE_PERIODS
-        server.told = changes
+        server.reported = changes
         self._tell_waiters()
 
     async def _register_at(self, address: str, call: RegisterBroker) -> bool:
@@ -183,9 +183,9 @@ class Registrar:
         return True
 
     def _tell_waiters(self) -> None:
-        told = min((server.told for server in self._servers), default=self._changes)
+        reported = min((server.reported for server in self._servers), default=self._changes)
         for changes, waiter in self._waiters:
-            if changes <= told:
+            if changes <= reported:
                 _finish(waiter)
         self._waiters = [(changes, waiter) for changes, waiter in self._waiters if not waiter.done()]
 
@@ -200,7 +200,7 @@ class _NameServer:
         """Somebody waits until it is told."""
         self.paid_until = 0.0
         """As if each registration took its time behind the one before (loop time): how far it may run ahead is a credit."""
-        self.told = 0
+        self.reported = 0
         self.topics: set[str] = set()
         """That changed since it was told."""
         self.all_until = 0.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from msgspec import structs
 
-from metaq.client.arrow.columns import arrow_wanted
+from metaq.client.arrow.columns import batch_layout
 from metaq.client.consumer.arguments import (
     TOPICS_MAX,
     MemberArguments,
@@ -49,7 +49,7 @@ from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.net.local import local_address
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout
 
 log = logging.getLogger("metaq.client")
 
@@ -269,10 +269,10 @@ class ConsumerBase(Closable):
         if not self._open:
             raise ClientClosed(f"the consumer of group {self.group} was closed")
 
-    def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
+    def _batch_layout(self, columns: Sequence[str] | None, rows: int) -> BatchLayout:
         """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
         self._check_open()
-        wanted = arrow_wanted(columns, rows)
+        wanted = batch_layout(columns, rows)
         self._handover.with_records = True
         return wanted
 

@@ -24,7 +24,7 @@ from metaq.client.consumer.received_batch import ReceivedBatch, records_of
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout
 
 log = logging.getLogger("metaq.client")
 
@@ -192,9 +192,9 @@ class Consumer(ConsumerBase):
         Args: columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. ClientClosed.
         """
-        return self._arrow_batches(self._arrow_wanted(columns, rows))
+        return self._arrow_batches(self._batch_layout(columns, rows))
 
-    def _arrow_batches(self, wanted: ArrowWanted) -> Iterator[ReceivedBatch]:
+    def _arrow_batches(self, wanted: BatchLayout) -> Iterator[ReceivedBatch]:
         for hand in self._hands(lambda: wanted.rows):
             try:
                 batch = ReceivedBatch(wanted.batch([(hand, records_of(hand))]), hand)

@@ -31,7 +31,7 @@ from metaq.client.consumer.received_batch import ReceivedBatch, records_of
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout
 
 
 class Consumer(ConsumerBase):
@@ -166,9 +166,9 @@ class Consumer(ConsumerBase):
 
         As `metaq.Consumer.arrow_batches`; the columns are made in another thread.
         """
-        return self._arrow_batches(self._arrow_wanted(columns, rows))
+        return self._arrow_batches(self._batch_layout(columns, rows))
 
-    async def _arrow_batches(self, wanted: ArrowWanted) -> AsyncIterator[ReceivedBatch]:
+    async def _arrow_batches(self, wanted: BatchLayout) -> AsyncIterator[ReceivedBatch]:
         async with contextlib.aclosing(self._hands(lambda: wanted.rows)) as hands:
             async for hand in hands:
                 try:

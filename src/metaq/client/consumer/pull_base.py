@@ -44,7 +44,7 @@ from metaq.client.observing.observing import ObservedArguments
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_whole, checked_seconds
-from metaq.client.shared.pulling import Wanted, pull
+from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
@@ -143,7 +143,7 @@ class PullConsumerBase(Closable):
         hold_ms = min(round(checked_seconds("hold", hold, least=0.0) * 1000), HOLD_MS_MAX)
         if checked_seconds("hold_timeout", hold_timeout, least=0.001) <= hold:
             raise ConfigError(f"hold_timeout={hold_timeout!r} must be longer than hold={hold!r}")
-        self._wanted = Wanted(group, ReadMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
+        self._wanted = PullSettings(group, ReadMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
         self._wanted_held = structs.replace(self._wanted, hold=True, hold_ms=hold_ms, seconds=hold_timeout)
         self._max_reconsume_times = max_reconsume_times
         self._stopped = self._assigned = self._running = False

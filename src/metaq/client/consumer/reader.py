@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from metaq.client.arrow.columns import ARROW_ROWS, arrow_wanted
+from metaq.client.arrow.columns import ARROW_ROWS, batch_layout
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk, Window
 from metaq.client.consumer.read_message import Readings, ReadMessage
@@ -31,7 +31,7 @@ from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import EARLIEST, LATEST, checked, milliseconds, start_of
 from metaq.client.shared.options import client_options
-from metaq.client.shared.pulling import Wanted, pull
+from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
@@ -48,8 +48,7 @@ from metaq.model.topics.system import TOOLS_GROUP
 from metaq.model.topics.topic import check_topic
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Part, RecordBatch
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout, Part, RecordBatch
 
 log = logging.getLogger("metaq.client")
 
@@ -93,7 +92,7 @@ class ReaderCore:
         self._replay = replay
         self._routed: set[MessageQueue] = set()
         """The queues that have a broker, by the last route."""
-        self._wanted = Wanted(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
+        self._wanted = PullSettings(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
         self._seeking = 0
         """Seeks under way: until they have begun their queues, those that are left are not all."""
@@ -446,10 +445,10 @@ class ReaderBase:
             self._handover.give_back(chunk.rest(len(messages)))
         return messages
 
-    def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
+    def _batch_layout(self, columns: Sequence[str] | None, rows: int) -> BatchLayout:
         """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
         self._check_open()
-        wanted = arrow_wanted(columns, rows)
+        wanted = batch_layout(columns, rows)
         self._handover.with_records = True
         return wanted
 
@@ -546,9 +545,9 @@ class Reader(ReaderBase):
         Args: columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too. rows: at most so many.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. And as iteration.
         """
-        return self._arrow_batches(self._arrow_wanted(columns, rows))
+        return self._arrow_batches(self._batch_layout(columns, rows))
 
-    def _arrow_batches(self, wanted: ArrowWanted) -> Iterator[RecordBatch]:
+    def _arrow_batches(self, wanted: BatchLayout) -> Iterator[RecordBatch]:
         self._core.thread.run(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := self._handover.take(None)) is not None:

@@ -23,7 +23,7 @@ def avoided_seconds(latency: float) -> float:
     return AVOIDED_MS[at] / 1000 if at >= 0 else 0.0
 
 
-class _Seen(Struct, frozen=True):
+class _Latency(Struct, frozen=True):
     """What a broker's newest request was like. In seconds."""
 
     latency: float
@@ -34,16 +34,16 @@ class BrokerLatencies:
     """The newest latency of each broker that a producer has sent to."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Latency] = {}
         self._picked = 0
 
     def answered(self, broker: str, latency: float, now: float) -> None:
         """A request to `broker` was answered after `latency` seconds."""
-        self._seen[broker] = _Seen(latency, now + avoided_seconds(latency))
+        self._seen[broker] = _Latency(latency, now + avoided_seconds(latency))
 
     def failed(self, broker: str, latency: float, now: float) -> None:
         """A request to `broker` failed after so long."""
-        self._seen[broker] = _Seen(latency, now + avoided_seconds(FAILURE_MS / 1000))
+        self._seen[broker] = _Latency(latency, now + avoided_seconds(FAILURE_MS / 1000))
 
     def available(self, broker: str, now: float) -> bool:
         seen = self._seen.get(broker)

@@ -289,9 +289,9 @@ class Accumulator:
         """Tell those who watch of a message that was stored on a direct link; `began`: a time of the clock."""
         batch = self.single(message_id)
         batch.acknowledge(stored)
-        self._core.thread.post(self._tell, outgoing, batch, began)
+        self._core.thread.post(self._notify, outgoing, batch, began)
 
-    def tell_carried(self) -> None:
+    def notify_carried(self) -> None:
         """Any thread: its send is no more one of `carried`, and somebody waits for that."""
         self._core.thread.post(_wake, self.waiting_for_carried)
 
@@ -374,9 +374,9 @@ class Accumulator:
             _wake(self._waiting_for_room)
             self._pump(stream)
             if self.observers:
-                self._tell(outgoing, batch, began)
+                self._notify(outgoing, batch, began)
 
-    def _tell(self, outgoing: Outgoing, batch: SendBatch, began: float) -> None:
+    def _notify(self, outgoing: Outgoing, batch: SendBatch, began: float) -> None:
         """Those who watch; what goes wrong with them is no matter of the send's."""
         sends: Sends | None = None
         for observer in self.observers:

@@ -41,7 +41,7 @@ class ArrowSent(Struct, frozen=True):
     """Rows by what their broker promises; all are SEND_OK where neither a disk nor a replica was too slow."""
 
 
-class Outlet(Struct, frozen=True):
+class RowOutlet(Struct, frozen=True):
     """What of a producer sending rows needs."""
 
     accumulator: Accumulator
@@ -64,7 +64,7 @@ class _Request(Struct, frozen=True):
 class ArrowSend:
     """One `send_arrow`. `stop` may be called from any thread, the rest from one."""
 
-    def __init__(self, outlet: Outlet, data: Any, topic: str | None, timeout: float | None) -> None:
+    def __init__(self, outlet: RowOutlet, data: Any, topic: str | None, timeout: float | None) -> None:
         """Raises TypeError, ConfigError: nothing was sent."""
         if timeout is not None and not checked_seconds("timeout", timeout, least=0.0):
             raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")

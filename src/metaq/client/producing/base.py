@@ -329,7 +329,7 @@ class ProducerBase:
             raise ConfigError(
                 "send_arrow sends the column body as it is, and this producer has serialize=: use another one"
             )
-        outlet = arrow_sending.Outlet(
+        outlet = arrow_sending.RowOutlet(
             self._accumulator, self._core.namespace.name, self._check_open, queues,
             wait_for_room if self._waits_when_full else None,
         )  # fmt: skip

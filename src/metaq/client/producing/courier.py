@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
+from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
@@ -64,13 +64,13 @@ class Courier:
     async def _take(self, step: Step) -> object:
         if isinstance(step, Ask):
             return await self._ask(step)
-        if isinstance(step, Tell):
+        if isinstance(step, Oneway):
             with contextlib.suppress(*FAULTS):
-                await self._core.tell(
+                await self._core.send_oneway(
                     self._known_master(step.broker) or await self._found_master(step.broker), step.call
                 )
             return None
-        if isinstance(step, Pause):
+        if isinstance(step, Sleep):
             await asyncio.sleep(step.seconds)
             return None
         return await self._together(step)

@@ -235,7 +235,7 @@ class DirectSends:
             link.lock.release()
             accumulator.carried.pop(thread, None)
             if accumulator.waiting_for_carried:
-                accumulator.tell_carried()
+                accumulator.notify_carried()
         return ended.result() if isinstance(ended, SendFuture) else ended
 
     def _read(self, target: _Target, command: Command) -> Stored | MetaqError:

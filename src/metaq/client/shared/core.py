@@ -90,9 +90,9 @@ class ClientCore:
         self._levels: dict[str, int] = {}
         """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told = RateLimitedLog(log, clock)
+        self._limited_log = RateLimitedLog(log, clock)
         """What brokers may make us say as often as they like."""
-        self.requests = Requests(self._told)
+        self.requests = Requests(self._limited_log)
 
     def set_pace(self) -> None:
         """Do the periodic work as often as the one of our users wants it who wants it most often."""
@@ -290,9 +290,9 @@ class ClientCore:
             raise NoRoute(f"no broker named {broker} is up")
         return self.ask(address, call, seconds)
 
-    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
-        """Hand the call to the connection; nobody answers it. Raises as `Transport.tell`."""
-        await self.transport.tell(address, call.request(), seconds)
+    async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        """Hand the call to the connection; nobody answers it. Raises as `Transport.send_oneway`."""
+        await self.transport.send_oneway(address, call.request(), seconds)
 
     async def converse(self, broker: str, conversation: Conversation[T]) -> T:
         """A conversation with the broker of that name. Raises what `ask_broker` and the conversation raise."""
@@ -419,7 +419,7 @@ class ClientCore:
             data = self._broker_at(address)
             notice = notice_of(command, data.broker if data is not None else "", self.clock.now_ms())
         except BadRequest as error:
-            self._told.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
+            self._limited_log.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
             return unreadable(command, str(error))
         if notice is None:
             answer = not_supported(command)
@@ -441,7 +441,7 @@ class ClientCore:
         if checkers := self._checkers.get(question.group):
             checkers[-1].check(question, address)
         else:
-            self._told.warning(
+            self._limited_log.warning(
                 ("unanswered", question.group),
                 "%s asks about transaction %s of producer group %s, for which nobody here answers; it will ask again",
                 address, question.half.message_id, question.group,
@@ -472,8 +472,8 @@ class NamespacedCore(ClientCore):
         plain: T = plain_outcome(outcome, self.namespace)
         return plain
 
-    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
-        await super().tell(address, wrapped_call(call, self.namespace), seconds)
+    async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        await super().send_oneway(address, wrapped_call(call, self.namespace), seconds)
 
     def add_producer(self, group: str) -> None:
         super().add_producer(self.namespace.wrapped(group))

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=StoredMessage)
 _COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per message.
 
 
-class Wanted(Struct, Generic[M], frozen=True):
+class PullSettings(Struct, Generic[M], frozen=True):
     """What the pulls of one consumer or reader have in common.
 
     `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or
@@ -58,7 +58,7 @@ class PulledMessages(NamedTuple, Generic[M]):
 
 async def pull(
     core: ClientCore,
-    wanted: Wanted[M],
+    wanted: PullSettings[M],
     queue: MessageQueue,
     offset: int,
     count: int,

@@ -31,8 +31,8 @@ _Waiting: TypeAlias = tuple[object, AwaitedReply, asyncio.Future[None] | None]
 class Requests:
     """Replies come in the background loop; who waits for one may be in any thread."""
 
-    def __init__(self, told: RateLimitedLog) -> None:
-        self._told = told
+    def __init__(self, limited_log: RateLimitedLog) -> None:
+        self._limited_log = limited_log
         self._waiting: dict[str, _Waiting] = {}
         """By correlation id."""
 
@@ -59,7 +59,7 @@ class Requests:
         """A reply came. The first one counts."""
         waiting = self._waiting.get(what.correlation_id)
         if waiting is None:
-            self._told.warning(
+            self._limited_log.warning(
                 "late reply",
                 "a reply to request %.100s came when nobody waited for it any more: it took longer than the timeout",
                 what.correlation_id,

@@ -183,7 +183,7 @@ class Sender:
         queues = await self._core.routes.publish_queues(outgoing.topic, template=self.rules.template)
         now = asyncio.get_running_loop().time()
         queue = choose(queues) if choose is not None else self._next(queues, (), now)
-        await self._core.tell(self._master_of(queue), self._call(outgoing, queue))
+        await self._core.send_oneway(self._master_of(queue), self._call(outgoing, queue))
 
 
 class _Tries:

@@ -74,7 +74,7 @@ class ClientSession(Session):
         self.peer.write(frame)
         return future
 
-    def tell(self, command: Command) -> None:
+    def send_oneway(self, command: Command) -> None:
         """Send `command`, which nobody answers. Raises ConnectionFailed, `sent` False, if the session is gone."""
         self._check()
         self.peer.write(encode(command))
@@ -153,7 +153,7 @@ class Transport:
             timer.cancel()
             session.abandon(command.opaque)
 
-    async def tell(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
+    async def send_oneway(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
         """Send a request that nobody answers. Returns when it was handed to the connection.
 
         Raises ConnectionFailed, `sent` False: it was not; ClientClosed.
@@ -161,7 +161,7 @@ class Transport:
         session = self._sessions.get(address) or await self._connect(address, timeout)
         command.opaque = next(self._opaque) & _OPAQUE_MASK
         command.flag |= ONEWAY_FLAG
-        session.tell(command)
+        session.send_oneway(command)
 
     def keep_only(self, addresses: set[str]) -> None:
         """Close the connections to all others, which no route mentions any more, unless somebody waits on them."""

@@ -136,7 +136,7 @@ class TransactionLedger:
         self._decided: dict[str, Decided] = {}
 
     def begun(self, message_id: str, transaction: Undecided) -> None:
-        """It is going on from now: whoever asks is told so."""
+        """The transaction is going on: checks are answered with UNKNOWN from now on."""
         with self._lock:
             self._open[message_id] = transaction
 
@@ -234,10 +234,10 @@ class Held:
         question = self._running[message_id] = self._waiting.pop(message_id)
         return question
 
-    def newest(self, message_id: str, told: Question | None) -> Question | None:
-        """The question as it was asked last: that is the one to be answered. None, once `told` is it: then it is over."""
+    def newest(self, message_id: str, answered: Question | None) -> Question | None:
+        """The question as it was asked last: that is the one to be answered. None, once `answered` is it: then it is over."""
         question = self._running[message_id]
-        if question is not told:
+        if question is not answered:
             return question
         del self._running[message_id]
         if self.when_idle is not None and not self._running:
@@ -272,7 +272,7 @@ class CheckPool(abc.ABC):
         """A broker asks."""
         known = LEDGER.answer(question)
         if known is not None:
-            self._core.spawn(self._tell(Question(question, address), known))
+            self._core.spawn(self._answer(Question(question, address), known))
             return
         held = self._held
         with held.changed:
@@ -318,10 +318,10 @@ class CheckPool(abc.ABC):
                 self.group, dropped, held.running,
             )  # fmt: skip
 
-    def _newest(self, question: Question, told: Question | None) -> Question | None:
+    def _newest(self, question: Question, answered: Question | None) -> Question | None:
         """Any thread: what of it is still to be answered, see `Held.newest`."""
         with self._held.changed:
-            return self._held.newest(question.check.half.message_id, told)
+            return self._held.newest(question.check.half.message_id, answered)
 
     def _raised(self, question: Question, error: BaseException) -> tuple[TransactionOutcome, str]:
         """Any thread: the application's check failed."""
@@ -332,7 +332,7 @@ class CheckPool(abc.ABC):
         )  # fmt: skip
         return TransactionOutcome.UNKNOWN, what
 
-    async def _tell(self, question: Question, outcome: TransactionOutcome, remark: str | None = None) -> None:
+    async def _answer(self, question: Question, outcome: TransactionOutcome, remark: str | None = None) -> None:
         """The answer goes to whoever asked. If it cannot, that one asks again."""
         half = question.check.half
         call = EndTransaction(
@@ -344,7 +344,7 @@ class CheckPool(abc.ABC):
             remark=remark,
         )
         try:
-            await self._core.tell(question.address, call)
+            await self._core.send_oneway(question.address, call)
         except FAULTS as error:
             self._log.warning(
                 ("untold", question.address), "the answer to a check, %s transaction %s, did not reach %s: %s; it asks again",
@@ -373,11 +373,11 @@ class ThreadedChecks(CheckPool):
     def _work(self) -> None:
         while (question := self._next()) is not None:
             outcome, remark = self._asked(question)
-            told = None
-            while (newest := self._newest(question, told)) is not None:
+            answered = None
+            while (newest := self._newest(question, answered)) is not None:
                 with contextlib.suppress(MetaqError, concurrent.futures.CancelledError):  # The client was closed.
-                    self._core.thread.run(self._tell(newest, outcome, remark), ANSWER_SECONDS)
-                told = newest
+                    self._core.thread.run(self._answer(newest, outcome, remark), ANSWER_SECONDS)
+                answered = newest
 
     def _asked(self, question: Question) -> tuple[TransactionOutcome, str | None]:
         try:
@@ -448,17 +448,17 @@ class AwaitedChecks(CheckPool):
             try:
                 outcome, remark = await self._asked(question)
             finally:  # A cancelled check answers too, and its task ends.
-                told = None
-                while (newest := self._newest(question, told)) is not None:
+                answered = None
+                while (newest := self._newest(question, answered)) is not None:
                     with contextlib.suppress(MetaqError):  # The client was closed.
-                        self._core.thread.start(self._tell(newest, outcome, remark))
-                    told = newest
+                        self._core.thread.start(self._answer(newest, outcome, remark))
+                    answered = newest
 
     async def _asked(self, question: Question) -> tuple[TransactionOutcome, str | None]:
         try:
             answer = self._function(question.check.half)
             if not inspect.isawaitable(answer):
-                raise TypeError(  # noqa: TRY301  told as any other fault of the check
+                raise TypeError(  # noqa: TRY301  answered as any other fault of the check
                     "the check returned nothing that can be awaited: make it `async def`"
                 )
             return outcome_of(await answer), None

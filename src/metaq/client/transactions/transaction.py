@@ -94,7 +94,7 @@ class TransactionResult(Struct, frozen=True):
         return self.receipt.status
 
 
-class Wanted(Struct, frozen=True):
+class HalfSend(Struct, frozen=True):
     """A half message to be sent, and where to."""
 
     message: Message
@@ -112,7 +112,7 @@ class TransactionBase:
     It ends once: by `commit`, `rollback` or `unknown`, or when its block is left.
     """
 
-    def __init__(self, producer: TransactionProducerBase[Any], wanted: Wanted) -> None:
+    def __init__(self, producer: TransactionProducerBase[Any], wanted: HalfSend) -> None:
         self._producer, self._wanted = producer, wanted
         self._receipt: SendReceipt | None = None
         self._half: HalfMessage | None = None
@@ -297,7 +297,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     def _new_pool(self, check: Callable[..., Any], limits: PoolLimits) -> CheckPool: ...
 
     @abstractmethod
-    def _new_transaction(self, wanted: Wanted) -> T: ...
+    def _new_transaction(self, wanted: HalfSend) -> T: ...
 
     def transaction(
         self,
@@ -344,7 +344,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         *,
         timeout: float | None,
         check_after: float | None,
-    ) -> Wanted:
+    ) -> HalfSend:
         if not isinstance(message, Message):
             raise TypeError(f"{message!r} is no message: pass one metaq.Message; there are no transactional batches")
         message.check()
@@ -355,9 +355,9 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         if check_after is not None and not 0 < check_after <= CHECK_AFTER_MAX:
             raise ConfigError(f"check_after={check_after!r}: need seconds, up to {CHECK_AFTER_MAX}")
         seconds = None if check_after is None else max(1, round(check_after))
-        return Wanted(message, ordering_key, selector, queue, timeout, seconds)
+        return HalfSend(message, ordering_key, selector, queue, timeout, seconds)
 
-    def _hand_in_half(self, wanted: Wanted, stream: BatchStream) -> SendFuture:
+    def _hand_in_half(self, wanted: HalfSend, stream: BatchStream) -> SendFuture:
         """Send a half message on its way. Raises as `submit`."""
 
         def finish(outgoing: Outgoing) -> Outgoing:
@@ -381,12 +381,12 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     ) -> concurrent.futures.Future[TransactionResult]:
         """Any thread: tell the broker of a half message how its transaction ended."""
 
-        async def tell() -> TransactionResult:
-            told, why = await self._tell(receipt, half, outcome, error)
+        async def report() -> TransactionResult:
+            told, why = await self._report(receipt, half, outcome, error)
             return TransactionResult(receipt, outcome, told, why, error)
 
         try:
-            future = self._core.thread.start(tell())
+            future = self._core.thread.start(report())
         except MetaqError as failure:  # The interpreter is exiting.
             future = concurrent.futures.Future()
             future.set_result(TransactionResult(receipt, outcome, Told.UNTOLD, str(failure), error))
@@ -395,7 +395,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         future.add_done_callback(self._endings.discard)
         return future
 
-    async def _tell(
+    async def _report(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> tuple[Told, str]:
         """In the loop. Tried again while the word has surely not arrived: a RocketMQ that is told twice does it twice."""
@@ -410,7 +410,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         deadline, failed = clock() + self._accumulator.limits.timeout, 0
         while True:
             try:
-                await self._tell_once(receipt.queue.broker, call, max(0.0, deadline - clock()))
+                await self._report_once(receipt.queue.broker, call, max(0.0, deadline - clock()))
             except FAULTS as failure:
                 failed += 1
                 judgement = judge(failure, Purpose.COMMIT, failed)
@@ -419,7 +419,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
                     await asyncio.sleep(judgement.pause)
                     continue
                 refused = isinstance(failure, BrokerError) and not judgement.again
-                return self._untold(receipt, call, Told.REFUSED if refused else Told.UNTOLD, failure)
+                return self._unreported(receipt, call, Told.REFUSED if refused else Told.UNTOLD, failure)
             if self._tracer is not None:
                 self._tracer.settled(TracedEnd(receipt.queue.topic, half.message_id, outcome))
             return (Told.CONFIRMED if self._confirmed(outcome) else Told.HANDED_OVER), ""
@@ -427,16 +427,18 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     def _confirmed(self, outcome: TransactionOutcome) -> bool:
         return self._confirm and outcome is not TransactionOutcome.UNKNOWN  # which nobody answers
 
-    async def _tell_once(self, broker: str, call: EndTransaction, seconds: float) -> None:
+    async def _report_once(self, broker: str, call: EndTransaction, seconds: float) -> None:
         address = self.master_address(broker)
         if address is None:
             raise NoRoute(f"broker {broker} has no master that is up")
         if self._confirmed(call.ending):
             await self._core.ask(address, call, seconds)
         else:
-            await self._core.tell(address, call, seconds)
+            await self._core.send_oneway(address, call, seconds)
 
-    def _untold(self, receipt: SendReceipt, call: EndTransaction, told: Told, failure: MetaqError) -> tuple[Told, str]:
+    def _unreported(
+        self, receipt: SendReceipt, call: EndTransaction, told: Told, failure: MetaqError
+    ) -> tuple[Told, str]:
         what = f"could not {call.ending.value}" if call.ending is not TransactionOutcome.UNKNOWN else "could not leave"
         then = (
             "the broker will not do it, perhaps because it has settled the transaction before"
@@ -518,10 +520,10 @@ class TransactionProducer(TransactionProducerBase[Transaction], Producer):
     def _new_pool(self, check: Check, limits: PoolLimits) -> CheckPool:
         return ThreadedChecks(self._core, self.group, limits, check)
 
-    def _new_transaction(self, wanted: Wanted) -> Transaction:
+    def _new_transaction(self, wanted: HalfSend) -> Transaction:
         return Transaction(self, wanted)
 
-    def _send_half(self, wanted: Wanted) -> SendReceipt:
+    def _send_half(self, wanted: HalfSend) -> SendReceipt:
         stream = self._stream(wanted.message.topic, wanted.ordering_key, wanted.selector, wanted.queue)
         return self._hand_in_half(wanted, stream).result()
 

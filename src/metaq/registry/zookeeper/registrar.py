@@ -55,8 +55,8 @@ class ZookeeperSettings(Struct, frozen=True):
     """How long clients may take to hear that we left: a stop waits for it."""
 
 
-class Told(Struct, frozen=True):
-    """What a broker tells."""
+class Advertisement(Struct, frozen=True):
+    """What a broker advertises in ZooKeeper."""
 
     config: bytes
     """Of server.ini, whose checksum slaves watch."""
@@ -69,7 +69,7 @@ class ZookeeperRegistrar:
     Args: describe: what to tell now; called in the event loop.
     """
 
-    def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Told]) -> None:
+    def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Advertisement]) -> None:
         self._settings, self._broker, self._describe = settings, broker, describe
         self._layout = Layout(settings.root)
         self._wake = asyncio.Event()
@@ -254,7 +254,7 @@ class _Kept:
         self.place = False
         """Whether the broker's own node is ours."""
 
-    def renew(self, session: Session, layout: Layout, broker: TextBroker, told: Told) -> str:
+    def renew(self, session: Session, layout: Layout, broker: TextBroker, told: Advertisement) -> str:
         """Have ZooKeeper say what is `told`. Returns the address of another broker that has our place, empty if none has.
 
         Raises one of `Failures`.

@@ -69,7 +69,7 @@ class Delivery(Protocol):
         ...
 
 
-class Owner(Protocol):
+class QueueOwner(Protocol):
     """Whose queues they are."""
 
     def lost(self, queue: MessageQueue) -> None:
@@ -98,7 +98,7 @@ class ConcurrentDelivery:
 
     def __init__(
         self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage],
-        owner: Owner,
+        owner: QueueOwner,
     ) -> None:  # fmt: skip
         self._core, self._retry_topic, self._options, self._handover = core, retry_topic, options, handover
         self._owner = owner

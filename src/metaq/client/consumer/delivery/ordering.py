@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Collection, Sequence
 
-from metaq.client.consumer.delivery.delivery import Owner, take_in
+from metaq.client.consumer.delivery.delivery import QueueOwner, take_in
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.leases import Leases
 from metaq.client.consumer.delivery.orderly import Again, DeadLetter, Lease, OrderedQueue, Run, judge
@@ -33,7 +33,7 @@ class OrderedDelivery:
 
     def __init__(
         self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage],
-        owner: Owner,
+        owner: QueueOwner,
     ) -> None:  # fmt: skip
         self._core, self._group, self._retry_topic, self._owner = core, group, retry_topic, owner
         self._handover, self._seconds = handover, options.seconds

@@ -55,7 +55,7 @@ def _pattern(pattern: re.Pattern[Any], wants: Any) -> TopicPattern:
     return TopicPattern(pattern, wants)
 
 
-class Owner(Protocol):
+class Subscriber(Protocol):
     """Whose topics they are."""
 
     def subscribe_to(self, topics: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Discovery:
     """The topics of one member that patterns name. Lives in the background loop."""
 
     def __init__(
-        self, core: ClientCore, group: str, patterns: Mapping[re.Pattern[str], Any], fixed: Collection[str], owner: Owner,
+        self, core: ClientCore, group: str, patterns: Mapping[re.Pattern[str], Any], fixed: Collection[str], owner: Subscriber,
         *, topics_max: int, seconds: float,
     ) -> None:  # fmt: skip
         """Args: patterns: each with what is wanted of its topics; the first that matches decides. fixed: topics that are

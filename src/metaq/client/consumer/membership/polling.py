@@ -43,7 +43,7 @@ Pull = Callable[[MessageQueue, int], Awaitable[Batch]]
 """(queue, offset): up to so many messages, held by the broker while there are none. Raises OffsetOutOfRange, MetaqError."""
 
 
-class Member(Protocol):
+class PolledMember(Protocol):
     """Whose queues they are."""
 
     @property
@@ -72,7 +72,7 @@ class _Place(Struct):
 class Polling:
     """One pull consumer's polls."""
 
-    def __init__(self, core: ClientCore, member: Member, pull: Pull) -> None:
+    def __init__(self, core: ClientCore, member: PolledMember, pull: Pull) -> None:
         self._core, self._member, self._pull = core, member, pull
         self._places: dict[MessageQueue, _Place] = {}
         self._given: dict[MessageQueue, int] = {}

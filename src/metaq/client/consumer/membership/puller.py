@@ -15,7 +15,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullResult, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.pulling import PulledMessages, Wanted, pull
+from metaq.client.shared.pulling import PulledMessages, PullSettings, pull
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
@@ -48,7 +48,7 @@ class Pulling:
         self.skipped = 0
         """Messages that were never handed out: deleted before they were consumed, or skipped as wished."""
         self.replying = Replying(core, group)
-        self.wanted = Wanted(group, options.message_class, options.pull_bytes)
+        self.wanted = PullSettings(group, options.message_class, options.pull_bytes)
         self._heartbeat_from = 0.0
         """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
 

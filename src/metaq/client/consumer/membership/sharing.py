@@ -32,7 +32,7 @@ RETRY_TOPIC_LOOKS = 30
 """So often a missing retry topic is looked for without a pause for rebalances; no message waits there as yet."""
 
 
-class Owner(Protocol):
+class Assignee(Protocol):
     """Who takes and gives up queues."""
 
     def owned(self) -> Collection[MessageQueue]:
@@ -67,7 +67,7 @@ class Sharing:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, retry_topic: str, options: GroupOptions,
-        owner: Owner, faults: OnceLog,
+        owner: Assignee, faults: OnceLog,
     ) -> None:  # fmt: skip
         self._core, self._group, self._subscriptions, self._retry_topic = core, group, subscriptions, retry_topic
         self._options, self._seconds, self._owner, self._faults = options, options.seconds, owner, faults
@@ -189,14 +189,14 @@ class Sharing:
             settled = await self._owner.take(gained)
         after = self._owned(topic)
         if after != before and self._options.on_share is not None:
-            await self._tell(topic, queues, [queue for queue in queues if queue in after])
+            await self._notify(topic, queues, [queue for queue in queues if queue in after])
         self._owner.announced(gained)
         return _Outcome(settled, changed=after != before)
 
     def _owned(self, topic: str) -> frozenset[MessageQueue]:
         return frozenset(queue for queue in self._owner.owned() if queue.topic == topic)
 
-    async def _tell(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+    async def _notify(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
         """In a thread: a listener may block, or use the consumer."""
         assert self._options.on_share is not None
         if topic == self._retry_topic:

@@ -52,7 +52,7 @@ class Deliveries:
                 except Exception:
                     log.exception("watching %s failed", message)
                     begun.append(None)
-            message._delivery = Delivery(self, tuple(begun), self._clock.monotonic())  # noqa: SLF001  a slot for us
+            message._delivery = ObservedDelivery(self, tuple(begun), self._clock.monotonic())  # noqa: SLF001  a slot for us
 
     def end(self, message: ReceivedMessage, begun: tuple[object, ...], since: float, result: Result) -> None:
         """One is finished, or has failed."""
@@ -64,7 +64,7 @@ class Deliveries:
                 log.exception("watching %s failed", message)
 
 
-class Delivery:
+class ObservedDelivery:
     """One message in somebody's hands."""
 
     __slots__ = ("begun", "deliveries", "since")
@@ -78,7 +78,7 @@ class ObservedMessage(ReceivedMessage):
 
     __slots__ = ("_delivery",)
 
-    _delivery: Delivery | None
+    _delivery: ObservedDelivery | None
 
     def ack(self) -> None:
         super().ack()
@@ -97,7 +97,9 @@ class ObservedMessage(ReceivedMessage):
         return self.settle(error)
 
     def _ended(self, result: Result) -> None:
-        delivery: Delivery | None = getattr(self, "_delivery", None)  # A copy has none, nor one never handed out.
+        delivery: ObservedDelivery | None = getattr(
+            self, "_delivery", None
+        )  # A copy has none, nor one never handed out.
         if delivery is not None:
             self._delivery = None
             delivery.deliveries.end(self, delivery.begun, delivery.since, result)

@@ -11,7 +11,7 @@ told is one: after a lost answer of DECIDE the outcome is asked for before DECID
 completed is rolled back by a decision too, whose answer may be that an earlier request has committed it. What cannot
 be found out is "unknown", and `Ending` says so.
 
-The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Tell` or a `Pause` (send in
+The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Oneway` or a `Sleep` (send in
 anything when it is done) or `SideBySide` (send in the result or the MetaqError of each).
 """
 
@@ -52,14 +52,14 @@ class Ask(Struct, Generic[T_co], frozen=True):
     seconds: float
 
 
-class Tell(Struct, frozen=True):
+class Oneway(Struct, frozen=True):
     """To be done: hand it to the connection of the master of that name; nobody waits for an answer, or minds if it is lost."""
 
     broker: str
     call: Call[Any]
 
 
-class Pause(Struct, frozen=True):
+class Sleep(Struct, frozen=True):
     """To be done: nothing, for so long."""
 
     seconds: float
@@ -71,7 +71,7 @@ class SideBySide(Struct, frozen=True):
     by_broker: Mapping[str, Steps[Any]]
 
 
-Step = Ask[Any] | Tell | Pause | SideBySide
+Step = Ask[Any] | Oneway | Sleep | SideBySide
 Steps = Generator[Step, Any, T]
 
 
@@ -151,7 +151,7 @@ class AtomicSteps:
                     yield in_time(broker, call, until - self._now())
                 except FAULTS as error:
                     self._failed(broker, error)
-                    yield Pause(patience.pause(error, self._now()))
+                    yield Sleep(patience.pause(error, self._now()))
                 else:
                     self._touched.add(broker)
                     break
@@ -269,7 +269,7 @@ def delivering(decision: Decision, remaining: int, until: float, now: Callable[[
     answers = (yield SideBySide(by_broker)) if by_broker else {}
     confirmed = tuple(broker for broker, answer in answers.items() if answer == () and broker != coordinator)
     if confirmed:  # Else the coordinator asks them, later.
-        yield Tell(coordinator, Apply(transaction, None, coordinator, confirmed))
+        yield Oneway(coordinator, Apply(transaction, None, coordinator, confirmed))
     missing = tuple(part for answer in answers.values() if isinstance(answer, tuple) for part in answer)
     delivered = not missing and all(isinstance(answer, tuple) for answer in answers.values())
     return Ending(Standing.COMMITTED, decision, delivered=delivered, missing=missing)
@@ -285,12 +285,12 @@ def _applying(broker: str, decision: Decision, until: float, now: Callable[[], f
         try:
             state = yield in_time(broker, call, until - now())
         except FAULTS as error:
-            yield Pause(patience.pause(error, now()))
+            yield Sleep(patience.pause(error, now()))
             continue
         if state.missing or not state.remaining:
             return tuple(state.missing)
         if state.remaining == remaining:
-            yield Pause(REMAINING_PAUSE)
+            yield Sleep(REMAINING_PAUSE)
         remaining = state.remaining
 
 
@@ -337,7 +337,7 @@ def decided_by(
                 return Verdict(error=error, refused=True, maybe_sent=maybe_sent)
             if now() + judgement.pause > until:
                 return Verdict(error=error, maybe_sent=maybe_sent)
-        yield Pause(judgement.pause)
+        yield Sleep(judgement.pause)
 
 
 def settled(transaction: str, *, commit: bool, seconds: float, now: Callable[[], float]) -> Steps[Ending]:
@@ -365,7 +365,7 @@ def outcome_of(transaction: str, seconds: float, now: Callable[[], float]) -> St
         try:
             state = yield in_time(coordinator_of(transaction), call, until - now())
         except FAULTS as error:
-            yield Pause(patience.pause(error, now()))
+            yield Sleep(patience.pause(error, now()))
         else:
             phase: Phase = state.phase
             return phase

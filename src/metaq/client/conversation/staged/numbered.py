@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Patience, Purpose
-from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Steps, decided_by, delivering, in_time
+from metaq.client.conversation.staged.atomic import Ask, SideBySide, Sleep, Steps, decided_by, delivering, in_time
 from metaq.client.conversation.staged.staging import Decide, GetRow
 from metaq.errors import BrokerError, MetaqError, NotSupported, StaleBatch, TransactionFailed
 from metaq.model.transactions.staging import Decision, ManifestPart, Outcome, RowState, coordinator_of
@@ -75,7 +75,7 @@ def _row_at(broker: str, row: str, until: float, now: Callable[[], float]) -> St
                 raise NotSupported(
                     f"broker {broker} has no transactions of several messages: it is a RocketMQ, or an older MetaQ"
                 ) from None
-            yield Pause(patience.pause(error, now()))
+            yield Sleep(patience.pause(error, now()))
         else:
             return state
 
