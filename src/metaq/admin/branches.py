@@ -17,7 +17,7 @@ PAGE: Final = 200
 
 
 class BranchList(Struct, frozen=True):
-    """What brokers have."""
+    """The transactions of MetaQ 1.x clients that brokers hold."""
 
     branches: dict[str, list[BranchState]]
     """By broker, in the order of the ids among the staged transactions."""

@@ -94,7 +94,7 @@ class GroupProgress(Struct, frozen=True):
 
     @property
     def lag_seconds(self) -> float | None:
-        """Age of the oldest message that waits: 0 when none does, None when that cannot be told."""
+        """Age of the oldest message that waits: 0 when none does, None when it is unknown."""
         if not self.lag:
             return 0.0
         waiting = [queue.oldest_waiting_ms for queue in self.queues if queue.oldest_waiting_ms is not None]
@@ -154,7 +154,7 @@ class MovedProgress(Struct, frozen=True):
     consumed: int
     offset: int
     online: bool
-    """Members were told, and go on there within seconds; else the broker's table was written."""
+    """Whether members were notified, and go on there within seconds; else the broker's table was written."""
 
     @property
     def skipped(self) -> int:

@@ -23,7 +23,7 @@ class Registration:
         if self._registrar is None:
             done()
         else:
-            self._registrar.when_told(done)
+            self._registrar.when_registered(done)
 
     async def start(self, broker: Broker, name_servers: Sequence[str], identity: BrokerIdentity, period: float) -> None:
         """Register at the name servers; returns once one of them has taken us."""

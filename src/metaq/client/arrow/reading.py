@@ -81,7 +81,8 @@ def _remade(messages: Sequence[StoredMessage], columns: tuple[str, ...]) -> pa.R
 
 
 def _corrected(batch: pa.RecordBatch, messages: Sequence[StoredMessage], names: Sequence[str]) -> pa.RecordBatch:
-    """What the messages know better than the records: the topic that a retried one was first sent to."""
+    """Replace columns that the messages know better than the records: the topic that a retried message was first sent
+    to."""
     for name in names:
         if name not in batch.schema.names or (name == "topic" and not _renamed(messages)):
             continue

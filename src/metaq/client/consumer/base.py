@@ -174,7 +174,7 @@ class ConsumerBase(Closable):
         self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
         self._one_by_one = threading.Lock()
         self._beginning = threading.RLock()
-        """`run` begins, or `close` does, one after the other."""
+        """Held while `run` or `close` begins, so that they do so one after the other."""
         self._current: Iterator[ReceivedMessage] = iter(())
         self._join(given, options, offsets)
 
@@ -202,7 +202,7 @@ class ConsumerBase(Closable):
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """Those of the queues that `pause` holds."""
+        """The queues that `pause` holds."""
         return sorted(self._member.paused)
 
     @property
@@ -287,10 +287,8 @@ class ConsumerBase(Closable):
         return hands if self._deliveries is None else self._deliveries.hands(hands)
 
     def _of_chunk(self, chunk: Chunk[ReceivedMessage]) -> Generator[ReceivedMessage]:
-        """The messages of a chunk, then word to the loop that they are in somebody's hands.
-
-        Closed early, it leaves the rest to the next taker.
-        """
+        """The messages of a chunk; behind the last one the loop is notified that they are handed out. Closed early, the
+        rest goes to the next taker."""
         window, messages, number = chunk.window, chunk.messages, 0
         try:
             for message in messages:
@@ -306,7 +304,8 @@ class ConsumerBase(Closable):
             chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
 
     def _put_off(self, rest: Chunk[ReceivedMessage]) -> None:
-        """Nobody has begun these messages. If we are stopping, or the queue went elsewhere, they are the group's."""
+        """Put back messages that nobody has begun. If the consumer stops, or the queue is another member's, they stay
+        for the group."""
         if rest.window.dropped:
             return
         if rest.window.held:
@@ -345,7 +344,7 @@ class ConsumerBase(Closable):
 
 
 def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
-    """Tell when another member of the group in this process subscribes to something else."""
+    """Warn if another member of the group in this process subscribes to something else."""
     mine = _expressions(member)
     for fellow in cores.fellow_members(core, member):
         if (theirs := _expressions(fellow)) != mine:
@@ -358,7 +357,7 @@ def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
 
 
 def warn_of_busy(group: str, count: int) -> None:
-    """Tell that `close` did not wait for so many handlers any longer."""
+    """Warn that `close` left behind so many busy handlers."""
     if count:
         log.warning(
             "group %s is closed while %d handlers are still busy: their messages will be delivered again", group, count

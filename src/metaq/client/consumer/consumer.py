@@ -66,7 +66,7 @@ class Consumer(ConsumerBase):
             self._one_by_one.release()
 
     def _first(self, deadline: float | None) -> ReceivedMessage | None:
-        """Of what all share; for whoever holds `_one_by_one`."""
+        """The next message of the shared chunk. Called under `_one_by_one`."""
         while (message := next(self._current, None)) is None:
             left = None if deadline is None else max(0.0, deadline - self._core.clock.monotonic())
             try:
@@ -175,7 +175,7 @@ class Consumer(ConsumerBase):
                 yield hand
 
     def _next_hand(self, size: int) -> list[ReceivedMessage]:
-        """What of one chunk is there; empty once `stopped`."""
+        """The next messages of one chunk; none once `stopped`."""
         with self._one_by_one:
             message = self._first(None)
             return [] if message is None else [message, *itertools.islice(self._current, size - 1)]

@@ -122,7 +122,7 @@ class Consumer(ConsumerBase):
             self._watch.leave(slot)
 
     async def _work_in_process(self, job: Job, slot: Slot) -> None:
-        """The thread beside this task talks to the process."""
+        """Handle messages in a process of this worker; a thread beside this task talks to it."""
         loop, worker = asyncio.get_running_loop(), job.worker()
         thread = ThreadPoolExecutor(1, thread_name_prefix=f"metaq-{self.group}")
         try:

@@ -16,21 +16,21 @@ class GroupSeconds(Struct, frozen=True):
     """Intervals and time-outs of a group's member, in seconds."""
 
     rebalance: float = 20.0
-    """Between two looks at who shares the queues, if nobody says that it has changed."""
+    """Between two rebalances, if no broker notifies of a change."""
     persist: float = 5.0
-    """Between two reports of the progress."""
+    """Between two commits of the progress."""
     retry: float = 1.0
     """After a rebalance that failed, and a pull whose answer holds broken records."""
     pause: float = 0.05
-    """How often a queue that is full is looked at, beside being woken when a chunk has been handed out."""
+    """Between two looks at a full queue, which is also woken when a chunk has been handed out."""
     stall: float = 60.0
-    """A queue that stays full for so long is worth a warning."""
+    """Until a queue that stays full is warned of."""
     give_back: float = 60.0
-    """For the answer to a message that was given back, over all tries."""
+    """For all tries to give a message back to its broker."""
     copy: float = 3.0
-    """For the send of a copy to the retry topic, over all tries."""
+    """For all tries to send a copy to the retry topic."""
     again: float = 5.0
-    """Before a message that no broker takes is handed out here once more."""
+    """Until a message that no broker takes back is handed out here once more."""
     locks: float = 1.0
     """Between two looks at which locks of an orderly consumer are to be renewed."""
     leave: float = 20.0
@@ -43,9 +43,9 @@ USUAL = GroupSeconds()
 
 
 OnSkip = Callable[[MessageQueue, range], object]
-"""Told which offsets of a queue are never handed out: deleted before they were consumed, or skipped as wished."""
+"""Called with a queue and offsets that are never handed out: deleted before they were consumed, or skipped as wished."""
 OnShare = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
-"""Told a topic, all its queues, and those of them that are this member's from now on."""
+"""Called with a topic, all its queues, and those of them that are this member's from now on."""
 
 
 class GroupOptions(Struct, frozen=True):

@@ -75,7 +75,7 @@ class PulledBatch(Struct, frozen=True):
 
 
 class PullConsumerBase(Closable):
-    """What the two kinds share: a member of a group from the moment that it is made."""
+    """What the two kinds of pull consumer share: a member of a group from the moment that it is made."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class PullConsumerBase(Closable):
         self._max_reconsume_times = max_reconsume_times
         self._stopped = self._assigned = self._running = False
         self._beginning = threading.RLock()
-        """`run` begins, or `close` does, one after the other."""
+        """Held while `run` or `close` begins, so that they do so one after the other."""
         self._core = cores.acquire(namesrv, self._options, clock)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
@@ -187,12 +187,12 @@ class PullConsumerBase(Closable):
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """Those of them that `pause` holds."""
+        """The queues that `pause` holds."""
         return self._polling.paused
 
     @property
     def skipped(self) -> int:
-        """How many messages were deleted before `poll` came to them."""
+        """Messages that were deleted before `poll` came to them."""
         return self._polling.skipped
 
     @property
@@ -206,7 +206,7 @@ class PullConsumerBase(Closable):
         self._member.on_change()
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """The group's progress in a queue of ours: `offset` is next. Kept with the next commit.
+        """Set the group's progress in a queue of ours: `offset` is next. Kept with the next commit.
 
         Raises ConfigError: the queue is not this member's now, or the offset is below 0. ClientClosed.
         """

@@ -70,11 +70,11 @@ class _QueueReader:
         self.drained = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.failing = False
-        """The last pull failed, which has been told."""
+        """Whether the last pull failed, which was logged."""
         self.replayed: ReplayedQueue | None = None
-        """Where messages come from while the archive has them."""
+        """The archive's reading of the queue, as long as the archive has its messages."""
         self.has_broker = True
-        """False: only the archive knows the queue."""
+        """Whether a broker has the queue; if not, only the archive knows it."""
 
 
 class ReaderCore:
@@ -95,9 +95,9 @@ class ReaderCore:
         self._wanted = PullSettings(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
         self._seeking = 0
-        """Seeks under way: until they have begun their queues, those that are left are not all."""
+        """Seeks under way: until they end, `_readers` does not hold all queues, so its end is not the end of all."""
         self.failure: MetaqError | None = None
-        """Raised to the user after what was ready before it, again and again until `seek`."""
+        """The error raised behind what was ready before it, again and again until `seek`."""
 
     async def queues(self) -> list[MessageQueue]:
         """The queues that are read: those chosen, else all of the topic, and of the archive. Raises NoRoute."""
@@ -208,7 +208,7 @@ class ReaderCore:
             log.warning("%s has no broker any more: it is read to the end of the archive, %d", queue, kept.stop)
 
     async def ranges(self) -> dict[MessageQueue, range]:
-        """What every queue holds now."""
+        """The offsets that every queue keeps now."""
         return {
             queue: range(await self._min_offset(queue), await self._max_offset(queue)) for queue in await self.queues()
         }
@@ -249,7 +249,7 @@ class ReaderCore:
         self._finish_if_at_end()
 
     async def _replay_once(self, reader: _QueueReader, replayed: ReplayedQueue) -> bool:
-        """As `_pull_once`, from the archive. At its end the broker is next."""
+        """Read once from the archive, as `_pull_once` does from the broker. At the archive's end the broker is next."""
         try:
             found = await replayed.read()
         except MetaqError as error:
@@ -269,7 +269,7 @@ class ReaderCore:
         return True
 
     async def _out_of_range(self, reader: _QueueReader, kept: range) -> bool:
-        """The broker does not have the next message: perhaps the archive does by now. Returns whether it does."""
+        """Look in the archive for a message that the broker does not have. Returns whether it is there by now."""
         queue, offset = reader.window.queue, reader.window.next_offset
         fault: MetaqError = OffsetOutOfRange(queue, offset, kept)
         if self._replay is not None:
@@ -453,13 +453,13 @@ class ReaderBase:
         return wanted
 
     def _give_back_current(self) -> None:
-        """The rest of what `receive` or iteration has begun is for the next taker."""
+        """Give the rest of what `receive` or iteration has begun to the next taker."""
         current, self._current = self._current, iter(())
         if isinstance(current, Generator):
             current.close()
 
     def _gather(self, chunk: Chunk[ReadMessage] | None, rows: int) -> list[Part]:
-        """What is ready, from this chunk on, up to so many rows."""
+        """Gather what is ready, from this chunk on, up to so many rows."""
         parts: list[Part] = []
         while chunk is not None:
             if messages := self._many_of(chunk, rows):
@@ -474,7 +474,7 @@ class ReaderBase:
         return parts
 
     def _end(self) -> None:
-        """The handover was interrupted: nothing more is ready. Raises what made a queue unreadable."""
+        """End an iteration: nothing more is ready. Raises what made a queue unreadable."""
         if (failure := self._reading.failure) is not None:
             raise failure
 

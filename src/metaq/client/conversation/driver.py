@@ -16,10 +16,8 @@ Step = TypeVar("Step")
 
 
 def converse(conversation: Generator[Step, Any, T], answer: Callable[[Step], object]) -> T:
-    """Let `answer` make an outcome of each step until the conversation has its result.
-
-    A MetaqError of `answer` is the conversation's to judge; what it does not take is raised.
-    """
+    """Run a conversation: `answer` makes an outcome of each step, until there is a result. A MetaqError of `answer` is
+    thrown into the conversation; one that it does not catch is raised."""
     try:
         step = next(conversation)
         while True:
@@ -38,7 +36,7 @@ def converse_all(
     conversations: Mapping[Key, Generator[Step, Any, T]],
     answer: Callable[[Mapping[Key, Step]], Mapping[Key, object]],
 ) -> dict[Key, T]:
-    """Several conversations side by side: `answer` gets one step of each that is not over, and answers them all.
+    """Run several conversations side by side: `answer` gets one step of each that goes on, and answers them all.
 
     Raises what `answer` and the conversations raise.
     """

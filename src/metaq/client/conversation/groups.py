@@ -15,7 +15,8 @@ from metaq.wire.extensions import level_of
 
 
 class SendHeartbeat(Call[int], frozen=True):
-    """Who we are and what we consume. The outcome: which of our extensions the broker knows, 0 for a RocketMQ."""
+    """Register this client and its groups. The outcome: the level of our extensions that the broker supports, 0 for a
+    RocketMQ."""
 
     action = "register this client"
 
@@ -29,7 +30,7 @@ class SendHeartbeat(Call[int], frozen=True):
 
 
 class LeaveGroup(Order, frozen=True):
-    """This client is no producer or consumer of the group any more."""
+    """Unregister this client from a group."""
 
     action = "unregister this client"
     seconds: ClassVar[float] = 1.0
@@ -64,7 +65,7 @@ class ListMembers(Call[list[str]], frozen=True):
 
 
 def members_of(group: str, addresses: Sequence[str]) -> Consultation[list[str]]:
-    """The client ids of a group's members, from the first broker that can tell; each knows all that use it.
+    """The client ids of a group's members, from the first broker that answers; each knows all that use it.
 
     Raises what the last one raised; NoRoute: there is none.
     """
@@ -161,7 +162,7 @@ class LockQueues(Call[frozenset[MessageQueue]], frozen=True):
 
 
 class UnlockQueues(Order, frozen=True):
-    """Others may have the queues now."""
+    """Release the locks of queues."""
 
     action = "unlock queues"
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 LATENCIES_MS = (50, 100, 550, 1000, 2000, 3000, 15000)
 AVOIDED_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-"""For how long a broker is avoided whose answer took at least so long; a quicker one is not."""
+"""How long a broker is avoided whose answer took at least the latency of the same index; a quicker one is not."""
 FAILURE_MS = 30_000
-"""What a request that failed counts as."""
+"""Latency that a failed request counts as."""
 
 
 def avoided_seconds(latency: float) -> float:
@@ -24,7 +24,7 @@ def avoided_seconds(latency: float) -> float:
 
 
 class _Latency(Struct, frozen=True):
-    """What a broker's newest request was like. In seconds."""
+    """The latency of a broker's newest request, and when the broker is used again. In seconds."""
 
     latency: float
     available_from: float
@@ -50,7 +50,8 @@ class BrokerLatencies:
         return seen is None or seen.available_from <= now
 
     def pick(self, brokers: Collection[str]) -> str:
-        """Of brokers that are all avoided one of the better half, in turn: the quickest, then those free soonest."""
+        """Choose among brokers that are all avoided: in turn one of the better half, the quickest first, then those
+        free soonest."""
         ranked = sorted(brokers, key=lambda name: (self._seen[name].latency, self._seen[name].available_from))
         half = len(ranked) // 2
         if half == 0:

@@ -26,14 +26,14 @@ from metaq.model.properties import PROPERTIES_BYTES_MAX
 
 BATCH_BYTES: Final = 256 * 1024
 UNDER_WAY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of one `send_arrow`, unacknowledged."""
+"""Unacknowledged bytes of one `send_arrow`."""
 SLICE_ROWS: Final = 16 * 1024
 SLICE_BYTES: Final = 64 * 1024 * 1024
-"""Rows that are checked and turned into columns of property texts at a time: at most so many, of so many bytes."""
+"""Bounds of the rows that are checked and turned into property texts at a time: rows, and bytes."""
 
 
 class ArrowSent(Struct, frozen=True):
-    """All rows are acknowledged."""
+    """The result of a `send_arrow` whose rows are all acknowledged."""
 
     rows: int
     requests: int
@@ -42,7 +42,7 @@ class ArrowSent(Struct, frozen=True):
 
 
 class RowOutlet(Struct, frozen=True):
-    """What of a producer sending rows needs."""
+    """What `ArrowSend` needs of its producer."""
 
     accumulator: Accumulator
     namespace: str
@@ -83,14 +83,14 @@ class ArrowSend:
         self._under_way: deque[_Request] = deque()
         self._bytes = self._rows = self._requests = 0
         self._done_rows = 0
-        """Those before are built into requests, every one."""
+        """Every row before this number has been built into a request."""
         self._first_lost: int | None = None
         self._fault: Exception | None = None
         self._statuses: dict[SendStatus, int] = {}
         self._stopped = False
 
     def stop(self) -> None:
-        """No further request; what is under way goes on."""
+        """Send no further request; those under way go on."""
         self._stopped = True
 
     def run(self) -> ArrowSent:
@@ -145,7 +145,7 @@ class ArrowSend:
             )
 
     def _fill(self, stream: BatchStream, rows: MessageRows, numbers: Numbers) -> None:
-        """Rows of one stream into as many requests as they need."""
+        """Fill as many requests as the rows of one stream need."""
         done, chosen = 0, numbers.data
         while done < len(numbers):
             batch = self._outlet.accumulator.new_batch(BATCH_BYTES)

@@ -43,7 +43,8 @@ class KnownRoutes:
         self._routes: dict[str, Route] = {}
         self._writable: dict[str, list[MessageQueue]] = {}
         self.publish_queues_now: Callable[[str], list[MessageQueue] | None] = self._writable.get
-        """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet. Without a frame of ours."""
+        """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet. A bound dict
+        method: every send calls it."""
         self._guessed: set[str] = set()  # Topics that have only the template's route until they are created.
         self._wanted: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
@@ -131,7 +132,7 @@ class KnownRoutes:
             raise await self._consult(self._name_servers.no_route(topic)) from None
 
     def forget(self, topic: str) -> None:
-        """It is gone: do not ask for it any more, until somebody does."""
+        """Forget a topic: its route is not refreshed any more until somebody asks for it."""
         self._wanted.discard(topic)
         self._routes.pop(topic, None)
         self._writable.pop(topic, None)
@@ -148,7 +149,7 @@ class KnownRoutes:
         return {data.broker: data for route in self._routes.values() for data in route.brokers}
 
     async def refresh(self) -> None:
-        """Ask for every topic in use again. What cannot be had stays as it was."""
+        """Refresh the route of every topic in use. A route that cannot be had now stays as it was."""
         for topic in list(self._fixed):
             try:
                 await self.fixed_queues(topic)
@@ -166,7 +167,7 @@ class KnownRoutes:
                 return
 
     def forget_guess(self, topic: str) -> None:
-        """The first send to an automatically created topic succeeded: its own route is there, or soon is."""
+        """Forget a guessed route: the first send created the topic, so its own route is there, or soon is."""
         if topic in self._guessed:
             self._guessed.discard(topic)
             task = asyncio.get_running_loop().create_task(self._settle_guess(topic))

@@ -60,11 +60,11 @@ class FirstTry(Struct, frozen=True):
     queue: MessageQueue
     outcome: Stored | MetaqError
     seconds: float
-    """What it took."""
+    """Seconds that it took."""
 
 
 Choose = Callable[[list[MessageQueue]], MessageQueue]
-"""A queue among those that can be written; called for every try, since the list may have changed."""
+"""Chooses a queue among those that can be written; called for every try, since the list may have changed."""
 
 
 class Sender:
@@ -179,7 +179,10 @@ class Sender:
         return Send(self._group, outgoing, queue, self._core.clock.now_ms(), self.rules.template)
 
     async def send_oneway(self, outgoing: Outgoing, choose: Choose | None = None) -> None:
-        """Hand it to a connection and forget it. Raises NoRoute, ConnectionFailed: it was not even sent."""
+        """Hand a message to a connection and wait for nothing.
+
+        Raises NoRoute, ConnectionFailed: it was not even sent.
+        """
         queues = await self._core.routes.publish_queues(outgoing.topic, template=self.rules.template)
         now = asyncio.get_running_loop().time()
         queue = choose(queues) if choose is not None else self._next(queues, (), now)
@@ -194,7 +197,7 @@ class _Tries:
         self._strict = strict
         self.deadline = now + timeout
         self.count = self.waits = 0
-        """Tries that failed, and those of them after which the next may only go to where the last one went."""
+        """Tries that failed; and those of them after which only the same queue may be tried again."""
         self.failed: dict[str, None] = {}
         """Brokers, in the order in which they failed."""
         self.kept: Stored | None = None
@@ -234,16 +237,16 @@ class _Tries:
         return judge(RequestTimeout(""), Purpose.SEND, self.waits).pause
 
     def over(self, next_at: float) -> bool:
-        """Whether there is none left at `next_at`."""
+        """Whether no try is left at `next_at`."""
         return self.count > self._retries or next_at >= self.deadline
 
     @property
     def nowhere(self) -> bool:
-        """Whether all there was to say is that nobody could be asked."""
+        """Whether no broker could even be asked."""
         return len(self._attempts) == 1 and not self.failed
 
     def error(self, now: float, pause: float) -> SendFailed:
-        """What to tell the user, after the last try."""
+        """The error for the user, after the last try."""
         count = "1 try" if self.count == 1 else f"{self.count} tries"
         late = now + pause >= self.deadline
         why = f"the timeout of {self._timeout:g} s is over" if late else f"retries={self._retries}"

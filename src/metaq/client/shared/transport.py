@@ -25,12 +25,13 @@ log = logging.getLogger("metaq.client")
 
 CONNECT_SECONDS = 3.0
 CLOSE_SECONDS = 1.0
-"""How long a client that closes waits for what it has written to go out."""
+"""How long a closing client waits for written bytes to leave the machine."""
 _OPAQUE_MASK = 0x7FFFFFFF
 
 
 class OnRequest(Protocol):
-    """What a broker's own requests (40, 220, 307 ...) are given to. Returns the answer, or None for none."""
+    """Handles the requests that brokers send on their own account (40, 220, 307 ...). Returns the answer, or None for
+    none."""
 
     def __call__(self, address: str, command: Command) -> Command | None: ...
 
@@ -84,11 +85,12 @@ class ClientSession(Session):
         return bool(self._pending)
 
     def abandon(self, opaque: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drop the answer to a request that nobody waits for any more."""
         self._pending.pop(opaque, None)
 
     def _check(self) -> None:
-        """A session may be lost between the end of its dial and the moment when those who wait for it run again."""
+        """Raises ConnectionFailed. A session may be lost between the end of its dial and the moment when its waiters
+        run again."""
         if self.lost is not None:
             error = self._broken()
             error.sent = False
@@ -131,7 +133,7 @@ class Transport:
         return list(self._sessions)
 
     def peer_of(self, address: str) -> tuple[str, int] | None:
-        """The numeric address of whoever we are connected to there; None: we are not."""
+        """The numeric address of the peer of the connection to there; None: there is no connection."""
         session = self._sessions.get(address)
         return session.peer.address if session is not None and not session.peer.closed else None
 
@@ -164,7 +166,7 @@ class Transport:
         session.send_oneway(command)
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Close the connections to all others, which no route mentions any more, unless somebody waits on them."""
+        """Close the connections to addresses that no route mentions any more, unless an answer is awaited on them."""
         for address in set(self._sessions) - addresses:
             if not self._sessions[address].busy:
                 self._sessions[address].peer.close("no route needs this connection")
@@ -182,7 +184,7 @@ class Transport:
                     await self._forgot.wait()
 
     def forget(self, session: ClientSession) -> None:
-        """Called by a session whose connection is gone."""
+        """Forget a session whose connection is gone."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
             self._forgot.set()

@@ -45,7 +45,7 @@ ANSWER_SECONDS = 10.0
 DECIDED_MAX = 10_000
 
 Answer = bool | TransactionOutcome | None
-"""What an application says of a transaction: True or COMMIT, False or ROLLBACK, None or UNKNOWN."""
+"""An application's verdict on a transaction: True or COMMIT, False or ROLLBACK, None or UNKNOWN."""
 Check = Callable[[StoredMessage], Answer]
 AsyncCheck = Callable[[StoredMessage], Awaitable[Answer]]
 
@@ -64,7 +64,7 @@ def outcome_of(answer: object) -> TransactionOutcome:
 
 
 def text_of(error: BaseException) -> str:
-    """As `repr`, which may raise for an exception of the application's own."""
+    """The `repr` of an exception, which may itself raise for one of the application's own."""
     try:
         return repr(error)
     except Exception:  # noqa: BLE001
@@ -100,7 +100,8 @@ class Home(NamedTuple):
     """Address and port by which it signs offset ids, in hex."""
 
     def is_not(self, half: StoredMessage) -> bool:
-        """Whether the half message of a check is surely another broker's: one may be renamed, or move, meanwhile."""
+        """Whether the half message of a check is surely another broker's. Brokers may be renamed or move, so neither
+        name nor address alone decides."""
         return bool(half.broker) and half.broker != self.broker and half.offset_id[:-16] != self.host
 
 
@@ -111,12 +112,12 @@ class Undecided(Protocol):
     def home(self) -> Home: ...
 
     def moved(self, half: HalfMessage) -> None:
-        """A check of that broker has stored the half message anew."""
+        """Note that a check of that broker has stored the half message anew."""
         ...
 
 
 class Decided(NamedTuple):
-    """A transaction that ended here."""
+    """The outcome of a transaction that ended here."""
 
     outcome: TransactionOutcome
     home: Home
@@ -132,7 +133,7 @@ class TransactionLedger:
         """Forget all: in a forked child the transactions are the parent's."""
         self._lock = threading.Lock()
         self._open: weakref.WeakValueDictionary[str, Undecided] = weakref.WeakValueDictionary()
-        """Weak: a transaction that nobody can end any more is one for the check."""
+        """Transactions that are going on. Weak: one that nobody can end any more is left to the check."""
         self._decided: dict[str, Decided] = {}
 
     def begun(self, message_id: str, transaction: Undecided) -> None:
@@ -141,7 +142,8 @@ class TransactionLedger:
             self._open[message_id] = transaction
 
     def ended(self, message_id: str, outcome: TransactionOutcome, home: Home) -> None:
-        """It ended here; of the newest `DECIDED_MAX` the outcome is kept, for the broker may not have heard of it."""
+        """Note how a transaction ended here. The outcomes of the newest `DECIDED_MAX` are kept, for the broker may not
+        have got them."""
         with self._lock:
             self._open.pop(message_id, None)
             if outcome is not TransactionOutcome.UNKNOWN:
@@ -171,7 +173,7 @@ class TransactionLedger:
 
 
 LEDGER = TransactionLedger()
-"""Of all producers of the process: brokers ask any client of the group."""
+"""The ledger of all producers of the process: brokers ask any client of the group."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=LEDGER.clear)
@@ -193,14 +195,14 @@ class Question(Struct):
 
 
 class Held:
-    """Questions that wait for a worker, and those that are being answered. Any thread; all but `changed` under its lock."""
+    """Checks that wait for a worker, and those that are being answered. Any thread; all but `changed` under its lock."""
 
     def __init__(self, held_max: int) -> None:
         self.held_max = held_max
         self.changed = threading.Condition()
         self.closed = False
         self.when_idle: Callable[[], object] | None = None
-        """Called once nothing runs any more."""
+        """Called once no check is being answered any more."""
         self._waiting: dict[str, Question] = {}
         self._running: dict[str, Question] = {}
 
@@ -212,7 +214,10 @@ class Held:
         return len(self._running)
 
     def add(self, question: Question) -> bool:
-        """Returns whether it waits now; else it has joined one about the same transaction. Raises BufferFull."""
+        """Add a check. Returns whether it waits now; else it has joined one about the same transaction.
+
+        Raises BufferFull.
+        """
         message_id = question.check.half.message_id
         for known in (self._running, self._waiting):
             if message_id in known:
@@ -227,7 +232,7 @@ class Held:
         return message_id in self._running
 
     def take(self) -> Question | None:
-        """The oldest, for a worker; pair with `newest`. None: there is none."""
+        """Take the oldest waiting check, for a worker; pair with `newest`. None: there is none."""
         if self.closed or not self._waiting:
             return None
         message_id = next(iter(self._waiting))
@@ -235,7 +240,8 @@ class Held:
         return question
 
     def newest(self, message_id: str, answered: Question | None) -> Question | None:
-        """The question as it was asked last: that is the one to be answered. None, once `answered` is it: then it is over."""
+        """The newest check of the transaction, which is the one to answer; None: that is `answered`, so nothing is left
+        to do."""
         question = self._running[message_id]
         if question is not answered:
             return question
@@ -245,7 +251,7 @@ class Held:
         return None
 
     def abandon(self) -> None:
-        """Those that took what runs are gone."""
+        """Forget the checks that were being answered: their workers are gone."""
         self._running.clear()
 
     def close(self) -> int:
@@ -269,7 +275,7 @@ class CheckPool(abc.ABC):
         self.tracer: Tracer | None = None
 
     def check(self, question: TransactionCheck, address: str) -> None:
-        """A broker asks."""
+        """Take a broker's check."""
         known = LEDGER.answer(question)
         if known is not None:
             self._core.spawn(self._answer(Question(question, address), known))
@@ -298,7 +304,7 @@ class CheckPool(abc.ABC):
 
     @abc.abstractmethod
     def _work_waits(self) -> None:
-        """Under the lock: see to it that somebody takes what waits."""
+        """Under the lock: start a worker for waiting checks, if one is needed."""
 
     async def close(self) -> None:
         """Take no more checks, and wait a while for those that run."""
@@ -319,12 +325,12 @@ class CheckPool(abc.ABC):
             )  # fmt: skip
 
     def _newest(self, question: Question, answered: Question | None) -> Question | None:
-        """Any thread: what of it is still to be answered, see `Held.newest`."""
+        """Any thread: the check that is still to be answered, see `Held.newest`."""
         with self._held.changed:
             return self._held.newest(question.check.half.message_id, answered)
 
     def _raised(self, question: Question, error: BaseException) -> tuple[TransactionOutcome, str]:
-        """Any thread: the application's check failed."""
+        """Any thread: log that the application's check function failed."""
         what = text_of(error)
         self._log.error(
             ("raised", type(error)), "the check of transaction %s (topic %s, group %s) failed: %s; the broker asks again",
@@ -333,7 +339,7 @@ class CheckPool(abc.ABC):
         return TransactionOutcome.UNKNOWN, what
 
     async def _answer(self, question: Question, outcome: TransactionOutcome, remark: str | None = None) -> None:
-        """The answer goes to whoever asked. If it cannot, that one asks again."""
+        """Send the answer to the broker that asked. If it is lost, the broker asks again."""
         half = question.check.half
         call = EndTransaction(
             group=question.check.group,

@@ -103,7 +103,7 @@ class HalfSend(Struct, frozen=True):
     queue: MessageQueue | None = None
     timeout: float | None = None
     check_after: int | None = None
-    """Seconds before the broker may ask."""
+    """Seconds before the broker may check."""
 
 
 class TransactionBase:
@@ -152,11 +152,11 @@ class TransactionBase:
 
     @property
     def home(self) -> Home:
-        """The broker that has the half message."""
+        """The broker that holds the half message."""
         return Home(self.receipt.queue.broker, self.receipt.offset_id[:-16])
 
     def moved(self, half: HalfMessage) -> None:
-        """A check has stored the half message anew: that place is the one to be named at the end."""
+        """Note that a check has stored the half message anew: the end must name that place."""
         self._half = half
 
     def _check_new(self) -> None:
@@ -166,7 +166,7 @@ class TransactionBase:
             )
 
     def _stored(self, receipt: SendReceipt) -> None:
-        """The half message is there. Raises BadRequest: the broker did not say where."""
+        """Begin, now that the half message is stored. Raises BadRequest: the broker did not say where."""
         try:
             self._half = half_at(receipt.message_id, receipt.offset, receipt.offset_id)
         except BadRequest as error:
@@ -180,7 +180,7 @@ class TransactionBase:
     def _decide(
         self, outcome: TransactionOutcome, error: Exception | None = None
     ) -> concurrent.futures.Future[TransactionResult]:
-        """End it: the word goes out at once.
+        """End it: the decision is sent at once.
 
         Raises TransactionEnded: it ended otherwise; ClientError: it has not begun; ClientForked: it is the parent's.
         """
@@ -200,7 +200,7 @@ class TransactionBase:
             return self._ending
 
     def _left(self, error: BaseException | None) -> concurrent.futures.Future[TransactionResult]:
-        """Its block was left."""
+        """End it because its block was left."""
         if self._ending is not None:
             return self._ending
         if error is None:
@@ -210,11 +210,12 @@ class TransactionBase:
         return self._decide(TransactionOutcome.UNKNOWN)  # Ctrl-C: nobody knows how far it has come.
 
     def _executed(self, outcome: TransactionOutcome) -> concurrent.futures.Future[TransactionResult]:
-        """`execute` has returned; what it may have done to the transaction itself stays."""
+        """End it with the verdict of `execute`, unless `execute` has ended it itself."""
         return self._ending if self._ending is not None else self._decide(outcome)
 
     def _execute_failed(self, error: Exception) -> concurrent.futures.Future[TransactionResult]:
-        """Nobody knows what it has done, unless it had ended the transaction before."""
+        """End it as UNKNOWN: nobody knows what `execute` did before it failed, unless it had ended the transaction
+        itself."""
         log.error(
             "transaction %s (topic %s): execute failed: %s; the check settles it", self.id, self.message.topic,
             text_of(error), exc_info=error,
@@ -222,7 +223,7 @@ class TransactionBase:
         return self._ending if self._ending is not None else self._decide(TransactionOutcome.UNKNOWN, error)
 
     def _not_safe(self) -> SendFailed | None:
-        """Why a transaction must not begin on this half message."""
+        """The error of a half message on which no transaction may begin; None: it is safe."""
         status = self.receipt.status
         if status is SendStatus.SEND_OK:
             return None
@@ -291,7 +292,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
 
     @abstractmethod
     def _check_kind(self, check: Callable[..., Any]) -> None:
-        """Raises TypeError: this kind of producer cannot call it."""
+        """Raises TypeError: this kind of producer cannot call such a check."""
 
     @abstractmethod
     def _new_pool(self, check: Callable[..., Any], limits: PoolLimits) -> CheckPool: ...
@@ -379,7 +380,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     def end(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> concurrent.futures.Future[TransactionResult]:
-        """Any thread: tell the broker of a half message how its transaction ended."""
+        """Any thread: report the end of a transaction to the broker of its half message."""
 
         async def report() -> TransactionResult:
             told, why = await self._report(receipt, half, outcome, error)
@@ -398,7 +399,8 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     async def _report(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> tuple[Told, str]:
-        """In the loop. Tried again while the word has surely not arrived: a RocketMQ that is told twice does it twice."""
+        """In the loop: report the end. Tried again only while it has surely not arrived: a RocketMQ that gets it twice
+        delivers twice."""
         clock = asyncio.get_running_loop().time
         call = EndTransaction(
             group=self.group,

@@ -59,7 +59,8 @@ class SendBack:
         task.add_done_callback(self._busy.discard)
 
     def begin_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
-        """No value can be made of its body: it comes again later, and is a dead letter in the end, with the reason."""
+        """Send back a message whose body cannot be deserialized: it comes again later, and is a dead letter in the end,
+        with the reason."""
         task = self._core.spawn(self._send_undecodable(chunk, message, error))
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
@@ -67,7 +68,8 @@ class SendBack:
     async def _send_undecodable(
         self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception
     ) -> None:
-        """A broker that takes a message back adds no property to it: so a copy is sent to the retry topic."""
+        """Send a copy to the retry topic: a broker that takes a message back (36) cannot add the property with the
+        reason."""
         while not chunk.window.dropped:
             level = delay_level_of(error)
             try:
@@ -85,7 +87,7 @@ class SendBack:
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def file_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
-        """The same to the dead letters at once. Raises MetaqError."""
+        """File such a message with the dead letters at once. Raises MetaqError."""
         times = message.reconsume_times
         try:
             await self._send_copy(message, DEAD_LETTER_LEVEL, times, times, reason_for(message, error))
@@ -112,7 +114,7 @@ class SendBack:
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
-        """Ask until there is an answer. An answer that never came is waited for, but not for ever."""
+        """Give a message back, trying until there is an answer or `give_back` seconds have passed."""
         broker = chunk.window.queue.broker
         call = GiveBack(
             group=self._group,
@@ -209,7 +211,7 @@ _NOT_COPIED = {
 
 _REASON_BYTES_MAX = 512
 _ROOM = 1024
-"""For what the way through the retry topic adds."""
+"""Bytes of properties that the way through the retry topic adds."""
 
 
 def reason_for(message: ReceivedMessage, error: Exception) -> dict[str, str]:

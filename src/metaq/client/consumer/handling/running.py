@@ -31,7 +31,10 @@ class Job(Struct, frozen=True):
 
     @classmethod
     def of(cls, handler: object, workers: int, batch: int | None, processes: int, *, awaited: bool) -> Self:
-        """Args: awaited: it runs here and is asynchronous. Raises TypeError: the handler will not do. ConfigError."""
+        """Check what `run` was given. `awaited`: the handler is asynchronous and runs here.
+
+        Raises TypeError: the handler cannot be used; ConfigError.
+        """
         taking = "one message" if batch is None else "a list of messages"
         check_handler(handler, awaited=awaited and not processes, taking=taking)
         what = "tasks" if awaited else "threads"
@@ -84,7 +87,7 @@ class WorkerThread(threading.Thread):
         self.begun = self.ended = False
 
     def start(self) -> None:
-        """Interrupted, it may begin all the same: then it says so itself."""
+        """Start the thread. Interrupted, it may have begun all the same: then `run` sets `begun`."""
         super().start()
         self.begun = True
 
@@ -97,7 +100,7 @@ class WorkerThread(threading.Thread):
             self._running.release()
 
     def wait(self, seconds: float = math.inf) -> bool:
-        """Wait for its end, if it has begun. Returns False if it is still busy after so many seconds, roughly."""
+        """Wait for its end, if it has begun. Returns False if it is still busy after about so many seconds."""
         while self.begun and not self.ended and seconds > 0:  # in turns: on Windows an endless wait hides Ctrl-C
             if self._running.acquire(timeout=min(seconds, LOOK_SECONDS)):
                 self._running.release()

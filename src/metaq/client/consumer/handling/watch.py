@@ -16,7 +16,7 @@ from metaq.model.message import FIRST_RETRY_LEVEL
 log = logging.getLogger("metaq.client")
 
 LOOKS = 10
-"""So many during one time-out."""
+"""Looks during one time-out."""
 
 
 class Slot:
@@ -55,7 +55,7 @@ class Watch:
         self._slots.pop(slot, None)
 
     async def look(self) -> None:
-        """Where the loop calls it, every now and then."""
+        """Look for workers that hold the same for too long. Called by the loop every `every` seconds."""
         now = self._clock.monotonic()
         for slot, seen in list(self._slots.items()):
             hand = slot.hand

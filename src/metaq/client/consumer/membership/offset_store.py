@@ -33,13 +33,12 @@ log = logging.getLogger("metaq.client")
 BROKER, LOCAL = "broker", "local"
 COMMITS_AT_ONCE = 64
 OWN_TRIES = 2
-"""Of a store of the user's, one right after the other; then with the next commit."""
+"""Tries in a row of a user's store; the next follow with the next commit."""
 
 
 class OffsetStore(Protocol):
-    """A store of the user's, given as `offset_store=`. Its methods are called in a thread, never two at a time, and
-    may block. An offset is the number of the next message to be consumed.
-    """
+    """A user's own store, given as `offset_store=`. Its methods are called in a thread, never two at a time, and may
+    block. An offset is the number of the next message to be consumed."""
 
     def load(self, queue: MessageQueue) -> int | None:
         """The offset that is kept for the queue; None if there is none. Called before the queue is begun.
@@ -53,9 +52,9 @@ class OffsetStore(Protocol):
         ...
 
     def persist(self) -> None:
-        """Keep what `update` told since the last `persist`. Called every few seconds if something changed, when a queue
-        goes to another member, and at the end. If it or `update` raises, that is logged and both are called again.
-        """
+        """Keep what `update` was called with since the last `persist`. Called every few seconds if something changed,
+        when a queue goes to another member, and at the end. If it or `update` raises, that is logged and both are
+        called again."""
         ...
 
 
@@ -67,11 +66,11 @@ class Offsets(Protocol):
         ...
 
     def kept(self, queue: MessageQueue) -> int | None:
-        """What is stored as far as we know, without asking: what we loaded or kept last."""
+        """The stored offset as far as it is known without asking: what was loaded or kept last."""
         ...
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these. Raises nothing: what failed is logged and will be tried again with newer numbers."""
+        """Keep these offsets. Raises nothing: failures are logged, and tried again with newer numbers."""
         ...
 
 
@@ -88,7 +87,7 @@ class BrokerOffsets:
         self._core, self._group = core, group
         self._kept: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
-        """Brokers and topics that have kept progress of ours."""
+        """Pairs of broker and topic where the broker holds progress of ours."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
@@ -198,7 +197,7 @@ class LocalOffsets:
 
 
 class OwnOffsets:
-    """Progress in a store of the user's."""
+    """Progress in a user's own store."""
 
     def __init__(self, store: OffsetStore, group: str) -> None:
         self._store, self._group = store, group

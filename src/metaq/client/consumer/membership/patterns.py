@@ -24,7 +24,7 @@ log = logging.getLogger("metaq.client")
 
 LOOKS_UNTIL_GONE = 3
 AGAIN_SECONDS = 1.0
-"""After a look that failed."""
+"""Seconds to the next look after one that failed."""
 
 
 class TopicPattern(Struct, frozen=True):
@@ -56,14 +56,14 @@ def _pattern(pattern: re.Pattern[Any], wants: Any) -> TopicPattern:
 
 
 class Subscriber(Protocol):
-    """Whose topics they are."""
+    """The member that subscribes to what is found."""
 
     def subscribe_to(self, topics: Mapping[str, Any]) -> None:
-        """Consume these too."""
+        """Subscribe to these topics too."""
         ...
 
     def unsubscribe(self, topics: Collection[str]) -> None:
-        """These are gone."""
+        """Unsubscribe from topics that are gone."""
         ...
 
 
@@ -80,11 +80,11 @@ class Discovery:
         self._fixed, self._topics_max, self._seconds = frozenset(fixed), topics_max, seconds
         self._found: set[str] = set()
         self._missing: Counter[str] = Counter()
-        """So many looks in a row did not find the topic."""
+        """Topic → looks in a row that did not find it."""
         self._told_of_none = self._told_of_many = self._failed = False
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Look every so often, until cancelled."""
         pause = AGAIN_SECONDS if self._failed else self._seconds
         while True:
             await asyncio.sleep(pause)

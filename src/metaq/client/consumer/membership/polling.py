@@ -24,13 +24,13 @@ from metaq.model import MessageQueue
 log = logging.getLogger("metaq.client")
 
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""Bodies that wait to be asked for, of all queues together: above that nothing more is pulled."""
+"""Bytes of bodies that wait to be polled, of all queues together: above that nothing more is pulled."""
 PAUSE_SECONDS = 1.0
-"""After a pull that failed."""
+"""Seconds to the next pull after one that failed."""
 
 
 class Batch(Protocol):
-    """What a pull brings."""
+    """The result of a pull."""
 
     @property
     def messages(self) -> Sequence[ReadMessage]: ...
@@ -44,7 +44,7 @@ Pull = Callable[[MessageQueue, int], Awaitable[Batch]]
 
 
 class PolledMember(Protocol):
-    """Whose queues they are."""
+    """The member whose queues are polled."""
 
     @property
     def queues(self) -> list[MessageQueue]: ...
@@ -59,9 +59,9 @@ class _Place(Struct):
 
     waiting: deque[ReadMessage] = field(default_factory=deque)
     next_offset: int = -1
-    """Of the next pull; below 0: not known yet."""
+    """Offset of the next pull; below 0: not known yet."""
     position: int = -1
-    """Of the next message that is handed out."""
+    """Offset of the next message that is handed out."""
     task: asyncio.Task[None] | None = None
 
     def end(self) -> None:
@@ -110,7 +110,7 @@ class Polling:
             self._busy = False
 
     def consumed(self) -> None:
-        """What the last poll handed out is consumed: its progress may be kept."""
+        """Count what the last poll handed out as consumed: its progress may be kept."""
         given, self._given = self._given, {}
         for queue, offset in given.items():
             with contextlib.suppress(ConfigError):  # It went to another member meanwhile.
@@ -129,7 +129,7 @@ class Polling:
             self.moved(queue)
 
     def moved(self, queue: MessageQueue) -> None:
-        """Its progress is elsewhere now: go on there."""
+        """Go on where the progress of a queue was moved to."""
         self._given.pop(queue, None)
         self._forget(queue)
 
@@ -163,7 +163,7 @@ class Polling:
     # -------------------------------------------------------------- pulls
 
     def _look(self) -> None:
-        """A pull for each queue of ours that has nothing waiting."""
+        """Start a pull for each queue of ours that has nothing waiting."""
         ours = set(self._member.queues)
         for queue in self._places.keys() - ours:
             self._forget(queue)
@@ -174,7 +174,7 @@ class Polling:
                 place.task = self._core.spawn(self._fill(queue, place))
 
     async def _fill(self, queue: MessageQueue, place: _Place) -> None:
-        """One pull. Whoever looks next makes the next one."""
+        """Pull once. The next pull is started by the next look."""
         try:
             if place.next_offset < 0:
                 place.next_offset = place.position = await self._member.position(queue)

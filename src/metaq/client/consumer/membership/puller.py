@@ -28,8 +28,8 @@ log = logging.getLogger("metaq.client")
 
 REPLY_MARK = props.REPLY_TO.encode()
 REPLY_SECONDS = 0.001
-"""So long the next pull leaves the reply to a request the precedence, if it came alone: somebody waits for that, and one
-thread of ours at a time runs, as does the broker."""
+"""How long the next pull waits for the reply to a request that came alone: a requester waits for that reply, and under
+the GIL one thread at a time runs."""
 
 
 class Pulling:
@@ -39,7 +39,7 @@ class Pulling:
         self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
         faults: OnceLog, *, commits: bool,
     ) -> None:  # fmt: skip
-        """Args: commits: pulls tell the broker the progress as well."""
+        """Args: commits: pulls carry the progress to the broker as well."""
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
         self.retry_topic = RETRY_PREFIX + group
         self.delivery, self.faults, self.commits = delivery, faults, commits
@@ -50,10 +50,12 @@ class Pulling:
         self.replying = Replying(core, group)
         self.wanted = PullSettings(group, options.message_class, options.pull_bytes)
         self._heartbeat_from = 0.0
-        """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
+        """When a pull that was refused for lack of a heartbeat may send the next one (monotonic seconds of the core's
+        clock)."""
 
     def after_failure(self, queue: MessageQueue, error: MetaqError) -> float:
-        """Seconds to wait before the next try. There is always one: a final answer today may be another tomorrow."""
+        """Seconds to wait before the next try. There always is one: a refusal of today may be mended tomorrow, a
+        missing topic be created."""
         judgement = judge(error, Purpose.PULL)
         if judgement.no_heartbeat:
             now = self.core.clock.monotonic()
@@ -66,7 +68,7 @@ class Pulling:
         return judgement.pause
 
     async def skip(self, queue: MessageQueue, gone: range, why: str) -> None:
-        """Say which messages will never be handed out. The listener may block: it runs in a thread."""
+        """Report which messages will never be handed out. The listener may block, so it runs in a thread."""
         self.skipped += len(gone)
         log.warning(
             "%d messages of %s %s group %s consumed them: offsets %d to %d",
@@ -109,7 +111,7 @@ class QueuePuller:
         return self._pulling.replying.begin(message, reply, self.look)
 
     def look(self) -> None:
-        """There may be room for more."""
+        """Look whether there is room for more."""
         self._wake.set()
 
     def release(self) -> None:
@@ -167,7 +169,7 @@ class QueuePuller:
         return self.window.finished_offset() if self._pulling.commits else 0
 
     async def _skip_to(self, offset: int, pulled: PulledMessages[ReceivedMessage]) -> PulledMessages[ReceivedMessage]:
-        """The queue is too far behind: go on at `offset`. Returns what of `pulled` lies behind it."""
+        """Go on at `offset` in a queue that is too far behind. Returns the part of `pulled` from there on."""
         gone = range(self.window.next_offset, offset)
         self.window.add([], offset)
         limit = self._options.skip_when_behind
@@ -191,7 +193,7 @@ class QueuePuller:
             self.window.reset(result.next_offset)
 
     async def _room(self) -> int:
-        """Wait until so little is unfinished that a pull is due; how many messages to ask for."""
+        """Wait until so little is unfinished that a pull is due. Returns how many messages to ask for."""
         core, options, window = self._pulling.core, self._options, self.window
         most = options.pull_count if core.is_ours(self.queue.broker) else min(options.pull_count, PLAIN_COUNT)
         stalled_at = core.clock.monotonic() + options.seconds.stall
@@ -216,7 +218,7 @@ class QueuePuller:
             await self._wait(options.seconds.pause)
 
     async def _wait(self, seconds: float) -> None:
-        """Until somebody says `look`, or so long."""
+        """Wait until `look` is called, or so long."""
         self._wake.clear()
         try:
             async with asyncio.timeout(seconds):

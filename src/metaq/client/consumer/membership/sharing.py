@@ -29,14 +29,15 @@ log = logging.getLogger("metaq.client")
 
 TOPICS_AT_ONCE = 16
 RETRY_TOPIC_LOOKS = 30
-"""So often a missing retry topic is looked for without a pause for rebalances; no message waits there as yet."""
+"""Rebalances in a row that are repeated soon because the retry topic is missing; afterwards it waits for the usual
+interval, since no message is there yet."""
 
 
 class Assignee(Protocol):
-    """Who takes and gives up queues."""
+    """The member that takes and gives up queues."""
 
     def owned(self) -> Collection[MessageQueue]:
-        """The queues that are its own now."""
+        """The queues that it has now."""
         ...
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
@@ -44,16 +45,17 @@ class Assignee(Protocol):
         ...
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """Queues of one topic belong to others now."""
+        """Give up queues of one topic: they are other members' now."""
         ...
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
-        """The listener, if there is one, has heard that these are ours: not before, it may want to move them first."""
+        """Begin with queues once the listener, if there is one, was notified that they are ours: it may want to move
+        them first."""
         ...
 
 
 class _Outcome(Struct, frozen=True):
-    """Of one topic: whether all is as it should be, and whether our share is another than before."""
+    """The result for one topic: whether it is settled, and whether our share has changed."""
 
     settled: bool
     changed: bool = False
@@ -75,23 +77,24 @@ class Sharing:
         self.settled = asyncio.Event()
         """Set once the first rebalance is through."""
         self._asked: dict[tuple[str, ...], asyncio.Future[list[str]]] = {}
-        """Of this rebalance: brokers in the order in which they are asked → the members that they list."""
+        """Brokers in the order in which this rebalance asks them → the members that they list."""
         self._untold = False
-        """Brokers must hear of the subscriptions before anything of them is pulled."""
+        """Whether brokers must get a heartbeat with the subscriptions before anything of them is pulled."""
         self._retry_topic_missing = 0
-        """In so many rebalances one after the other. A new group's is made by its first heartbeat, and routed after that."""
+        """Rebalances in a row that missed the retry topic. A new group's first heartbeat creates it; its route comes
+        later."""
 
     def newly_subscribed(self) -> None:
-        """Other topics are subscribed to than the brokers were told."""
+        """Send heartbeats soon: the subscriptions have changed since the last ones."""
         self._untold = True
         self.soon()
 
     def soon(self) -> None:
-        """The group's members or the queues may have changed."""
+        """Rebalance soon: the group's members or the queues may have changed."""
         self._due.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Rebalance periodically and when asked, until cancelled."""
         await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
         await self._core.send_heartbeats()
         while True:
@@ -114,7 +117,7 @@ class Sharing:
                 continue
 
     async def _learn_route(self, topic: str) -> None:
-        """So that the first heartbeat finds the brokers."""
+        """Learn the topics' routes, so that the first heartbeat finds the brokers."""
         try:
             await self._core.routes.route(topic)
         except FAULTS as error:
@@ -168,7 +171,7 @@ class Sharing:
         return _AS_IT_WAS if share is None else await self._change(topic, queues, share)
 
     def _check_keeping(self, queues: list[MessageQueue]) -> None:
-        """Say which brokers will not keep our queues."""
+        """Warn of brokers that will not keep our queues."""
         for broker in {queue.broker for queue in queues}:
             level = self._core.level_of(broker)
             if level is not None and level < KEEPING_LEVEL:
@@ -197,7 +200,7 @@ class Sharing:
         return frozenset(queue for queue in self._owner.owned() if queue.topic == topic)
 
     async def _notify(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
-        """In a thread: a listener may block, or use the consumer."""
+        """Call the listener in a thread: it may block, or use the consumer."""
         assert self._options.on_share is not None
         if topic == self._retry_topic:
             return
@@ -207,7 +210,7 @@ class Sharing:
             log.exception("the listener for the share of topic %s raised", topic)
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue] | None:
-        """The queues of the topic that are rightly ours; None: what we have, because the strategy failed."""
+        """The queues of the topic that are our share; None: keep what we have, because the strategy failed."""
         if self._options.model is MessageModel.BROADCASTING:
             return queues
         members = in_order(await self._members(queues))
@@ -252,10 +255,10 @@ class Sharing:
 
 
 class _NotListed(ClientError):
-    """Our heartbeat is still under way."""
+    """Raised when a broker does not list this member yet: its heartbeat is still under way."""
 
 
 def _looked_at(asking: asyncio.Future[list[str]]) -> None:
-    """Whoever waited for it may be gone: nobody else looks at its error then."""
+    """Retrieve the error of a look-up whose waiters may be gone, so that asyncio does not log it."""
     if not asking.cancelled():
         asking.exception()

@@ -55,7 +55,7 @@ class Deliveries:
             message._delivery = ObservedDelivery(self, tuple(begun), self._clock.monotonic())  # noqa: SLF001  a slot for us
 
     def end(self, message: ReceivedMessage, begun: tuple[object, ...], since: float, result: Result) -> None:
-        """One is finished, or has failed."""
+        """Notify the observers that a delivery has ended."""
         cost_ms = round((self._clock.monotonic() - since) * 1000)
         for observer, token in zip(self._observers, begun, strict=True):
             try:
@@ -65,7 +65,7 @@ class Deliveries:
 
 
 class ObservedDelivery:
-    """One message in somebody's hands."""
+    """The delivery of one message that is in hand."""
 
     __slots__ = ("begun", "deliveries", "since")
 
@@ -74,7 +74,7 @@ class ObservedDelivery:
 
 
 class ObservedMessage(ReceivedMessage):
-    """A `ReceivedMessage` that tells of its end. What is said of it after that is told no more."""
+    """A `ReceivedMessage` whose first verdict is reported to observers."""
 
     __slots__ = ("_delivery",)
 

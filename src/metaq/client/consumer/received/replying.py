@@ -36,7 +36,7 @@ class ReplyFuture(concurrent.futures.Future[SendReceipt]):
 
 
 class Reply(Struct, frozen=True):
-    """What is replied, and within how many seconds."""
+    """A reply, and the seconds that it may take."""
 
     message: Message
     seconds: float
@@ -60,7 +60,7 @@ def reply_to(
 
 
 class _OwnBrokerFirst:
-    """The queue of each try: first at the broker that holds the request, for there its sender is connected."""
+    """Chooses the queue of each try: first at the broker that holds the request, for there its sender is connected."""
 
     def __init__(self, broker: str) -> None:
         self._broker, self._tries = broker, 0

@@ -25,18 +25,19 @@ from metaq.wire.codes import ResponseCode
 from metaq.wire.staging import DecideBody
 
 ROLLBACK_SECONDS = 3.0
-"""How long a transaction that nobody wants any more is tried to be rolled back. Its parts expire in any case."""
+"""How long the rollback of a transaction that is not wanted any more is tried. Its parts expire in any case."""
 
 
 class Committed(Struct, frozen=True):
-    """What became of a number."""
+    """The outcome of a numbered transaction."""
 
     decision: Decision
-    """That counts: of this transaction, or of an earlier one of the same number."""
+    """The decision that counts: of this transaction, or of an earlier one of the same number."""
     again: bool
-    """It is of an earlier one."""
+    """Whether it is of an earlier one."""
     delivered: bool
-    """All brokers have said that all messages are in their queues. Those that were away deliver when they are back."""
+    """Whether all brokers have reported that all messages are in their queues. Those that were away deliver when they
+    are back."""
     missing: tuple[str, ...] = ()
     """Parts that a broker has lost after it had them."""
 

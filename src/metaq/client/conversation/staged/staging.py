@@ -67,7 +67,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
 
 
 class SealPart(Order, frozen=True):
-    """A part ends with the chunks that are staged."""
+    """Seal a part: it ends with the chunks that are staged."""
 
     transaction: str
     part: str
@@ -93,7 +93,7 @@ class SealPart(Order, frozen=True):
 
 
 class Decide(Call[Decided], frozen=True):
-    """What is to become of a transaction. The outcome is the decision that stands, which may be an earlier one."""
+    """Decide a transaction. The outcome is the decision that stands, which may be an earlier one."""
 
     transaction: str
     decide: DecideBody
@@ -117,7 +117,8 @@ def end(transaction: str, outcome: Outcome, broker: str | None = None) -> Decide
 
 
 class Settle(Call[Decided], frozen=True):
-    """A participant's word to the coordinator: roll it back, unless it is decided or prepared. The outcome is what stands."""
+    """A participant's request to the coordinator: roll it back, unless it is decided or prepared. The outcome is what
+    stands."""
 
     transaction: str
     broker: str | None = None
@@ -242,7 +243,8 @@ class ListRows(Call[list[RowState]], frozen=True):
 
 
 class ListBranches(Call[list[BranchState]], frozen=True):
-    """Those that a broker has, in the order of their ids among the staged transactions, from behind `after` on."""
+    """List a broker's transactions of MetaQ 1.x clients, by their ids among the staged transactions, from behind
+    `after` on (30008)."""
 
     action = "list transactions of MetaQ 1.x clients"
 
@@ -257,7 +259,8 @@ class ListBranches(Call[list[BranchState]], frozen=True):
 
 
 class EndBranch(Order, frozen=True):
-    """Commit or roll back a prepared XA branch by hand, or forget one that was ended so: `commit`, `rollback`, `forget`."""
+    """Commit or roll back a prepared XA branch by hand, or forget one that was ended so (30009): `commit`, `rollback`,
+    `forget`."""
 
     key: str
     act: str
