@@ -20,6 +20,7 @@ from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageMod
 from metaq.model.topics.topic import RETRY_PREFIX
 
 _PULL_SECONDS = 5.0
+"""For one pull of a search by time, which may read from the disk."""
 
 
 class GroupNotFound(MetaqError):
@@ -170,7 +171,7 @@ class MovedProgress(Struct, frozen=True):
 async def move(core: ClientCore, group: str, topic: str, start: str | int) -> list[MovedProgress]:
     """Let `group` go on elsewhere in `topic`: at "earliest", "latest", or the first message stored at a time (ms) or later.
 
-    Where members are online they are told (222, 220); else the progress is written. No other group is touched.
+    Where members are online they are notified (222, 220); else the progress is written. No other group is touched.
 
     Raises: GroupNotFound. BrokerError: a broker refuses.
     """
@@ -195,7 +196,7 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
         address = addresses[broker]
         moved = await core.ask(address, ResetOffsets(group, topic, time_ms))
         online = moved is not None
-        if moved is None:
+        if moved is None:  # Nobody is online. Members that are would overwrite the table with their own progress.
             moved = {}
             for queue in sorted(queue for queue in before if queue.broker == broker):
                 moved[queue] = await _place(core, address, queue, time_ms)

@@ -1,6 +1,6 @@
-"""A broker's side of the name servers: it tells all of them the same, all the time, and unregisters when it stops.
+"""A broker's side of the name servers: it registers the same at all of them, all the time, and unregisters when it stops.
 
-Name servers do not talk to each other, so a broker registers at each. It tells its whole table at its start and every
+Name servers do not talk to each other, so a broker registers at each. It sends its whole table at its start and every
 `period` seconds, which also renews its lease; a name server that was away learns everything then. In between it tells
 the topics that changed and no others, as RocketMQ's brokers do for new topics: a registration never removes any.
 """
@@ -37,8 +37,8 @@ class Registrar:
 
     Each name server has a task of its own, so that one that does not answer holds up nobody else.
 
-    Args: describe: what to tell now, the DataVersion and the topic table: the whole of it for None, else those of the
-          named topics that there are. ordered: told which topics are ordered, by what the name servers answer. period:
+    Args: describe: what to register now, the DataVersion and the topic table: the whole of it for None, else those of the
+          named topics that there are. ordered: called with the topics that are ordered, by what the name servers answer. period:
           seconds between registrations. retry: seconds before a failed one is tried again. gather: seconds from one to
           the next because of changes, unless somebody waits (`when_registered`), once `at_once` of them came in a row.
     """

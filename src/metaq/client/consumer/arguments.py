@@ -47,6 +47,7 @@ Patterns = (
 TOPICS_MAX = 1000
 """Most topics of one member. Our brokers refuse heartbeats from 1024 on; each topic costs memory on both sides."""
 KEEP_SECONDS_MAX = 600.0
+"""Nobody consumes queues that are kept for a member that is gone."""
 
 
 class MemberArguments(Struct, frozen=True):

@@ -56,7 +56,9 @@ log = logging.getLogger("metaq.client")
 
 MIB = 1024 * 1024
 HOLD_MS_MAX = 600_000
+"""Longest `hold`. The broker keeps a place for each held pull."""
 POLL_COUNT = 500
+"""Messages of one pull for `poll`; what is not polled at once waits in the buffer."""
 POLL_SECONDS = 1.0
 
 

@@ -288,6 +288,7 @@ class ReaderCore:
         """Returns False when the queue cannot be read on."""
         window = reader.window
         ours = self._core.is_ours(window.queue.broker)
+        # Half of what may be ready, so that the next pull runs while the last one is handed out; a RocketMQ gives 32 at most.
         count = min(self._pull_count, READY_MESSAGES_MAX // 2) if ours else PLAIN_COUNT
         asked = self._core.clock.monotonic()
         try:
@@ -300,6 +301,7 @@ class ReaderCore:
             if not judgement.again:
                 self._fail(error)
                 return False
+            # One warning per outage: it is tried again every second.
             level = logging.DEBUG if reader.failing else logging.WARNING
             log.log(level, "%s cannot be read from %d on, trying again: %s", window.queue, window.next_offset, error)
             reader.failing = True

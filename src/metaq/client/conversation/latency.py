@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
-LATENCIES_MS = (50, 100, 550, 1000, 2000, 3000, 15000)
+LATENCIES_MS = (50, 100, 550, 1000, 2000, 3000, 15000)  # RocketMQ's `latencyMax`, and `notAvailableDuration` below.
 AVOIDED_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
 """How long a broker is avoided whose answer took at least the latency of the same index; a quicker one is not."""
 FAILURE_MS = 30_000

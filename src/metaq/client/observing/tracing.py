@@ -33,6 +33,7 @@ from metaq.wire.trace import BODY_CHARS_MAX, batch_texts, text_of
 log = logging.getLogger("metaq.client")
 
 EVERY_SECONDS = 0.5
+"""Between two writes of what has gathered: one trace message holds the records of many sends."""
 RECORDS_MAX = 400
 """Records of one trace message, at most."""
 KEYS_BYTES_MAX = 16_000

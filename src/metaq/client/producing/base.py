@@ -50,6 +50,7 @@ CLOSE_SECONDS = 30.0
 REQUEST_SECONDS = 3.0
 EXIT_SECONDS = 5.0
 _TAGS_MAX = 1024
+"""Checked and encoded tags that are remembered; a program whose tags never repeat must not fill the memory."""
 
 
 class ProducerBase:

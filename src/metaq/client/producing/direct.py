@@ -31,6 +31,7 @@ LARGE_BYTES = 64 * 1024
 """Largest body on a direct link. Larger ones go by the loop: two hops more are nothing to them, and would keep the link
 busy."""
 _FORMS_MAX = 64
+"""Prepared headers per queue, one for each tag. A program whose tags never repeat must not fill the memory."""
 _TOPICS_MAX = 1024
 _OK = SendStatus.SEND_OK  # Looking it up there costs more than making a receipt.
 

@@ -83,8 +83,10 @@ async def pull(
         inline=wanted.inline,
         hold=wanted.hold,
         hold_ms=wanted.hold_ms,
-        commit_offset=commit_offset if broker_id == 0 else 0,
-        bytes_max=wanted.bytes_max if core.is_ours(queue.broker) else None,
+        commit_offset=commit_offset if broker_id == 0 else 0,  # A slave would drop it: progress is the master's.
+        bytes_max=wanted.bytes_max
+        if core.is_ours(queue.broker)
+        else None,  # A field of ours: a RocketMQ has its own bound.
     )
     result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds)
     if result.status is not PullStatus.FOUND:

@@ -26,6 +26,7 @@ log = logging.getLogger("metaq.client")
 T = TypeVar("T")
 
 _PATIENCE = (0.05, 0.15, 0.3)
+"""Pauses of `subscribe_queues(patient=True)`, half a second together."""
 USUAL_TEMPLATE = Template()
 
 
@@ -62,7 +63,7 @@ class KnownRoutes:
             task = asyncio.get_running_loop().create_task(self._ask(topic))
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._asked(topic, done))
-        return await asyncio.shield(task)
+        return await asyncio.shield(task)  # Shared: one caller that gives up must not cancel it for the others.
 
     async def publish_queues(
         self, topic: str, *, fresh: bool = False, template: Template = USUAL_TEMPLATE
@@ -78,6 +79,7 @@ class KnownRoutes:
             except NoRoute:
                 known = await self._guess(topic, template)
             except FAULTS as error:
+                # While no name server answers, sends go on by the route that is known.
                 if known is None or not judge(error, Purpose.LOOK_UP).again:
                     raise
         queues = self._writable[topic]

@@ -98,6 +98,7 @@ class Sender:
         while True:
             queue, queues = None, []
             try:
+                # The first try uses the route from memory. After a failure it is asked for anew: the broker may be gone.
                 known = self._core.routes.publish_queues_now(outgoing.topic) if not tries.count else None
                 queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
                 began = loop.time()
@@ -113,7 +114,7 @@ class Sender:
             except FAULTS as error:
                 judgement = judge(error, Purpose.SEND, tries.waits + 1)
                 if not judgement.again:
-                    if tries.kept is not None:
+                    if tries.kept is not None:  # An earlier try was stored, if with less than its promise: no failure.
                         return tries.kept
                     raise
                 if queue is not None and self.rules.avoid_slow:

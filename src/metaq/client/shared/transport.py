@@ -24,6 +24,7 @@ from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 log = logging.getLogger("metaq.client")
 
 CONNECT_SECONDS = 3.0
+"""Time-out of a dial, as with RocketMQ's clients."""
 CLOSE_SECONDS = 1.0
 """How long a closing client waits for written bytes to leave the machine."""
 _OPAQUE_MASK = 0x7FFFFFFF
@@ -102,7 +103,7 @@ class ClientSession(Session):
     def _received(self, command: Command) -> None:
         if command.flag & RESPONSE_FLAG:
             future = self._pending.pop(command.opaque, None)
-            if future is None or future.done():
+            if future is None or future.done():  # Its caller has given up meanwhile.
                 log.debug("dropped a late answer from %s (code %d)", self.address, command.code)
             else:
                 future.set_result(command)
@@ -146,7 +147,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         session = self._sessions.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
-        command.opaque = next(self._opaque) & _OPAQUE_MASK
+        command.opaque = next(self._opaque) & _OPAQUE_MASK  # Java reads it as a signed 32-bit number.
         future = session.request(command)
         timer = loop.call_at(deadline, _expire, future, address, command.code, timeout)
         try:

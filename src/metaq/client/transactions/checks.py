@@ -42,7 +42,9 @@ IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
 """How long a producer that closes waits for the checks that are running."""
 ANSWER_SECONDS = 10.0
+"""How long a worker tries to send the answer to a check. The broker asks again in any case."""
 DECIDED_MAX = 10_000
+"""Outcomes that are remembered. Older transactions are left to the check function, which must know them anyway."""
 
 Answer = bool | TransactionOutcome | None
 """An application's verdict on a transaction: True or COMMIT, False or ROLLBACK, None or UNKNOWN."""

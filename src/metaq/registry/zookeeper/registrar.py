@@ -2,7 +2,7 @@
 
 What is there is compared with what should be, in rounds: after each change of a topic, after each return of the
 connection, and when another broker has our place. A round runs in a thread. The node that says who we are comes first: only
-the broker that holds it tells topics, so two brokers with one id never mix theirs.
+the broker that holds it advertises topics, so two brokers with one id never mix theirs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Advertisement(Struct, frozen=True):
 class ZookeeperRegistrar:
     """Keeps one broker registered.
 
-    Args: describe: what to tell now; called in the event loop.
+    Args: describe: what to advertise now; called in the event loop.
     """
 
     def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Advertisement]) -> None:
@@ -186,7 +186,7 @@ class ZookeeperRegistrar:
         if clash:
             self._fail(
                 f"knows another broker with brokerId {self._broker.broker_id} ({clash}): give one of the two another; this"
-                " one is advertised to nobody until the other is gone"
+                " one is told to nobody until the other is gone"
             )
             return False
         if not self.registered:

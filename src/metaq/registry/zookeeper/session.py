@@ -26,6 +26,7 @@ AT_ONCE_MAX: Final = 500
 ANSWER_SECONDS: Final = 30.0
 """How long one answer may take; a lost connection is noticed earlier, by the session."""
 RECONNECT_SECONDS_MAX: Final = 2.0
+"""Longest pause between two tries: kazoo's own grows to a minute, longer than a session lives."""
 
 Failures = (KazooException, KazooTimeoutError)
 """What any request may raise when the connection or the session is gone."""

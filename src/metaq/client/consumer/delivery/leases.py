@@ -12,7 +12,9 @@ from metaq.client.consumer.delivery.orderly import Lease
 from metaq.model import MessageQueue
 
 RENEW_SECONDS = 20.0
+"""Between two renewals of a lock, as Java's clients do it."""
 LEASE_SECONDS = 30.0
+"""A lock is used for so long after its last renewal; brokers hold it for 60 s, so two members never have one queue."""
 
 
 class Leases:

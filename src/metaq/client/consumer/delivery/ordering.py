@@ -69,12 +69,13 @@ class OrderedDelivery:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in free:
             by_broker.setdefault(queue.broker, []).append(queue)
-        now = self._core.clock.monotonic()
+        now = self._core.clock.monotonic()  # Before the request: a lease must not outlast the broker's lock.
         answers = await asyncio.gather(*(self._ask(broker, queues) for broker, queues in by_broker.items()))
         granted = set().union(*(answer for answer in answers if answer is not None))
         for queue in granted:
             self._leases.grant(queue, now)
         for queue in set(free) - granted:
+            # Usual in a rebalance: the member that had it finishes its message in hand first. It is asked for again soon.
             log.debug("group %s: %s is locked by another member", self._group, queue)
         return granted
 

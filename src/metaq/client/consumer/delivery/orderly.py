@@ -35,6 +35,7 @@ log = logging.getLogger("metaq.client")
 M = TypeVar("M", bound=StoredMessage)
 
 FIRST_PAUSE = 1.0
+"""Seconds that a queue pauses after the first failure of a message, as with Java's clients."""
 LAST_PAUSE = 30.0
 """Longest pause of a queue after a failure, in seconds: it doubles each time. The bound is that of Java's client."""
 

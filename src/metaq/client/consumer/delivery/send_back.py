@@ -131,9 +131,9 @@ class SendBack:
             try:
                 await self._core.ask_broker(broker, call)
             except FAULTS as error:
-                if judge(error, Purpose.GIVE_BACK).maybe_done:
+                if judge(error, Purpose.GIVE_BACK).maybe_done:  # `repeated` lets a broker of ours recognise it.
                     call = structs.replace(call, repeated=True)
-                if not call.repeated:
+                if not call.repeated:  # Surely not taken: a copy may go to the retry topic without being a second one.
                     raise
                 pause = patience.pause(error, loop.time())
                 log.info("whether %s was taken back is unknown (%s): asking again", message, error)
@@ -149,8 +149,9 @@ class SendBack:
         """
         if exhausted:
             times, level = message.reconsume_times, FIRST_RETRY_LEVEL + message.reconsume_times
-            told = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}  # Java leaves them in.
-            await self._send_copy(message, level, times, self._max, told)
+            # Java's client sends them as properties too, and its tools show them.
+            counts = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}
+            await self._send_copy(message, level, times, self._max, counts)
             return
         try:
             await self._give_back(chunk, message, DEAD_LETTER_LEVEL)

@@ -42,6 +42,7 @@ Outcome = tuple[str, Any]
 """What a handler returned or raised, as plain values that can be pickled: see `_outcome`."""
 
 SLICE_SECONDS = 0.002
+"""Work to send to a process at a time, so that the trip costs little beside it."""
 SLICE_MAX = 64
 END_SECONDS = 5.0
 """Seconds for a process without work to end by itself."""

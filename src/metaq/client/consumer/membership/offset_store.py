@@ -32,6 +32,7 @@ log = logging.getLogger("metaq.client")
 
 BROKER, LOCAL = "broker", "local"
 COMMITS_AT_ONCE = 64
+"""Commits under way: thousands at once would crowd out pulls on the same connections."""
 OWN_TRIES = 2
 """Tries in a row of a user's store; the next follow with the next commit."""
 
@@ -100,6 +101,7 @@ class BrokerOffsets:
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
+        # One queue per new (broker, topic) goes ahead of the others, for RocketMQ's sake: see `beginners`.
         first = [(queue, changed.pop(queue)) for queue in beginners(changed, self._begun)]
         await together(self._keep, first, COMMITS_AT_ONCE)
         await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)

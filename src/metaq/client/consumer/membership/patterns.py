@@ -23,6 +23,7 @@ from metaq.model.filters.subscription import ALL
 log = logging.getLogger("metaq.client")
 
 LOOKS_UNTIL_GONE = 3
+"""Looks in a row that must miss a topic: a name server that has just started does not know all brokers yet."""
 AGAIN_SECONDS = 1.0
 """Seconds to the next look after one that failed."""
 

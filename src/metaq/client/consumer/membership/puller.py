@@ -139,9 +139,9 @@ class QueuePuller:
             log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
             return seconds.retry
         except FAULTS as error:
-            window.broker_id = 0
+            window.broker_id = 0  # The suggested slave may be the fault: the master is asked next.
             return pulling.after_failure(queue, error)
-        if window.dropped:
+        if window.dropped:  # The queue went to another member while the pull was under way.
             return 0.0
         pulling.faults.over(f"pull {queue}")
         result = pulled.result
@@ -155,6 +155,7 @@ class QueuePuller:
         if limit is not None and result.max_offset - window.next_offset > limit:
             pulled = await self._skip_to(result.max_offset - limit, pulled)
         if self._options.decode is not None and pulled.messages:
+            # The user's code: in the loop it would hold up heartbeats and every other client of the process.
             pulled = await in_thread(decoded, pulled, self._options.decode)
             if window.dropped:
                 return 0.0
@@ -185,7 +186,7 @@ class QueuePuller:
         if wanted < result.min_offset:
             await self._pulling.skip(self.queue, range(wanted, result.min_offset), "were deleted before")
             self.window.add([], result.next_offset)
-        else:
+        else:  # The broker has lost its newest messages, or was replaced by an older copy: begin where its queue is.
             log.warning(
                 "%s ends at %d, group %s wanted %d: going on at %d",
                 self.queue, result.max_offset, self._pulling.group, wanted, result.next_offset,
@@ -195,6 +196,7 @@ class QueuePuller:
     async def _room(self) -> int:
         """Wait until so little is unfinished that a pull is due. Returns how many messages to ask for."""
         core, options, window = self._pulling.core, self._options, self.window
+        # A RocketMQ gives 32 at most; asking for more would wait for room that is not used.
         most = options.pull_count if core.is_ours(self.queue.broker) else min(options.pull_count, PLAIN_COUNT)
         stalled_at = core.clock.monotonic() + options.seconds.stall
         while True:
@@ -205,6 +207,7 @@ class QueuePuller:
             finished = window.finished_offset()
             messages_max, bytes_max = self._pulling.limits(self.queue.topic)
             free = messages_max - window.unfinished
+            # A whole pull must fit: many small pulls cost the broker more than they bring.
             if (
                 free >= min(most, messages_max)
                 and window.next_offset - finished <= options.span_max

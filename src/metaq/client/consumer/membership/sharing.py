@@ -138,6 +138,7 @@ class Sharing:
             await self._core.send_heartbeats()
         outcomes = await together(self._rebalance_topic, self._subscriptions, TOPICS_AT_ONCE)
         if any(outcome.changed for outcome in outcomes):
+            # Java's clients do so as well: another version makes brokers take the subscription anew.
             self._subscriptions.renew()
             await self._core.send_heartbeats()
         return all(outcome.settled for outcome in outcomes)
@@ -147,7 +148,7 @@ class Sharing:
             queues = queues_in_order(await self._core.routes.subscribe_queues(topic))
             share = await self._share(topic, queues)
         except NoRoute as error:
-            if topic == self._retry_topic:
+            if topic == self._retry_topic:  # Created by the broker behind the group's first heartbeat.
                 self._retry_topic_missing += 1
                 return _AS_IT_WAS
             self._faults.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
@@ -186,7 +187,7 @@ class Sharing:
         mine = frozenset(share)
         before = self._owned(topic)
         settled = True
-        if lost := sorted(before - mine):
+        if lost := sorted(before - mine):  # First, so that their new owners find the progress kept and the locks free.
             await self._owner.give_up(lost)
         if gained := [queue for queue in share if queue not in self._owner.owned()]:
             settled = await self._owner.take(gained)

@@ -25,6 +25,7 @@ log = logging.getLogger("metaq.client")
 
 REPLY_SECONDS = 3.0
 COMPRESS_OVER = 4096
+"""As a producer's `compress_over`."""
 NO_KEYS: tuple[str, ...] = ()
 
 

@@ -17,8 +17,10 @@ from metaq.errors import RemoteProtocolError
 from metaq.model import MessageQueue, SubscriptionData
 
 COUNT_FIRST = 1024
+"""Messages of the first pull; later ones follow from the sizes that it brings."""
 COUNT_MAX = 65_535
 PULLS_UNDER_WAY = 4
+"""So the broker always has the next pull while an answer is read."""
 _GUESSES = 2
 """Pulls under way before the first answer shows how large the messages are."""
 
