@@ -49,7 +49,7 @@ class NameServerRegistration:
         if self._registrar is None:
             done()
         else:
-            self._registrar.when_told(done)
+            self._registrar.when_registered(done)
 
     async def start(self, services: BrokerServices) -> None:
         """Register; returns once one name server has accepted, or at once if there are none."""
@@ -127,7 +127,7 @@ class ZookeeperRegistration:
             return
         try:
             from metaq.registry.zookeeper.layout import TextBroker
-            from metaq.registry.zookeeper.registrar import Told, ZookeeperRegistrar
+            from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar
         except ImportError as error:
             raise ConfigError(
                 f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({error}); install"
@@ -136,7 +136,7 @@ class ZookeeperRegistration:
         address = join_address(options.host_name or services.host, self._server.port)
         who = TextBroker(options.broker_id, f"meta://{address}")
         registrar = ZookeeperRegistrar(
-            zookeeper_settings(options), who, lambda: Told(settings.text, partitions.published())
+            zookeeper_settings(options), who, lambda: Advertisement(settings.text, partitions.published())
         )
         partitions.watch(registrar.changed)
         settings.watch(lambda _topics: registrar.changed())

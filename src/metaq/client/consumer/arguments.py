@@ -42,11 +42,12 @@ Patterns = (
     | Mapping[re.Pattern[str], Sql]
     | Mapping[re.Pattern[str], Predicate]
 )
-"""Topics of which some are given by what their names look like."""
+"""Topics, some of them as patterns that their names match."""
 
 TOPICS_MAX = 1000
-"""Topics of one member. A broker of ours refuses heartbeats from 1024 on; every one costs it and us memory."""
+"""Most topics of one member. Our brokers refuse heartbeats from 1024 on; each topic costs memory on both sides."""
 KEEP_SECONDS_MAX = 600.0
+"""Nobody consumes queues that are kept for a member that is gone."""
 
 
 class MemberArguments(Struct, frozen=True):
@@ -77,7 +78,7 @@ class MemberArguments(Struct, frozen=True):
 
 
 def message_model(*, broadcast: bool) -> MessageModel:
-    """Raises TypeError."""
+    """The model of a group that broadcasts, or shares its messages out. Raises TypeError."""
     check_flag("broadcast", broadcast)
     return MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING
 
@@ -138,7 +139,7 @@ def check_limits(options: GroupOptions) -> None:
 
 
 def check_listener(name: str, listener: object) -> None:
-    """Raises TypeError: it cannot be called, or calling it would run nothing of it."""
+    """Raises TypeError: the listener cannot be called, or is asynchronous, so that a call would run nothing of it."""
     if listener is None:
         return
     if not callable(listener):
@@ -148,7 +149,7 @@ def check_listener(name: str, listener: object) -> None:
 
 
 def check_keeping(seconds: float, instance_name: str, *, broadcast: bool) -> None:
-    """Whether a member can be known again after a restart. Raises ConfigError, TypeError."""
+    """Check `keep_queues`: brokers must know the member again after a restart. Raises ConfigError, TypeError."""
     if checked_seconds("keep_queues", seconds, least=0.0) == 0:
         return
     if seconds > KEEP_SECONDS_MAX:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from msgspec import structs
 
-from metaq.client.arrow.columns import arrow_wanted
+from metaq.client.arrow.columns import batch_layout
 from metaq.client.consumer.arguments import (
     TOPICS_MAX,
     MemberArguments,
@@ -31,10 +31,9 @@ from metaq.client.consumer.handling.watch import Watch
 from metaq.client.consumer.membership.group import GroupMember
 from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, checked_store, offsets_of
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
-from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
+from metaq.client.consumer.options import USUAL, GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.observed import Deliveries, ObservedMessage
-from metaq.client.consumer.seconds import USUAL
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, ObservedArguments
 from metaq.client.observing.tracing import Tracer
@@ -50,7 +49,7 @@ from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.net.local import local_address
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout
 
 log = logging.getLogger("metaq.client")
 
@@ -58,6 +57,7 @@ CALL_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
 MIB = 1024 * 1024
 _RECONSUME_TIMES = 16
+"""As with RocketMQ's consumers: 16 delays, up to two hours, take some five hours."""
 
 
 class ConsumerBase(Closable):
@@ -175,7 +175,7 @@ class ConsumerBase(Closable):
         self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
         self._one_by_one = threading.Lock()
         self._beginning = threading.RLock()
-        """`run` begins, or `close` does, one after the other."""
+        """Held while `run` or `close` begins, so that they do so one after the other."""
         self._current: Iterator[ReceivedMessage] = iter(())
         self._join(given, options, offsets)
 
@@ -203,7 +203,7 @@ class ConsumerBase(Closable):
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """Those of the queues that `pause` holds."""
+        """The queues that `pause` holds."""
         return sorted(self._member.paused)
 
     @property
@@ -270,10 +270,10 @@ class ConsumerBase(Closable):
         if not self._open:
             raise ClientClosed(f"the consumer of group {self.group} was closed")
 
-    def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
+    def _batch_layout(self, columns: Sequence[str] | None, rows: int) -> BatchLayout:
         """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
         self._check_open()
-        wanted = arrow_wanted(columns, rows)
+        wanted = batch_layout(columns, rows)
         self._handover.with_records = True
         return wanted
 
@@ -288,10 +288,8 @@ class ConsumerBase(Closable):
         return hands if self._deliveries is None else self._deliveries.hands(hands)
 
     def _of_chunk(self, chunk: Chunk[ReceivedMessage]) -> Generator[ReceivedMessage]:
-        """The messages of a chunk, then word to the loop that they are in somebody's hands.
-
-        Closed early, it leaves the rest to the next taker.
-        """
+        """The messages of a chunk; behind the last one the loop is notified that they are handed out. Closed early, the
+        rest goes to the next taker."""
         window, messages, number = chunk.window, chunk.messages, 0
         try:
             for message in messages:
@@ -307,7 +305,8 @@ class ConsumerBase(Closable):
             chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
 
     def _put_off(self, rest: Chunk[ReceivedMessage]) -> None:
-        """Nobody has begun these messages. If we are stopping, or the queue went elsewhere, they are the group's."""
+        """Put back messages that nobody has begun. If the consumer stops, or the queue is another member's, they stay
+        for the group."""
         if rest.window.dropped:
             return
         if rest.window.held:
@@ -346,7 +345,7 @@ class ConsumerBase(Closable):
 
 
 def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
-    """Tell when another member of the group in this process subscribes to something else."""
+    """Warn if another member of the group in this process subscribes to something else."""
     mine = _expressions(member)
     for fellow in cores.fellow_members(core, member):
         if (theirs := _expressions(fellow)) != mine:
@@ -359,7 +358,7 @@ def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
 
 
 def warn_of_busy(group: str, count: int) -> None:
-    """Tell that `close` did not wait for so many handlers any longer."""
+    """Warn that `close` left behind so many busy handlers."""
     if count:
         log.warning(
             "group %s is closed while %d handlers are still busy: their messages will be delivered again", group, count

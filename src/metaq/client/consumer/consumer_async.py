@@ -24,14 +24,14 @@ from metaq.client.consumer.handling.handlers import (
     handle_batch_async,
     settle_all,
 )
-from metaq.client.consumer.handling.job import Job
+from metaq.client.consumer.handling.running import Job
 from metaq.client.consumer.handling.watch import Slot
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout
 
 
 class Consumer(ConsumerBase):
@@ -122,7 +122,7 @@ class Consumer(ConsumerBase):
             self._watch.leave(slot)
 
     async def _work_in_process(self, job: Job, slot: Slot) -> None:
-        """The thread beside this task talks to the process."""
+        """Handle messages in a process of this worker; a thread beside this task talks to it."""
         loop, worker = asyncio.get_running_loop(), job.worker()
         thread = ThreadPoolExecutor(1, thread_name_prefix=f"metaq-{self.group}")
         try:
@@ -166,9 +166,9 @@ class Consumer(ConsumerBase):
 
         As `metaq.Consumer.arrow_batches`; the columns are made in another thread.
         """
-        return self._arrow_batches(self._arrow_wanted(columns, rows))
+        return self._arrow_batches(self._batch_layout(columns, rows))
 
-    async def _arrow_batches(self, wanted: ArrowWanted) -> AsyncIterator[ReceivedBatch]:
+    async def _arrow_batches(self, wanted: BatchLayout) -> AsyncIterator[ReceivedBatch]:
         async with contextlib.aclosing(self._hands(lambda: wanted.rows)) as hands:
             async for hand in hands:
                 try:

@@ -33,10 +33,9 @@ from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, 
 from metaq.client.consumer.membership.polling import Polling
 from metaq.client.consumer.membership.pull_member import PullMember
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
-from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.consumer.options import USUAL, GroupOptions, OnShare
 from metaq.client.consumer.read_message import Readings, ReadMessage
 from metaq.client.consumer.received.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
-from metaq.client.consumer.seconds import USUAL
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.reading.time_search import first_at_or_after
@@ -45,7 +44,7 @@ from metaq.client.observing.observing import ObservedArguments
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_whole, checked_seconds
-from metaq.client.shared.pulling import Wanted, pull
+from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
@@ -57,7 +56,9 @@ log = logging.getLogger("metaq.client")
 
 MIB = 1024 * 1024
 HOLD_MS_MAX = 600_000
+"""Longest `hold`. The broker keeps a place for each held pull."""
 POLL_COUNT = 500
+"""Messages of one pull for `poll`; what is not polled at once waits in the buffer."""
 POLL_SECONDS = 1.0
 
 
@@ -76,7 +77,7 @@ class PulledBatch(Struct, frozen=True):
 
 
 class PullConsumerBase(Closable):
-    """What the two kinds share: a member of a group from the moment that it is made."""
+    """What the two kinds of pull consumer share: a member of a group from the moment that it is made."""
 
     def __init__(
         self,
@@ -144,12 +145,12 @@ class PullConsumerBase(Closable):
         hold_ms = min(round(checked_seconds("hold", hold, least=0.0) * 1000), HOLD_MS_MAX)
         if checked_seconds("hold_timeout", hold_timeout, least=0.001) <= hold:
             raise ConfigError(f"hold_timeout={hold_timeout!r} must be longer than hold={hold!r}")
-        self._wanted = Wanted(group, ReadMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
+        self._wanted = PullSettings(group, ReadMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
         self._wanted_held = structs.replace(self._wanted, hold=True, hold_ms=hold_ms, seconds=hold_timeout)
         self._max_reconsume_times = max_reconsume_times
         self._stopped = self._assigned = self._running = False
         self._beginning = threading.RLock()
-        """`run` begins, or `close` does, one after the other."""
+        """Held while `run` or `close` begins, so that they do so one after the other."""
         self._core = cores.acquire(namesrv, self._options, clock)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
@@ -188,12 +189,12 @@ class PullConsumerBase(Closable):
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """Those of them that `pause` holds."""
+        """The queues that `pause` holds."""
         return self._polling.paused
 
     @property
     def skipped(self) -> int:
-        """How many messages were deleted before `poll` came to them."""
+        """Messages that were deleted before `poll` came to them."""
         return self._polling.skipped
 
     @property
@@ -207,7 +208,7 @@ class PullConsumerBase(Closable):
         self._member.on_change()
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """The group's progress in a queue of ours: `offset` is next. Kept with the next commit.
+        """Set the group's progress in a queue of ours: `offset` is next. Kept with the next commit.
 
         Raises ConfigError: the queue is not this member's now, or the offset is below 0. ClientClosed.
         """

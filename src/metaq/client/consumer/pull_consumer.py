@@ -14,7 +14,7 @@ from typing import Self
 from metaq.client.consumer.arguments import Patterns, Topics
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
-from metaq.client.consumer.handling.worker import WorkerThread
+from metaq.client.consumer.handling.running import WorkerThread
 from metaq.client.consumer.options import OnShare
 from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
 from metaq.client.consumer.read_message import ReadMessage
@@ -108,7 +108,8 @@ class PullConsumer(PullConsumerBase):
         return self._core.thread.run(self._committed(queue), CALL_SECONDS)
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset that is next: of the next message that `poll` hands out, what `update` told last, else what the group has committed, else its `start`.
+        """The offset that is next: of the next message that `poll` hands out, else what `update` set last, else what
+        the group has committed, else its `start`.
 
         Raises NoRoute, BrokerError, RequestTimeout, ClientClosed; what the offset store raised.
         """
@@ -126,7 +127,7 @@ class PullConsumer(PullConsumerBase):
         return self._core.thread.run(self._search(queue, time), CALL_SECONDS)
 
     def all_queues(self, topic: str) -> list[MessageQueue]:
-        """Every queue of a topic, whose ever. Raises NoRoute, ClientClosed."""
+        """Every queue of a topic, whichever member has it. Raises NoRoute, ClientClosed."""
         self._check_open()
         return self._core.thread.run(self._all_queues(topic), CALL_SECONDS)
 

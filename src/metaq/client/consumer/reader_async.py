@@ -14,8 +14,7 @@ from metaq.client.consumer.reader import ReaderBase
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import RecordBatch
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout, RecordBatch
 
 
 class Reader(ReaderBase):
@@ -56,9 +55,9 @@ class Reader(ReaderBase):
 
     def arrow_batches(self, columns: Sequence[str] | None = None, rows: int = ARROW_ROWS) -> AsyncIterator[RecordBatch]:
         """What is read, as record batches. As `metaq.Reader.arrow_batches`; the columns are made in another thread."""
-        return self._arrow_batches(self._arrow_wanted(columns, rows))
+        return self._arrow_batches(self._batch_layout(columns, rows))
 
-    async def _arrow_batches(self, wanted: ArrowWanted) -> AsyncIterator[RecordBatch]:
+    async def _arrow_batches(self, wanted: BatchLayout) -> AsyncIterator[RecordBatch]:
         if self._start is not None:
             await self._core.thread.awaited(self._begin(), self._call_seconds)
         self._give_back_current()

@@ -50,6 +50,7 @@ CLOSE_SECONDS = 30.0
 REQUEST_SECONDS = 3.0
 EXIT_SECONDS = 5.0
 _TAGS_MAX = 1024
+"""Checked and encoded tags that are remembered; a program whose tags never repeat must not fill the memory."""
 
 
 class ProducerBase:
@@ -329,7 +330,7 @@ class ProducerBase:
             raise ConfigError(
                 "send_arrow sends the column body as it is, and this producer has serialize=: use another one"
             )
-        outlet = arrow_sending.Outlet(
+        outlet = arrow_sending.RowOutlet(
             self._accumulator, self._core.namespace.name, self._check_open, queues,
             wait_for_room if self._waits_when_full else None,
         )  # fmt: skip

@@ -33,11 +33,11 @@ log = logging.getLogger("metaq.client")
 Result = TypeVar("Result")
 
 LOOK_SECONDS = 1.0
-"""Nobody sleeps longer without a look round: a signal that comes just before the sleep does not end it, and its handler
-runs when the main thread is awake again."""
+"""Longest wait of a thread in one go. A signal that arrives just before the wait does not end it, and its handler runs
+only when the main thread wakes."""
 
 END_SECONDS = 5.0
-"""A callback that takes longer, of a user's future for example, keeps the process no longer from exiting."""
+"""How long the exit of the process waits for callbacks, such as those of a user's future."""
 
 
 class LoopThread:
@@ -150,7 +150,7 @@ class LoopThread:
 
 
 def preload() -> None:
-    """Import now what the first client would: a fork in the middle of that would leave the child half a module."""
+    """Import now what the first client would import: a fork in the middle of that would leave the child half a module."""
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401
 

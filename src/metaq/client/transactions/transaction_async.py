@@ -14,7 +14,7 @@ from metaq.client.producing.producer_async import Producer
 from metaq.client.shared.futures import SendFuture
 from metaq.client.shared.messages import Selector
 from metaq.client.transactions.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
-from metaq.client.transactions.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
+from metaq.client.transactions.transaction import HalfSend, TransactionBase, TransactionProducerBase, TransactionResult
 from metaq.model import Message, MessageQueue, SendReceipt, TransactionOutcome
 
 Result = TypeVar("Result")
@@ -78,13 +78,13 @@ class TransactionProducer(TransactionProducerBase[Transaction], Producer):
             pool.live_in(asyncio.get_running_loop())
         return pool
 
-    def _new_transaction(self, wanted: Wanted) -> Transaction:
+    def _new_transaction(self, wanted: HalfSend) -> Transaction:
         return Transaction(self, wanted)
 
     def _live_here(self) -> None:
         self._pool.live_in(asyncio.get_running_loop())
 
-    async def _send_half(self, wanted: Wanted) -> SendReceipt:
+    async def _send_half(self, wanted: HalfSend) -> SendReceipt:
         def hand_in(stream: BatchStream) -> SendFuture:
             return self._hand_in_half(wanted, stream)
 
