@@ -22,7 +22,7 @@ from metaq.archive.decoding import (
     save_decoding,
 )
 from metaq.archive.folder import ArchiveFolder
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError
 from metaq.pipelines.archive.decoding_options import DecodeOptions
 from metaq.spark import schema
@@ -70,7 +70,7 @@ class BodyColumns:
 
     def spark_columns(self, columns: Sequence[str]) -> types.StructType:
         """Spark's type of an archived file with these columns of messages, whatever it was decoded into."""
-        plain = types.StructType.fromDDL(schema.ddl(arrow.schema_of([name for name in columns if self._keeps(name)])))
+        plain = types.StructType.fromDDL(schema.ddl(records.schema_of([name for name in columns if self._keeps(name)])))
         return plain.add(DECODED, spark_type(self.plan.kind)).add(CORRUPT, types.BinaryType())
 
     def expanded(self, frame: Any) -> Any:

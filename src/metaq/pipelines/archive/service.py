@@ -36,7 +36,7 @@ from metaq.pipelines.archive.options import ArchiveOptions
 from metaq.pipelines.archive.outputs import LocalOutput, Output, Staged, Wanted
 from metaq.pipelines.archive.parting import Parting
 from metaq.pipelines.checkpoints import Checkpoint, checkpoint_of
-from metaq.pipelines.compact.service import Compactor, Step
+from metaq.pipelines.compact.service import Compactor, UpkeepStep
 from metaq.pipelines.compact.tabling import tables_of
 from metaq.pipelines.driver import looked_after
 from metaq.pipelines.job import BatchJob, SliceStream, check_session
@@ -232,7 +232,7 @@ class Upkeep(Protocol):
         """See that it can be done, and take up what a run before began."""
         ...
 
-    def look(self) -> Iterator[Step]:
+    def look(self) -> Iterator[UpkeepStep]:
         """Do all that is due, a step at a time; whoever stops in between leaves the rest for the next look."""
         ...
 

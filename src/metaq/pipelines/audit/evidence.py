@@ -225,7 +225,7 @@ def _consumed_ledger(spark: Any, options: AuditOptions, span: Span) -> tuple[Any
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BrokerReport:
     """What brokers tell of the audited topics."""
 
     stored: int | None
@@ -236,7 +236,7 @@ class Told:
     """When the newest message of the audited topics was stored, by its broker; None: not asked."""
 
 
-def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> Told:
+def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> BrokerReport:
     """How much was stored (where sends are known by their traces), and how far groups are (where places are known)."""
     client = ClusterClient(options.servers, 30.0)
     try:
@@ -258,7 +258,7 @@ def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> Told:
             newest = _newest_ms(client, queues)
     finally:
         client.close()
-    return Told(stored, progress, newest)
+    return BrokerReport(stored, progress, newest)
 
 
 def _newest_ms(client: ClusterClient, queues: Sequence[MessageQueue]) -> int | None:

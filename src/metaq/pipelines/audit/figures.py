@@ -92,7 +92,7 @@ class GroupFigures(Struct, frozen=True, kw_only=True):
     """The first of each kind."""
 
 
-class Figures(Struct, frozen=True, kw_only=True):
+class AuditFigures(Struct, frozen=True, kw_only=True):
     """A whole audit."""
 
     v: int = 1

@@ -2,7 +2,7 @@
 
     FOLDER/findings, windows, keys    Parquet: a row per finding, per group and window, per key that something is wrong with
     FOLDER/report.html                for people: one file
-    FOLDER/audit.json                 the figures (`figures.Figures`); written last: without it the others are not whole
+    FOLDER/audit.json                 the figures (`figures.AuditFigures`); written last: without it the others are not whole
 
 Each audit replaces what the last one left. It is made in FOLDER/_making and renamed when it is whole and on the disk.
 """
@@ -23,7 +23,7 @@ from pyspark.sql import functions as sql
 from metaq.clock import SYSTEM, Clock
 from metaq.durable import disk_fault, make_folder, sync_file, sync_folder
 from metaq.pipelines.audit import comparing, evidence, figures, page, text
-from metaq.pipelines.audit.figures import Counts, Figures, GroupFigures, messages
+from metaq.pipelines.audit.figures import AuditFigures, Counts, GroupFigures, messages
 from metaq.pipelines.audit.options import LEDGER, PROGRESS, TOPIC, TRACE, AuditOptions, Span
 from metaq.pipelines.checkpoints import spark_path
 from metaq.pipelines.job import RunStopped, check_session, stoppable
@@ -53,7 +53,7 @@ def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
     check_session(spark, run.status.pipeline)
     clock = SYSTEM
     span = options.span(clock.now_ms())
-    watch = Watch(clock)
+    watch = ClockCheck(clock)
     try:
         _await_grace(run, span, clock)
         with stoppable(spark, run, interrupt=False):
@@ -78,7 +78,7 @@ def _await_grace(run: Run, span: Span, clock: Clock) -> None:
         raise RunStopped
 
 
-class Watch:
+class ClockCheck:
     """Looks whether clocks are right that this audit goes by."""
 
     def __init__(self, clock: Clock) -> None:
@@ -106,7 +106,7 @@ class Watch:
 class _Audit:
     """One audit, from reading to the report."""
 
-    def __init__(self, spark: Any, options: AuditOptions, run: Run, span: Span, watch: Watch) -> None:
+    def __init__(self, spark: Any, options: AuditOptions, run: Run, span: Span, watch: ClockCheck) -> None:
         self._watch = watch
         self._spark, self._options, self._run, self._span = spark, options, run, span
         self._rules = comparing.Rules(span, round(options.late_seconds * 1000), options.order)
@@ -172,7 +172,7 @@ class _Audit:
         unjudged = sum(one.counts.unjudged for one in told_of)
         self._note_limits(found.unreadable, nameless, unjudged, sent, not_traced, told_of)
         self._step("compared", "compared", 0)
-        result = Figures(
+        result = AuditFigures(
             made=_iso(SYSTEM.now_ms()),
             topics=options.topics_named or sorted({topic for _, topic in pairs}),
             sent_by=options.sent, consumed_by=options.consumed,
@@ -301,7 +301,7 @@ class _Audit:
             self._note("The ledger of sends must hold the ids that the broker knows: those of the receipts.")
 
     # -------------------------------------------------------------- results
-    def _publish(self, frames: dict[str, Any], result: Figures) -> None:
+    def _publish(self, frames: dict[str, Any], result: AuditFigures) -> None:
         """Write all of it beside what the last audit left, then put it in its place."""
         place, making = self._run.place, self._run.place / MAKING
         shutil.rmtree(making, ignore_errors=True)
@@ -318,7 +318,7 @@ class _Audit:
         sync_folder(place)
         shutil.rmtree(making, ignore_errors=True)
 
-    def _make(self, making: Path, frames: dict[str, Any], result: Figures) -> None:
+    def _make(self, making: Path, frames: dict[str, Any], result: AuditFigures) -> None:
         make_folder(making)
         for name, frame in frames.items():
             frame.write.mode("overwrite").parquet(spark_path(making / name))

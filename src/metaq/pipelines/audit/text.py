@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from metaq.pipelines.audit.figures import Figures, GroupFigures, messages
+from metaq.pipelines.audit.figures import AuditFigures, GroupFigures, messages
 from metaq.pipelines.audit.options import OFF, PROGRESS
 
 _HEAD = (
@@ -26,7 +26,7 @@ UNKNOWN = "–"
 """Where nothing tells of it."""
 
 
-def table(found: Figures) -> str:
+def table(found: AuditFigures) -> str:
     """Title, a line per group, notes, and whether it is clean."""
     lines = [title(found)]
     if found.groups:
@@ -41,7 +41,7 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
-def title(found: Figures) -> str:
+def title(found: AuditFigures) -> str:
     """What was audited, in a sentence."""
     since = "the beginning" if found.since_ms is None else when(found.since_ms)
     topics = f" to {', '.join(found.topics)}" if found.topics else ""

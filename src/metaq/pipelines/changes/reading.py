@@ -88,7 +88,7 @@ class ChangeReader:
 
     def rows(self, messages: Iterator[tuple[int, list[str], bytes]], queue: MessageQueue) -> Iterator[dict[str, Any]]:
         """Rows of one queue's messages: (offset, keys, body) each, in their order."""
-        seen = _Seen(Sequences(dense=self.dense, distinct=False, last=dict(self.last)))
+        seen = _SliceSummary(Sequences(dense=self.dense, distinct=False, last=dict(self.last)))
         for offset, keys, body in messages:
             seen.messages += 1
             place = Place(*queue, offset)
@@ -127,7 +127,7 @@ class ChangeReader:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SliceSummary:
     """What is told about a slice at its end."""
 
     watch: Sequences

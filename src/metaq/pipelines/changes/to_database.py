@@ -25,8 +25,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.pipelines.changes import kinds
 from metaq.pipelines.changes.change import Problem, Sequence_
-from metaq.pipelines.changes.dialect import DatabaseAway, Dialect, address_of, told
-from metaq.pipelines.changes.drivers import dialect_of
+from metaq.pipelines.changes.dialect import Address, DatabaseAway, Dialect, address_of, told
 from metaq.pipelines.changes.folding import KEY, Final, Folded, Put, fold
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.reading import CHANGE, ORDER, Notes, change_in
@@ -53,7 +52,7 @@ class DatabaseTable(msgspec.Struct, frozen=True, kw_only=True):
     """Name → kind."""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class TargetState(msgspec.Struct, frozen=True, kw_only=True):
     """What the database knows of the pipeline."""
 
     query: str
@@ -185,7 +184,7 @@ class DatabaseTarget:
                 )
             done = self._applied(cursor, rows, notes, tables, judge)
             last = {**(self._state.last if self._state is not None else {}), **notes.last}
-            state = State(query=query, batch=batch, tables=tables, last=last)
+            state = TargetState(query=query, batch=batch, tables=tables, last=last)
             self._save(cursor, state)
             self._sent = done
             connection.commit()
@@ -362,12 +361,12 @@ class DatabaseTarget:
             if not sql.columns(cursor, name):
                 cursor.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})", ())
 
-    def _read(self, cursor: Any, lock: str = "") -> State | None:
+    def _read(self, cursor: Any, lock: str = "") -> TargetState | None:
         cursor.execute(f"SELECT state FROM {PROGRESS} WHERE pipeline = %s {lock}", (self._name,))  # noqa: S608
         row = cursor.fetchone()
-        return msgspec.json.decode(row[0], type=State) if row is not None else None
+        return msgspec.json.decode(row[0], type=TargetState) if row is not None else None
 
-    def _save(self, cursor: Any, state: State) -> None:
+    def _save(self, cursor: Any, state: TargetState) -> None:
         columns = ("pipeline", "query", "batch", "state")
         values = (self._name, state.query, state.batch, msgspec.json.encode(state).decode())
         cursor.execute(self._sql.upsert(PROGRESS, columns, ("pipeline",)), values)
@@ -387,3 +386,30 @@ class DatabaseTarget:
             if connection is not None:
                 with contextlib.suppress(*self._sql.errors):
                     connection.close()
+
+
+def dialect_of(address: Address) -> Dialect:
+    """The dialect of a database, with its driver: only what is used has to be installed.
+
+    Raises ConfigError: the driver is not installed; the text names the extra.
+    """
+    try:
+        if address.kind == "mysql":
+            from metaq.pipelines.changes.mariadb import MariaDb
+
+            return MariaDb(address)
+        from metaq.pipelines.changes.postgresql import PostgreSql
+
+        return PostgreSql(address)
+    except ImportError as fault:
+        extra = "mysql" if address.kind == "mysql" else "postgres"
+        raise ConfigError(f"target {address.kind} needs {fault.name}: pip install 'pymetaq[{extra}]'") from None
+
+
+def try_to_reach(address: Address) -> None:
+    """Raises: ConfigError: the driver is not installed. MetaqError: the database cannot be reached, or says no."""
+    dialect = dialect_of(address)
+    try:
+        dialect.connect().close()
+    except dialect.errors as fault:
+        raise MetaqError(f"{address} could not be reached: {told(fault, address)}") from None

@@ -21,19 +21,19 @@ MANIFESTS_KEPT = 2
 """The newest, whatever they tell of."""
 
 
-class Batch(Struct, frozen=True):
+class PublishedBatch(Struct, frozen=True):
     """What of a manifest decides."""
 
     files: tuple[str, ...]
     ids: tuple[str, ...]
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Batch:
+    def of(cls, manifest: Manifest) -> PublishedBatch:
         return cls(tuple(file.path for file in manifest.files), tuple(manifest.id_files))
 
 
 def batches_over(
-    batches: Mapping[str, Batch], records: Collection[Replacement], has_ids: Callable[[str], bool]
+    batches: Mapping[str, PublishedBatch], records: Collection[Replacement], has_ids: Callable[[str], bool]
 ) -> list[str]:
     """Names of manifests that may go, oldest first. Args: records: those that are finished. has_ids: whether such a file is there."""
     expired = files_over(records)
@@ -56,7 +56,7 @@ def files_over(records: Collection[Replacement]) -> set[str]:
 
 
 def records_over(
-    records: Collection[Replacement], finished: Collection[Replacement], batches: Collection[Batch]
+    records: Collection[Replacement], finished: Collection[Replacement], batches: Collection[PublishedBatch]
 ) -> list[Replacement]:
     """Records that may go, given the manifests that are left. Args: records: all. finished: those that are done with."""
     expired = files_over(finished)

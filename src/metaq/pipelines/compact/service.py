@@ -39,7 +39,7 @@ from metaq.errors import StoreCorrupt, StoreError, StoreForeign
 from metaq.pipelines.compact import merging
 from metaq.pipelines.compact.exchange import exchange, try_an_exchange
 from metaq.pipelines.compact.options import CompactOptions, UpkeepOptions
-from metaq.pipelines.compact.pruning import Batch, batches_over, records_over
+from metaq.pipelines.compact.pruning import PublishedBatch, batches_over, records_over
 from metaq.pipelines.compact.retention import Dates
 from metaq.pipelines.compact.tabling import tables_of
 from metaq.pipelines.run import Outcome, Run
@@ -54,7 +54,7 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class UpkeepStep:
     """Something that was done, for whoever shows progress."""
 
     what: str
@@ -116,7 +116,7 @@ class Compactor:
         self.held = ""
         """What stays although the clock says that its time is over, and why."""
         self._dates = Dates()
-        self._batches: dict[str, Batch] = {}
+        self._batches: dict[str, PublishedBatch] = {}
         self._files: dict[str, ArchivedFile] = {}
         """What the batches published and the done replacements made of it."""
         self._records: dict[int, Replacement] = {}
@@ -137,7 +137,7 @@ class Compactor:
     def _catch_up(self) -> None:
         """Take notice of batches that were published since. Reading all manifests at every look would be slow one day."""
         for manifest in self._folder.newer(self._batches):
-            self._batches[manifest.name] = Batch.of(manifest)
+            self._batches[manifest.name] = PublishedBatch.of(manifest)
             self._dates.take(manifest)
             self._files |= {file.path: file for file in manifest.files}
 
@@ -152,7 +152,7 @@ class Compactor:
         save(self._folder, record)
         self._take(record)
 
-    def look(self) -> Iterator[Step]:
+    def look(self) -> Iterator[UpkeepStep]:
         """Do all that is due, a step at a time. Whoever stops in between leaves the rest for the next look.
 
         What cannot be done in one folder is logged, noted in `faults`, and keeps no other waiting. Raises StoreCorrupt: a
@@ -182,7 +182,7 @@ class Compactor:
         return min(waiting, default=None)
 
     # -------------------------------------------------------------- what was begun
-    def _go_on(self) -> Iterator[Step]:
+    def _go_on(self) -> Iterator[UpkeepStep]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
             if (right := _set_back(record, now)) is not record:
@@ -192,7 +192,7 @@ class Compactor:
             if now >= self._due(record) and (not record.swapped_ms or home.exists()):
                 yield from self._guarded(record.folder, self._next_of(record, home))
 
-    def _saved_again(self, record: Replacement) -> Iterator[Step]:
+    def _saved_again(self, record: Replacement) -> Iterator[UpkeepStep]:
         self._save(record)
         _LOG.warning(
             "compact: this machine's clock was ahead when it wrote %s: the grace of %s is counted from now", record.name, record.folder
@@ -202,7 +202,7 @@ class Compactor:
     def _due(self, record: Replacement) -> int:
         return (record.swapped_ms or record.done_ms or record.announced_ms) + self._grace_ms
 
-    def _next_of(self, record: Replacement, home: Path) -> Iterator[Step]:
+    def _next_of(self, record: Replacement, home: Path) -> Iterator[UpkeepStep]:
         """The next step of a replacement whose grace is over."""
         if record.swapped_ms:
             _remove(home)
@@ -217,7 +217,7 @@ class Compactor:
         now = self._clock.now_ms()
         self._save(structs.replace(record, done_ms=record.done_ms or now, swapped_ms=now))
         what = "replaced" if record.files else "removed"
-        yield Step(what=what, folder=record.folder, files=len(record.replaced), into=len(record.files))
+        yield UpkeepStep(what=what, folder=record.folder, files=len(record.replaced), into=len(record.files))
 
     def _lost(self, record: Replacement, home: Path) -> Path | None:
         """A merged file that is neither ready nor in its place: somebody removed what lay beside the archive."""
@@ -263,7 +263,7 @@ class Compactor:
         sync_folder(listing.parent)
 
     # -------------------------------------------------------------- dates whose time is over
-    def _pruned(self) -> Iterator[Step]:
+    def _pruned(self) -> Iterator[UpkeepStep]:
         """Forget batches and replacements of which nothing is left. Their links went, so the grace is over twice."""
         kept = self._folder.path
         finished = [
@@ -275,12 +275,12 @@ class Compactor:
             del self._batches[name]
         if names:
             sync_folder(kept / MANIFESTS)  # Or one could come back after a power cut, when its record is gone.
-            yield Step(what="pruned", folder=MANIFESTS, files=len(names))
+            yield UpkeepStep(what="pruned", folder=MANIFESTS, files=len(names))
         for record in records_over(self._records.values(), finished, self._batches.values()):
             forget(self._folder, record)
             del self._records[record.number]
 
-    def _expire(self, keep_days: int) -> Iterator[Step]:
+    def _expire(self, keep_days: int) -> Iterator[UpkeepStep]:
         bound = self._dates.bound(self._clock.now_ms(), keep_days, trust_clock=self._options.trust_clock)
         if (held := bound.held(self._files.values())) != self.held:
             self.held = held
@@ -302,7 +302,7 @@ class Compactor:
                     kept=self._kept(number), announced_ms=now, done_ms=now,
                 )
             )  # fmt: skip
-            yield Step(
+            yield UpkeepStep(
                 what="expired", folder=folder, files=len(files), rows=sum(file.rows for file in files),
                 size=sum(file.size for file in files),
             )  # fmt: skip
@@ -315,7 +315,7 @@ class Compactor:
         files = [file for file in self._files.values() if file.path.rpartition("/")[0] not in waiting]
         return small_files(files, self._compact_files, self._options.compact_bytes)
 
-    def _merged(self, folder: str, files: list[ArchivedFile]) -> Iterator[Step]:
+    def _merged(self, folder: str, files: list[ArchivedFile]) -> Iterator[UpkeepStep]:
         """Merge the small files of a folder, those of one schema with each other, and announce it."""
         keys = {file.path: merging.first_key(self._folder.path / file.path) for file in files}
         ordered = sorted(files, key=lambda file: keys[file.path] or ("", 0, 0))
@@ -352,7 +352,7 @@ class Compactor:
                 kept=self._kept(number), announced_ms=self._clock.now_ms(),
             )
         )  # fmt: skip
-        yield Step(
+        yield UpkeepStep(
             what="merged", folder=folder, files=len(replaced), into=len(made), rows=sum(file.rows for file in made),
             size=sum(file.size for file in replaced),
         )  # fmt: skip
@@ -376,7 +376,7 @@ class Compactor:
     def _kept(self, number: int) -> str:
         return self._folder.relative(self._folder.kept / f"{number:010d}")
 
-    def _guarded(self, folder: str, steps: Iterator[Step]) -> Iterator[Step]:
+    def _guarded(self, folder: str, steps: Iterator[UpkeepStep]) -> Iterator[UpkeepStep]:
         try:
             yield from steps
         except (StoreError, OSError) as fault:

@@ -40,7 +40,7 @@ class Alert(Struct, frozen=True, kw_only=True):
         return f"alert {'begins' if self.state == BEGIN else 'ends'}: {self.rule} ({where}: {value})"
 
 
-class Watched(Struct):
+class RuleState(Struct):
     """One rule and one series, from window to window."""
 
     rule: str
@@ -51,21 +51,21 @@ class Watched(Struct):
     on: bool = False
 
 
-class Watch:
+class RuleStates:
     """All rules over all series."""
 
-    def __init__(self, rules: Iterable[Rule], watched: Iterable[Watched] = ()) -> None:
+    def __init__(self, rules: Iterable[Rule], watched: Iterable[RuleState] = ()) -> None:
         """Args: watched: from an earlier run. What it says of rules that are no more is told by `removed`."""
         self._rules = {str(rule): rule for rule in rules}
         self._watched = {(one.rule, one.series): one for one in watched}
 
     @property
-    def watched(self) -> list[Watched]:
+    def watched(self) -> list[RuleState]:
         """What the next run must know."""
         return [one for one in self._watched.values() if one.streak]
 
     @property
-    def on(self) -> list[Watched]:
+    def on(self) -> list[RuleState]:
         return [one for one in self._watched.values() if one.on]
 
     def about(self, metric: str) -> list[Rule]:
@@ -83,7 +83,7 @@ class Watch:
         for text, rule in self._rules.items():
             if rule.metric != series.metric or not rule.fits(series.labels):
                 continue
-            one = self._watched.setdefault((text, series), Watched(text, series))
+            one = self._watched.setdefault((text, series), RuleState(text, series))
             value = columns[rule.column]
             if rule.holds(value):
                 if not one.streak:
@@ -99,7 +99,7 @@ class Watch:
         return found
 
 
-def _alert(state: str, rule: Rule, one: Watched, value: float | None, start_ms: int) -> Alert:
+def _alert(state: str, rule: Rule, one: RuleState, value: float | None, start_ms: int) -> Alert:
     return Alert(
         id=_id(one), state=state, rule=one.rule, metric=rule.metric, column=rule.column, value=value,
         threshold=rule.threshold, topic=one.series.topic, group=one.series.group, broker=one.series.broker,
@@ -107,7 +107,7 @@ def _alert(state: str, rule: Rule, one: Watched, value: float | None, start_ms: 
     )  # fmt: skip
 
 
-def _removed(one: Watched) -> Alert:
+def _removed(one: RuleState) -> Alert:
     series = one.series
     return Alert(
         id=_id(one), state=END, rule=one.rule, metric=series.metric, column="", value=None, threshold=0.0,
@@ -115,7 +115,7 @@ def _removed(one: Watched) -> Alert:
     )  # fmt: skip
 
 
-def _id(one: Watched) -> str:
+def _id(one: RuleState) -> str:
     series = one.series
     text = "\0".join((one.rule, series.metric, series.topic, series.group, series.broker, str(one.since_ms)))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -27,7 +27,7 @@ from metaq.durable import make_folder, sync_file, sync_folder, write_whole
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.pipelines.checkpoints import CHECKPOINT, query_id
 from metaq.pipelines.metrics.following import KNOWN_TYPE, Known
-from metaq.pipelines.metrics.state import STATE, Saved, State, decode, encode
+from metaq.pipelines.metrics.state import STATE, MetricsState, Saved, decode, encode
 
 FOLLOWED, STAGING = "_followed", "_staging"
 
@@ -69,7 +69,7 @@ class MetricsFolder:
             chunks.append((name, rows))
         return Known(chunks)
 
-    def save(self, state: State, batch: int | None, tables: Mapping[tuple[str, str], pa.Table]) -> None:
+    def save(self, state: MetricsState, batch: int | None, tables: Mapping[tuple[str, str], pa.Table]) -> None:
         """One step: publish the tables, by metric and date, with the state that they came out of.
 
         Args: batch: the batch of the query that is in the state since; None: it was a sample.

@@ -11,7 +11,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from metaq.pipelines.metrics.reading import Figures, over_brokers
+from metaq.pipelines.metrics.reading import MetricFigures, over_brokers
 from metaq.pipelines.metrics.tables import moment
 from metaq.pipelines.metrics.windows import Series, Window
 
@@ -65,7 +65,7 @@ PANELS: Final = (
 """Of latencies, the 99th percentile, and thinner the median."""
 
 
-def draw(figures: Figures, path: Path) -> None:
+def draw(figures: MetricFigures, path: Path) -> None:
     """Write the PNG: a panel for each figure that there is. Raises OSError: it cannot be written."""
     shown = over_brokers(figures)
     panels = [panel for panel in PANELS if shown.of(panel.metric)]
@@ -84,7 +84,7 @@ def draw(figures: Figures, path: Path) -> None:
     picture.savefig(path, format="png")
 
 
-def _title(figures: Figures, panels: Sequence[Panel]) -> str:
+def _title(figures: MetricFigures, panels: Sequence[Panel]) -> str:
     if not panels:
         return "Nothing was measured in this time"
     begin, end = map(moment, figures.span)
@@ -97,7 +97,7 @@ def _title(figures: Figures, panels: Sequence[Panel]) -> str:
     return "; ".join(told)
 
 
-def _panel(axes: Axes, panel: Panel, figures: Figures) -> None:
+def _panel(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
     lines = {series: _points(panel.value, panel, series, figures) for series in figures.of(panel.metric)}
     largest = sorted(lines, key=lambda series: -max((y for y in lines[series][1] if y is not None), default=0))
     chosen = sorted(largest[:LINES_MAX])
@@ -137,7 +137,7 @@ def _panel(axes: Axes, panel: Panel, figures: Figures) -> None:
 
 
 def _points(
-    value: Callable[[Window, float], float | None], panel: Panel, series: Series, figures: Figures
+    value: Callable[[Window, float], float | None], panel: Panel, series: Series, figures: MetricFigures
 ) -> tuple[list[Any], list[float | None]]:
     """Times, the middles of windows, and values; None where a window has none, or is not over."""
     step, windows = figures.window_ms, figures.windows[series]
@@ -167,7 +167,7 @@ def _marker(values: list[float | None]) -> str:
     return "o" if any(lone) else ""
 
 
-def _alerts(axes: Axes, panel: Panel, figures: Figures) -> None:
+def _alerts(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
     """A red ground while a rule on this figure held."""
     begun: dict[str, Any] = {}
     ended = moment(figures.span[1])

@@ -23,7 +23,7 @@ SUMMED_LEVELS = {"lag_messages"}
 
 
 @dataclass(frozen=True)
-class Figures:
+class MetricFigures:
     """Windows by series and beginning, ms since 1970."""
 
     window_ms: int
@@ -59,7 +59,7 @@ def read(
     *,
     since_ms: int = 0,
     labels: Mapping[str, Iterable[str]] | None = None,
-) -> Figures:
+) -> MetricFigures:
     """All windows that begin at `since_ms` or later.
 
     Args: labels: only series with one of these values, for the labels that they have.
@@ -72,7 +72,7 @@ def read(
     # The state first: what is published after this was open in it, and is not taken twice by its step's number.
     saved = decode(data, folder / STATE)
     wanted = {name: set(values) for name, values in (labels or {}).items() if values}
-    found = Figures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
+    found = MetricFigures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
     for metric in METRICS.values():
         for row in _rows(folder, metric.name, saved, since_ms):
             series = Series(metric.name, **{name: row[name] for name in metric.labels})
@@ -91,9 +91,9 @@ def read(
     return found
 
 
-def over_brokers(figures: Figures) -> Figures:
+def over_brokers(figures: MetricFigures) -> MetricFigures:
     """The same with the brokers of a topic, or of a group's topic, taken together."""
-    found = Figures(
+    found = MetricFigures(
         figures.window_ms,
         alerts=figures.alerts,
         alerts_on=figures.alerts_on,
@@ -151,7 +151,7 @@ def _window(metric: Metric, row: Mapping[str, Any]) -> Window:
     return window
 
 
-def _put(figures: Figures, series: Series, start_ms: int, window: Window) -> None:
+def _put(figures: MetricFigures, series: Series, start_ms: int, window: Window) -> None:
     figures.windows.setdefault(series, {}).setdefault(start_ms, Window()).merge(window)
 
 

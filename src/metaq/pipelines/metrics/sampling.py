@@ -13,7 +13,7 @@ from metaq.client.conversation.groups import GetGroups
 from metaq.clock import Clock
 from metaq.errors import MetaqError
 from metaq.model.queue import MessageQueue
-from metaq.pipelines.metrics.state import BrokerSample, GroupSample, Sample
+from metaq.pipelines.metrics.state import BrokerSample, ClusterSample, GroupSample
 from metaq.spark.cluster.client import ClusterClient
 
 _LOG = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Sampler:
         self._silent: set[str] = set()
         """Who did not answer in this sample, and is not asked again in it."""
 
-    def sample(self) -> Sample:
+    def sample(self) -> ClusterSample:
         """Ask now. Raises MetaqError: not even the name servers answer."""
         self._silent.clear()
         masters = self._client.masters()
@@ -62,7 +62,7 @@ class Sampler:
                 if topic != self._trace_topic:
                     groups += self._of_groups(topic, broker, masters[broker], found)
         brokers = [sample for name, address in sorted(masters.items()) if (sample := self._broker(name, address))]
-        return Sample(now_ms, ends, groups, brokers)
+        return ClusterSample(now_ms, ends, groups, brokers)
 
     def close(self) -> None:
         self._client.close()

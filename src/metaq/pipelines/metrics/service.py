@@ -22,7 +22,7 @@ from metaq.pipelines.metrics.following import Known
 from metaq.pipelines.metrics.mailing import CommandMail, TopicMail
 from metaq.pipelines.metrics.options import MetricsOptions
 from metaq.pipelines.metrics.sampling import Sampler
-from metaq.pipelines.metrics.state import Limits, Mail, Sample, Saved, State
+from metaq.pipelines.metrics.state import ClusterSample, Limits, Mail, MetricsState, Saved
 from metaq.pipelines.metrics.tables import moment, tables_of
 from metaq.pipelines.metrics.windows import window_start
 from metaq.pipelines.run import Run
@@ -117,7 +117,7 @@ class Service(QueryJob):
         if options.command_words:
             self._ways[COMMAND] = CommandMail(options.command_words, options.alert_command_seconds)
         self._folder = MetricsFolder(run.place)
-        self._state: State | None = None
+        self._state: MetricsState | None = None
         self._delivering = threading.Lock()
         self._over, self._posted = threading.Event(), threading.Event()
         self._delivered: list[Mail] = []
@@ -230,7 +230,7 @@ class Service(QueryJob):
         self._posted.set()
         return len(closed), len(alerts)
 
-    def _say_clocks(self, state: State) -> None:
+    def _say_clocks(self, state: MetricsState) -> None:
         """Say whose clock is wrong: once, as long as it is."""
         if state.set_back_ms:
             _LOG.warning(
@@ -256,13 +256,13 @@ class Service(QueryJob):
         except (OSError, MetaqError) as fault:
             _LOG.warning("metrics: the state in %s cannot be read back: %s", self._run.place, fault)
 
-    def _take(self, saved: Saved) -> State:
+    def _take(self, saved: Saved) -> MetricsState:
         known = self._folder.known(saved) if saved.known else Known()
-        self._state = State(saved, self._limits, self._rules, known)
+        self._state = MetricsState(saved, self._limits, self._rules, known)
         return self._state
 
     @property
-    def _known_state(self) -> State:
+    def _known_state(self) -> MetricsState:
         if self._state is None:
             self._forget()
         if self._state is None:
@@ -292,7 +292,7 @@ class Service(QueryJob):
         except Exception:  # noqa: BLE001  one sample is lost, not all that come
             _LOG.exception("metrics: a fault in a sample")
 
-    def _fold(self, sample: Sample | None) -> None:
+    def _fold(self, sample: ClusterSample | None) -> None:
         if sample is not None:
             self._known_state.fold_sample(sample)
         self._step(None)

@@ -35,7 +35,7 @@ _ENDED: Final = "ended"
 _LOOK_SECONDS: Final = 0.2
 
 
-class _Seen(NamedTuple):
+class _Observed(NamedTuple):
     """What the newest term's files tell."""
 
     term: int
@@ -43,7 +43,7 @@ class _Seen(NamedTuple):
     ended: bool
 
 
-_NOBODY: Final = _Seen(0, 0, True)
+_NOBODY: Final = _Observed(0, 0, True)
 
 
 class HadoopLease:
@@ -123,7 +123,7 @@ class HadoopLease:
                 )
             self._pause(_LOOK_SECONDS)
 
-    def _claim(self, seen: _Seen) -> bool:
+    def _claim(self, seen: _Observed) -> bool:
         """Try to begin the next term. Another one may be quicker."""
         if not seen.ended:
             _LOG.warning(
@@ -149,17 +149,17 @@ class HadoopLease:
                 with contextlib.suppress(OSError):
                     self._files.remove(f"{LEASE}/{entry.name}")
 
-    def _look(self) -> _Seen:
+    def _look(self) -> _Observed:
         newest = _NOBODY
         for entry in self._files.entries(LEASE):
             term, _, more = entry.name.partition(".")
             if not term.isdigit():
                 continue
-            found = _Seen(int(term), int(more) if more.isdigit() else 0, more == _ENDED)
+            found = _Observed(int(term), int(more) if more.isdigit() else 0, more == _ENDED)
             if found.term > newest.term:
                 newest = found
             elif found.term == newest.term:
-                newest = _Seen(found.term, max(found.beat, newest.beat), found.ended or newest.ended)
+                newest = _Observed(found.term, max(found.beat, newest.beat), found.ended or newest.ended)
         return newest
 
     def _name(self, more: str = "") -> str:

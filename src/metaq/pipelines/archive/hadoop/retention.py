@@ -19,7 +19,7 @@ from metaq.durable import disk_fault
 from metaq.pipelines.archive.hadoop.folder import HadoopFolder
 from metaq.pipelines.compact.options import UpkeepOptions
 from metaq.pipelines.compact.retention import Dates
-from metaq.pipelines.compact.service import Step
+from metaq.pipelines.compact.service import UpkeepStep
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class HadoopRetention:
         self._batches, self._files, self._removed, self._dates = set(), {}, set(), Dates()
         self._records = {record.number: record for record in replacements(self._folder)}
 
-    def look(self) -> Iterator[Step]:
+    def look(self) -> Iterator[UpkeepStep]:
         """Do all that is due. What the file system refuses is logged, and done at another look. Raises StoreCorrupt."""
         try:
             yield from self._expire()
@@ -58,7 +58,7 @@ class HadoopRetention:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _expire(self) -> Iterator[Step]:
+    def _expire(self) -> Iterator[UpkeepStep]:
         if self._keep_days is None:
             return
         for manifest in self._folder.newer(self._batches):
@@ -78,7 +78,7 @@ class HadoopRetention:
             old[file.path.rpartition("/")[0]].append(file)
         for folder, files in sorted(old.items()):
             self._record(folder, [file.path for file in files])
-            yield Step(
+            yield UpkeepStep(
                 what="expired", folder=folder, files=len(files), rows=sum(file.rows for file in files),
                 size=sum(file.size for file in files),
             )  # fmt: skip
@@ -99,7 +99,7 @@ class HadoopRetention:
             self._records[record.number] = record
             return
 
-    def _remove(self) -> Iterator[Step]:
+    def _remove(self) -> Iterator[UpkeepStep]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
             # A clock that was ahead when the record was made and is right now: the grace begins when that is seen.
@@ -114,4 +114,4 @@ class HadoopRetention:
                 self._folder.remove_empty(record.folder)
             self._removed.add(record.number)
             if left:
-                yield Step(what="removed", folder=record.folder, files=len(left))
+                yield UpkeepStep(what="removed", folder=record.folder, files=len(left))
