@@ -1,4 +1,4 @@
-"""The ready-made pipelines: what each is for, what it is told, and where it is. Loads neither Spark nor any of them."""
+"""The ready-made pipelines: summary, options and module of each. Loads neither Spark nor any of them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Pipeline:
     """A sentence, for lists."""
     options: type[PipelineOptions]
     home: str | Callable[[Any, Any, Run], Any]
-    """The module, in this package, that has `start`; of a pipeline of the user's own, that function."""
+    """Module of this package that has `start`; of a user's own pipeline, that function."""
     prepare: Callable[[Any], None] | None = None
-    """Makes ready what needs no Spark, with the folder's lease: what is wrong there is said seconds earlier."""
+    """Prepares, with the folder's lease, what needs no Spark: faults show before Spark takes seconds to start."""
     needs_spark: bool = True
     """False: `start` is given None for a session, and none is made."""
 
@@ -174,7 +174,7 @@ def load(path: str | Path) -> Pipeline:
 
 
 class _Start:
-    """The file's `start`, for a session whose workers cannot import the file: what they get of it goes by value."""
+    """The file's `start`. Workers cannot import the file, so its functions are pickled by value."""
 
     def __init__(self, module: ModuleType, start: Any) -> None:
         self._module, self._start = module, start

@@ -30,11 +30,11 @@ SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or records.TYPES[name]) for na
 
 _ENDED = b"\x02"
 _ENDED_TEXT = 1
-"""What `hot.property_pairs` says of a text with one separator behind its pairs."""
+"""`hot.property_pairs` for a text with a separator after its last pair."""
 _FIXED_BYTES = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 8 + 8 + 4
-"""Of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
+"""Bytes of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
 _V6_BYTES = 12
-"""That an IPv6 host has more."""
+"""Additional bytes of an IPv6 host."""
 
 Numbers = np.ndarray[Any, Any]
 

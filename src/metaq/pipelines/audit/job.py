@@ -34,14 +34,14 @@ _LOG = logging.getLogger(__name__)
 FINDINGS, WINDOWS, KEYS, REPORT, FIGURES = "findings", "windows", "keys", "report.html", "audit.json"
 MAKING = "_making"
 SAMPLES = 25
-"""So many findings of each kind and group are in the report; all of them are in the Parquet files."""
+"""Findings of each kind and group in the report; the Parquet files have all of them."""
 SHOWN_MAX = 2000
-"""More windows than this are no plot and no figures to send around."""
+"""Most windows in the report and the figures: more can neither be plotted nor sent around."""
 CLOCKS_MS = 60_000
-"""So far clocks may be apart before anybody is called wrong."""
+"""Tolerated clock skew, ms."""
 _MS_MAX = 253_402_300_799_999
 STOPPED_STATUS = 1
-"""An audit that was stopped has not said that anything is right."""
+"""Exit status of an audit that was stopped: it has confirmed nothing."""
 
 
 def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
@@ -65,9 +65,9 @@ def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
 
 
 def _await_grace(run: Run, span: Span, clock: Clock) -> None:
-    """Until what may still come in time has come, or somebody asks the run to end."""
+    """Wait until the deadline for consumption. Raises RunStopped: the run was asked to stop."""
     left = (span.deadline_ms - clock.now_ms()) / 1000
-    # By a clock that never steps: one that is set back meanwhile would have it wait for years.
+    # By the monotonic clock: a wall clock that is set back meanwhile could have it wait for years.
     over = clock.monotonic() + left
     if left > 0:
         run.tell(f"waiting {left:.0f} s: what is consumed until then counts (graceSeconds)", step="grace")
@@ -79,14 +79,17 @@ def _await_grace(run: Run, span: Span, clock: Clock) -> None:
 
 
 class ClockCheck:
-    """Looks whether clocks are right that this audit goes by."""
+    """Checks the clocks that the audit relies on: this machine's and the brokers'."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ms, self._began = clock.now_ms(), clock.monotonic()
 
     def sentences(self, newest_ms: int | None) -> Iterator[str]:
-        """What is wrong. Args: newest_ms: when the newest message of the audited topics was stored; None: it is not known."""
+        """Sentences on what is wrong.
+
+        Args: newest_ms: store time of the newest message of the audited topics; None: unknown.
+        """
         now_ms = self._clock.now_ms()
         passed_ms = round((self._clock.monotonic() - self._began) * 1000)
         off_ms = now_ms - self._began_ms - passed_ms
@@ -199,7 +202,7 @@ class _Audit:
         })  # fmt: skip
 
     def _evidence_of(self, groups: Sequence[str], traced: dict[str, int], progressed: set[str]) -> dict[str, str]:
-        """What each group is judged by: its offsets, where nothing else tells of it."""
+        """Evidence for each group: its offsets where it has no traces."""
         options, found = self._options, {}
         for group in groups:
             found[group] = options.consumed
@@ -267,7 +270,7 @@ class _Audit:
     def _note_limits(
         self, unreadable: int, nameless: int, unjudged: int, sent: int, not_traced: int, groups: Sequence[GroupFigures]
     ) -> None:
-        """What this audit cannot see, where that may be why it says what it says."""
+        """Note the limits of this audit that may explain its findings."""
         options = self._options
         if unreadable:
             self._note(f"Records of traces or ledgers that could not be read, and were passed over: {unreadable:,}.")
@@ -302,7 +305,7 @@ class _Audit:
 
     # -------------------------------------------------------------- results
     def _publish(self, frames: dict[str, Any], result: AuditFigures) -> None:
-        """Write all of it beside what the last audit left, then put it in its place."""
+        """Write all results into a folder beside the last audit's, then replace those."""
         place, making = self._run.place, self._run.place / MAKING
         shutil.rmtree(making, ignore_errors=True)
         try:
@@ -339,7 +342,7 @@ class _Audit:
         self._notes.append(sentence)
 
     def _step(self, line: str, step: str, rows: int) -> None:
-        """Tell what is done. Raises RunStopped: somebody asked the run to end."""
+        """Report a step as done. Raises RunStopped: the run was asked to stop."""
         if self._run.stopping:
             raise RunStopped
         self._run.tell(line, step=step, **({"rows": rows} if rows else {}))
@@ -360,7 +363,7 @@ def _finding(row: Any) -> figures.Finding:
 
 
 def _ms(moment: dt.datetime | None) -> int | None:
-    """Of a timestamp as Spark gives it: local time."""
+    """ms since 1970 of a timestamp as Spark returns it: naive, in local time."""
     return None if moment is None else round(moment.timestamp() * 1000)
 
 

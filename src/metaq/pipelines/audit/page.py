@@ -1,4 +1,4 @@
-"""An audit as a page: one file with its style and its plots within, no script, nothing fetched from anywhere.
+"""An audit as an HTML page: one file with style and plots inline, no script, nothing fetched.
 
 Names, keys and ids are what applications made of them, HTML too: all text passes `html.escape` on its way in.
 """
@@ -24,11 +24,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 class Page(NamedTuple):
     html: str
     without: str = ""
-    """What it had to do without, in a sentence."""
+    """What it lacks, in a sentence; empty: nothing."""
 
 
 def render(found: AuditFigures) -> Page:
-    """The report. Raises nothing for want of matplotlib: it has no plots then, and says so."""
+    """Render the report; without matplotlib it has no plots, and says so."""
     plots = _plots()
     without = "" if plots is not None else "the report has no plots: they need matplotlib, pip install 'pymetaq[plots]'"
     parts = [_head(found), _notes([*found.notes, *([f"{without[0].upper()}{without[1:]}."] if without else [])])]
@@ -58,7 +58,7 @@ def render(found: AuditFigures) -> Page:
 
 
 def _plots() -> Any:
-    """What draws; None: its library is not installed."""
+    """Module of plots; None: matplotlib is not installed."""
     try:
         from metaq.pipelines.audit import plots
     except ModuleNotFoundError as fault:
@@ -216,7 +216,7 @@ def _time(ms: int | None) -> str:
 
 
 class _Column(NamedTuple):
-    """Of the tables of findings; where it has nothing to tell of any of them, it is not there."""
+    """Column of the tables of findings; left out of a table in which it is empty."""
 
     name: str
     cell: Callable[[Finding], str]
@@ -240,7 +240,7 @@ def _short(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[str], texts: int) -> str:
-    """Args: texts: so many columns from the first are texts, the others numbers."""
+    """Render a table. Args: texts: number of leading columns that are texts; the others are numbers."""
     names = "".join(
         f'<th scope="col"{"" if place < texts else " class=n"}>{escape(name)}</th>' for place, name in enumerate(head)
     )

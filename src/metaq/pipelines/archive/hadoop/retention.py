@@ -1,4 +1,4 @@
-"""Lets dates whose time is over go from an archive on a file system of Hadoop's.
+"""Retention of an archive on a file system of Hadoop's: removes dates that have expired.
 
 A record says that they are no more; made only where there is none, like a manifest, and never changed. Their files go when
 the grace is over, by whichever run looks then: that may be done again, and by two at a time.
@@ -25,30 +25,30 @@ _LOG = logging.getLogger(__name__)
 
 
 class HadoopRetention:
-    """One archive's old dates. Every method is for the thread that publishes."""
+    """Retention of one archive. Every method is for the thread that publishes."""
 
     def __init__(self, folder: HadoopFolder, options: UpkeepOptions, clock: Clock = SYSTEM) -> None:
         self._folder, self._clock = folder, clock
         self._keep_days, self._grace_ms = options.keep_days, round(options.grace_seconds * 1000)
         self._trust_clock = options.trust_clock
         self.held = ""
-        """What stays although the clock says that its time is over, and why."""
+        """Dates that are kept although they are due by the clock, and why."""
         self._dates = Dates()
         self._since: dict[int, int] = {}
-        """Record → from when on its grace is counted."""
+        """Record → beginning of its grace."""
         self._batches: set[str] = set()
         self._files: dict[str, ArchivedFile] = {}
         self._records: dict[int, Replacement] = {}
         self._removed: set[int] = set()
-        """Records whose files are no more."""
+        """Records whose files are removed."""
 
     def prepare(self) -> None:
-        """Take up what runs before did. Raises StoreCorrupt."""
+        """Read what earlier runs did. Raises StoreCorrupt."""
         self._batches, self._files, self._removed, self._dates = set(), {}, set(), Dates()
         self._records = {record.number: record for record in replacements(self._folder)}
 
     def look(self) -> Iterator[UpkeepStep]:
-        """Do all that is due. What the file system refuses is logged, and done at another look. Raises StoreCorrupt."""
+        """Do all that is due. What the file system refuses is logged, and tried at the next look. Raises StoreCorrupt."""
         try:
             yield from self._expire()
             yield from self._remove()
@@ -56,7 +56,7 @@ class HadoopRetention:
             _LOG.warning("archive: %s", disk_fault(fault, "old dates stay for now"))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing open."""
 
     def _expire(self) -> Iterator[UpkeepStep]:
         if self._keep_days is None:
