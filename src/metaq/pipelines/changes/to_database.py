@@ -39,21 +39,21 @@ PAUSE_SECONDS = 1.0
 """Between two tries to reach the database."""
 PROGRESS, KEYS = "metaq_changes_progress", "metaq_changes_keys"
 _SOME = 500
-"""Keys that one SELECT asks for."""
+"""Keys per SELECT."""
 
 
 class DatabaseTable(msgspec.Struct, frozen=True, kw_only=True):
     """One table."""
 
     target: str
-    """What it is called in the database."""
+    """Name in the database."""
     key: list[str]
     columns: dict[str, str]
     """Name → kind."""
 
 
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database knows of the pipeline."""
+    """The pipeline's state, as the database has it."""
 
     query: str
     batch: int
@@ -62,7 +62,7 @@ class TargetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseTarget:
-    """A database as what a run of the pipeline writes to. A connection for each batch: between two of them, hours may pass."""
+    """Database target. It connects for each batch, because hours may pass between two."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class DatabaseTarget:
         self._over = threading.Event()
         self._pause, self._stopping = pause or self._over.wait, stopping
         self._sent = Applied()
-        """What a COMMIT was asked for whose answer is not there yet."""
+        """Batch whose COMMIT was sent and not yet acknowledged."""
         with self._connected("prepared") as (connection, cursor):
             self._make_own_tables(cursor)
             if options.forget_deleted_seconds:
@@ -144,7 +144,7 @@ class DatabaseTarget:
         return self._patiently(tried)
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Do it, again and again while the database is away. Raises what it does."""
+        """Call it, with retries while the database is away. Raises what it does."""
         began, said = self._clock.monotonic(), False
         while True:
             try:
@@ -192,7 +192,7 @@ class DatabaseTarget:
         return done
 
     def close(self) -> None:
-        """Nothing is held between batches; one that waits for its database ends now."""
+        """Wake a batch that waits for its database; nothing else is held between batches."""
         self._over.set()
 
     # -------------------------------------------------------------- a batch
@@ -246,7 +246,7 @@ class DatabaseTarget:
             cursor.executemany(self._sql.upsert(table.target, whole, table.key), full)
 
     def _write_columns(self, cursor: Any, table: DatabaseTable, final: Final, where: str) -> None:
-        """Some columns of a row: not by an upsert, which would want all that may not be null."""
+        """Update some columns of a row. Not by an upsert, which needs every column that is NOT NULL."""
         quote = self._sql.quote
         names = [name for name in table.columns if name in final.row]
         rest = [name for name in names if name not in table.key]
@@ -315,7 +315,7 @@ class DatabaseTarget:
                 )
 
     def _make_fit(self, cursor: Any, source: str, table: DatabaseTable) -> None:
-        """See that the table has its columns and its key; make what is missing, if it may be made."""
+        """Check a table's columns and key; create what is missing, if the options allow it."""
         quote, target = self._sql.quote, table.target
         there = self._sql.columns(cursor, target)
         missing = [name for name in table.columns if name.lower() not in {one.lower() for one in there}]
@@ -373,7 +373,7 @@ class DatabaseTarget:
 
     @contextlib.contextmanager
     def _connected(self, doing: str) -> Iterator[tuple[Any, Any]]:
-        """A connection, closed behind it: what was not committed is rolled back."""
+        """Connection for a block; what was not committed is rolled back."""
         connection = None
         try:
             connection = self._sql.connect()

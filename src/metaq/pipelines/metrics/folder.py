@@ -1,4 +1,4 @@
-"""The folder of a `metrics` pipeline, and how a step gets into it all or not at all.
+"""The folder of a `metrics` pipeline, and the atomic commit of a step into it.
 
     FOLDER/metric=messages/date=2026-03-01/STEP.parquet   what readers see; also deliveries, groups, brokers, alerts
     FOLDER/_state                                         what is not over yet, and which step was the last
@@ -33,7 +33,7 @@ FOLLOWED, STAGING = "_followed", "_staging"
 
 
 class MetricsFolder:
-    """Only the run that has the lease writes to it; anybody may read."""
+    """A metrics folder. Only the run that holds the lease writes to it; anybody may read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,7 +70,7 @@ class MetricsFolder:
         return Known(chunks)
 
     def save(self, state: MetricsState, batch: int | None, tables: Mapping[tuple[str, str], pa.Table]) -> None:
-        """One step: publish the tables, by metric and date, with the state that they came out of.
+        """Commit a step: publish its tables, by metric and date, together with the state.
 
         Args: batch: the batch of the query that is in the state since; None: it was a sample.
         Raises OSError: whether the step counts is for `load` to say.

@@ -1,4 +1,4 @@
-"""What a `metrics` folder tells: published windows and those that are still open, put together. Needs pyarrow, no Spark."""
+"""Reads a `metrics` folder: published windows and open ones, together. Needs pyarrow, no Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metaq.pipelines.metrics.tables import ALERTS, date_of, moment, schemas
 from metaq.pipelines.metrics.windows import Series, Window
 
 SUMMED_LEVELS = {"lag_messages"}
-"""Of levels, those that add up over brokers; of the others the largest counts."""
+"""Levels that add up over brokers; of the others the largest counts."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class MetricFigures:
     alerts: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the partition `alerts`, oldest first."""
     alerts_on: list[tuple[str, Series]] = field(default_factory=list)
-    """Rules, and of what series they hold now."""
+    """Rules that hold now, with their series."""
     unmatched: int = 0
-    """Traces of all time whose message was not found: it is of another topic, or too old."""
+    """Total of traces whose message was not found: it is of another topic, or too old."""
     unreadable: int = 0
-    """Records of traces of all time that did not decode."""
+    """Total of trace records that did not decode."""
     over: dict[Series, int] = field(default_factory=dict)
-    """Series → up to where its windows are over: what is behind that is not whole yet."""
+    """Series → time up to which its windows are closed; later ones are incomplete."""
 
     def is_over(self, series: Series, start_ms: int) -> bool:
-        """Whether all of a window is known, but for what comes late."""
+        """Whether a window is closed: complete, but for late messages."""
         return start_ms < self.over.get(series, start_ms + 1)
 
     def of(self, metric: str) -> dict[Series, dict[int, Window]]:

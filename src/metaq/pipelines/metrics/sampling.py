@@ -1,4 +1,4 @@
-"""What is asked of the brokers every `sampleSeconds`: where queues end, how far groups are, and their own counters."""
+"""Samples taken from the brokers every `sampleSeconds`: ends of queues, progress of groups, and brokers' counters."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COUNTERS: Final = {
     "put_bytes": "putMessageSizeTotal",
     "got_messages": "msgGetTotalTodayNow",
 }
-"""Column → what RocketMQ's tools call it in a broker's answer to GET_BROKER_RUNTIME_INFO."""
+"""Column → its key in RocketMQ's answer to GET_BROKER_RUNTIME_INFO."""
 _TOOLS: Final = ("TOOLS_CONSUMER", "metaq-spark")
-"""Groups that read and have no progress to be behind with."""
+"""Groups of tools, which have no progress that could lag."""
 
 
 class Sampler:
-    """Not thread-safe. A broker that does not answer is left out, and that is said once until it answers."""
+    """Takes samples. A broker that does not answer is left out, which is logged once until it answers. Not thread-safe."""
 
     def __init__(
         self, client: ClusterClient, topics: Sequence[str], trace_topic: str, groups: Sequence[str], clock: Clock
@@ -40,10 +40,10 @@ class Sampler:
         self._topics, self._trace_topic, self._groups = topics, trace_topic, groups
         self._away: set[str] = set()
         self._silent: set[str] = set()
-        """Who did not answer in this sample, and is not asked again in it."""
+        """Brokers that did not answer in this sample, and are not asked again in it."""
 
     def sample(self) -> ClusterSample:
-        """Ask now. Raises MetaqError: not even the name servers answer."""
+        """Take a sample. Raises MetaqError: the name servers do not answer."""
         self._silent.clear()
         masters = self._client.masters()
         now_ms = self._clock.now_ms()  # Before the ends are asked: what is stored later is not claimed to be seen.
