@@ -14,14 +14,14 @@ import pytest
 import metaq
 from metaq.clock import FakeClock
 from metaq.pipelines.audit import job
-from metaq.pipelines.audit.figures import Figures
+from metaq.pipelines.audit.figures import AuditFigures
 from metaq.pipelines.audit.options import Span
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.snapshot import SnapshotFolder
 from metaq.pipelines.changes.to_snapshot import SnapshotTarget
 from metaq.pipelines.lease import FileLease
 from metaq.pipelines.metrics.reading import read
-from metaq.pipelines.redrive.pace import Pace
+from metaq.pipelines.redrive.job import Pace
 from metaq.pipelines.run import RUNNING, Run, status_of
 from metaq.spark import snapshot
 from metaq.spark.pipelines import audit, changes, metrics, mirror
@@ -74,7 +74,7 @@ def test_an_audit_waits_for_its_grace_and_no_longer_if_its_clock_is_set(jump):
 def test_an_audit_says_whose_clock_is_wrong():
     """Its own, that was set while it ran; a broker's, that is ahead. A second or a minute is nobody's fault."""
     clock = FakeClock(TODAY)
-    watch = job.Watch(clock)
+    watch = job.ClockCheck(clock)
     clock.advance(30)
     assert list(watch.sentences(None)) == list(watch.sentences(TODAY + 80_000)) == []
     (sentence,) = watch.sentences(TODAY + CENTURY)
@@ -207,8 +207,8 @@ def test_an_audit_of_a_wrong_clock_says_so_and_a_full_disk_leaves_the_last_one(s
             "consumed": "progress", "groups": "g", "graceSeconds": 0,
         }  # fmt: skip
 
-        def told() -> Figures:
-            return msgspec.json.decode((folder / "audit.json").read_bytes(), type=Figures)
+        def told() -> AuditFigures:
+            return msgspec.json.decode((folder / "audit.json").read_bytes(), type=AuditFigures)
 
         audit(spark, given)
         first = told()

@@ -10,7 +10,7 @@ import pytest
 
 import metaq
 from metaq.errors import ConfigError
-from metaq.pipelines.own import load
+from metaq.pipelines.catalogue import load
 from tests.spark.jvm import java_options
 from tests.support import WHOLE_PATIENCE, environment, metaq_command, run_metaq
 

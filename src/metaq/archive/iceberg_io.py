@@ -37,10 +37,10 @@ class _Output(OutputFile):  # type: ignore[misc]
     def create(self, overwrite: bool = False) -> OutputStream:
         path = path_of(self.location)
         make_folder(path.parent)
-        return _Stream(path, "wb" if overwrite else "xb")
+        return _SyncedFile(path, "wb" if overwrite else "xb")
 
 
-class _Stream(io.BufferedWriter):
+class _SyncedFile(io.BufferedWriter):
     """A file that is on the disk when it is closed."""
 
     def __init__(self, path: Path, mode: str) -> None:

@@ -265,12 +265,12 @@ class Cursor:
 def _merged(archived: ArchivedTopic, seen: Seen, queue: MessageQueue, offset: int) -> Generator[pa.RecordBatch]:
     """The rows of all files of a queue from an offset on, in order. A file is open from its first row to its last."""
     waiting = _from(seen.entries.get(queue, []), offset)[::-1]
-    streams: list[tuple[int, int, _Stream]] = []
+    streams: list[tuple[int, int, _ArchivedRows]] = []
     number = 0
     try:
         while waiting or streams:
             while waiting and (not streams or waiting[-1].first <= streams[0][0]):
-                stream = _Stream(archived, seen, waiting.pop(), queue, offset)
+                stream = _ArchivedRows(archived, seen, waiting.pop(), queue, offset)
                 if (head := stream.head()) is not None:
                     heapq.heappush(streams, (head, number := number + 1, stream))
             if not streams:
@@ -294,7 +294,7 @@ def _from(found: list[Entry], offset: int) -> list[Entry]:
     return [entry for entry in found if not entry.named or entry.first >= newest]
 
 
-class _Stream:
+class _ArchivedRows:
     """The rows of one queue in one file, from an offset on."""
 
     def __init__(self, archived: ArchivedTopic, seen: Seen, entry: Entry, queue: MessageQueue, offset: int) -> None:

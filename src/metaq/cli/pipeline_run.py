@@ -97,7 +97,7 @@ class Runs(typer.core.TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         if not name.endswith(".py"):
             return super().get_command(ctx, name)
-        from metaq.pipelines.own import load
+        from metaq.pipelines.catalogue import load
 
         made = typer.Typer()
         made.command(name)(command(load(name)))

@@ -32,14 +32,14 @@ _NAME, _SPARK = "pipeline", "spark"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One pipeline, and all that it is told."""
+    """A pipeline and its whole configuration."""
 
     pipeline: Pipeline
     options: PipelineOptions
     master: str | None = None
-    """Where Spark runs; None: on this machine, or where `spark-submit` says."""
+    """Spark's master; None: this machine, or the one of `spark-submit`."""
     spark: dict[str, str] = field(default_factory=dict)
-    """Settings of the session, `spark.…`."""
+    """Settings of the Spark session, `spark.…`."""
 
 
 def configure(name: str | Pipeline | None, given: ConfigLike, **more: Any) -> Configuration:

@@ -30,7 +30,7 @@ def begin(name: str | Pipeline, spark: Any, given: ConfigLike, on_batch: OnBatch
 
 
 def looked_after(run: Run, start: Callable[[], Any]) -> Any:
-    """Begin a run and start its work, which ends the run: in a thread where it is a query. Returns what `start` did."""
+    """Begin a run, start its work, and end the run with the work: a query is watched in a thread. Returns what `start` did."""
     run.begin()
     try:
         work = start()
@@ -45,7 +45,7 @@ def looked_after(run: Run, start: Callable[[], Any]) -> Any:
 
 
 def watch(query: Any, run: Run) -> None:
-    """Wait for the query's end, and stop it when the run is asked to end: what it had done stays.
+    """Wait for the query's end, and stop it when the run is asked to stop: finished batches stay.
 
     Raises MetaqError: the query failed.
     """
@@ -62,8 +62,8 @@ def watch(query: Any, run: Run) -> None:
 
 
 def _wake_at_end(query: Any, run: Run) -> None:
-    """Without it the folder would be free, and `metaq pipeline run` end, only at the next look."""
-    # What it failed with is asked by who watches; or Spark is gone, and nobody asks.
+    """Wake the watcher at the query's end: it would only notice at its next look, and keep the folder until then."""
+    # The watcher asks for the query's failure itself; an error here means that Spark is gone.
     with contextlib.suppress(Exception):
         query.awaitTermination()
     run.wake()
@@ -81,12 +81,12 @@ def _look_after(query: Any, run: Run) -> None:
 
 
 def told(fault: BaseException) -> str:
-    """A fault in one line."""
+    """Text of a fault, in one line."""
     return root_text(str(fault)) if str(fault) else type(fault).__name__
 
 
 def root_text(text: str) -> str:
-    """The line of a Spark failure that says what went wrong: our own error, out of the traces around it."""
+    """Line of a Spark failure that says what went wrong: our own error, without the stack traces around it."""
     lines = [line.strip() for line in text.splitlines()]
     ours = [line for line in lines if line.startswith("metaq.errors.")]
     return ours[-1].partition(": ")[2] if ours else next((line for line in lines if line), "no reason was given")

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.model import offsets
@@ -35,7 +35,7 @@ from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.spark import interpreter, schema
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import MetaqStreamWriter, MetaqWriter
-from metaq.spark.source import slicing as cutting
+from metaq.spark.source import slicing
 from metaq.spark.source.fetch import read_slice
 from metaq.spark.source.plan import Planner, planner_of
 from metaq.spark.source.pushdown import Pushed, push
@@ -70,20 +70,20 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> str:
         if self._files():
             from metaq.spark.files import files  # not above: see _files
-            from metaq.spark.files import settings as store_settings  # not above: see _files
+            from metaq.spark.files.settings import FilesOptions  # not above: see _files
 
-            return files.files_ddl(store_settings.FilesOptions.of(dict(self.options)))
+            return files.files_ddl(FilesOptions.of(dict(self.options)))
         options = self._options()
         if options.rows == "slices":
             return schema.ddl(schema.SLICE_SCHEMA)
-        return schema.ddl(arrow.schema_of(schema.columns_of(options.columns)))
+        return schema.ddl(records.schema_of(schema.columns_of(options.columns)))
 
     def reader(self, schema: Any) -> DataSourceReader:
         if self._files():
             from metaq.spark.files import files  # not above: see _files
-            from metaq.spark.files import settings as store_settings  # not above: see _files
+            from metaq.spark.files.settings import FilesOptions  # not above: see _files
 
-            return files.FilesReader(store_settings.FilesOptions.of(dict(self.options)), schema)
+            return files.FilesReader(FilesOptions.of(dict(self.options)), schema)
         options = self._options()
         return (MetaqReaderWithPushFilters if options.push_filters else MetaqReader)(options, schema)
 
@@ -122,7 +122,7 @@ class _SliceReading:
 
     def __init__(self, options: SourceOptions, struct: Any) -> None:
         self.options, self.fetch = options, options.fetch
-        known = schema.SLICE_SCHEMA if options.rows == "slices" else arrow.schema_of(tuple(arrow.TYPES))
+        known = schema.SLICE_SCHEMA if options.rows == "slices" else records.schema_of(tuple(records.TYPES))
         self.columns = schema.columns_of_struct(struct, known)
 
     @property
@@ -148,7 +148,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         planner = self.planner
         start = planner.start(EARLIEST, self.pushed)
-        slices = cutting.slices_between(start, planner.end(sorted(start)))
+        slices = slicing.slices_between(start, planner.end(sorted(start)))
         if self.pushed is not None:
             slices = planner.narrowed(slices, self.pushed)
         slices = planner.cut(slices)
@@ -258,7 +258,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         # Only a function of its arguments: a replayed batch must read the same.
         self._pinned = True  # Of a batch 0 that is replayed the end was logged by an earlier run.
-        slices = cutting.slices_between(offsets.from_json(start), offsets.from_json(end))
+        slices = slicing.slices_between(offsets.from_json(start), offsets.from_json(end))
         return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
 
     def _news(self, planner: Planner, begin: Positions) -> Positions:

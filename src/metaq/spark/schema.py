@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
@@ -37,11 +37,11 @@ _NAMES = {
 def columns_of(text: str | None) -> tuple[str, ...]:
     """The `columns` option: None for the lean ones, `*` for all. Raises ConfigError: no such column."""
     if text is None or not text.strip():
-        return arrow.LEAN
+        return records.LEAN
     if text.strip() == "*":
-        return tuple(arrow.TYPES)
+        return tuple(records.TYPES)
     columns = tuple(name.strip() for name in text.split(","))
-    arrow.schema_of(columns)
+    records.schema_of(columns)
     return columns
 
 

@@ -36,7 +36,7 @@ from metaq.pipelines.archive.options import ArchiveOptions
 from metaq.pipelines.archive.outputs import LocalOutput, Output, Staged, Wanted
 from metaq.pipelines.archive.parting import Parting
 from metaq.pipelines.checkpoints import Checkpoint, checkpoint_of
-from metaq.pipelines.compact.service import Compactor, Step
+from metaq.pipelines.compact.service import Compactor, UpkeepStep
 from metaq.pipelines.compact.tabling import tables_of
 from metaq.pipelines.driver import looked_after
 from metaq.pipelines.job import BatchJob, SliceStream, check_session
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 KEEP_UP_SECONDS = 20.0
-"""Merging goes on after a batch as long as it took less; the rest is done after the next one."""
+"""Time for merging after a batch: what is left waits for the next batch, so that no batch waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchReport:
-    """What one batch did, for whoever shows progress."""
+    """Figures of one batch, for progress reports."""
 
     batch: int
     rows: int
-    """Messages archived."""
+    """Archived messages."""
     repeats: int
     """Messages left out as repeats."""
     files: int
@@ -70,13 +70,13 @@ class BatchReport:
     replayed: bool = False
     """The batch had been published before a restart; nothing was fetched."""
     compacted: int = 0
-    """Small files whose place a merged one took after this batch."""
+    """Small files that merged ones replaced after this batch."""
     expired: int = 0
-    """Files whose date's time was over."""
+    """Files that retention removed."""
     corrupt: int = 0
     """Messages whose bodies did not decode: they are archived, with the body in `_corrupt`."""
     held: str = ""
-    """Old dates that stay although the clock says that their time is over, and why."""
+    """Dates that retention keeps although they are due by the clock, and why."""
 
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0
@@ -207,7 +207,7 @@ def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, st
 def _local(options: ArchiveOptions) -> tuple[Output, Upkeep | None]:
     folder = ArchiveFolder(plain_path(options.output), options.staging)
     folder.prepare()
-    # Also where it is wanted no more: what an earlier run began is finished.
+    # Also if the options ask for none any more: what an earlier run began has to be finished.
     wanted = options.keeps_up or folder.kept.exists()
     return LocalOutput(folder), Compactor(folder, options, options.compact_files) if wanted else None
 
@@ -223,24 +223,24 @@ def _remote(spark: Any, options: ArchiveOptions, ends: contextlib.ExitStack) -> 
 
 
 class Upkeep(Protocol):
-    """What becomes of files once they are published."""
+    """Upkeep of published files: merging and retention."""
 
     held: str
-    """Old dates that stay for now, and why; empty: none do."""
+    """Dates that retention keeps although they are due by the clock, and why; empty: none."""
 
     def prepare(self) -> None:
-        """See that it can be done, and take up what a run before began."""
+        """Check that the file system supports it, and resume what an earlier run began."""
         ...
 
-    def look(self) -> Iterator[Step]:
-        """Do all that is due, a step at a time; whoever stops in between leaves the rest for the next look."""
+    def look(self) -> Iterator[UpkeepStep]:
+        """Do all that is due, a step at a time. A caller that stops in between leaves the rest for the next call."""
         ...
 
     def close(self) -> None: ...
 
 
 class _Dedupe(NamedTuple):
-    """What repeats are known by, and within how many seconds."""
+    """Deduplication: the identity of a message, and the window in seconds."""
 
     by: str
     seconds: float
@@ -251,7 +251,7 @@ class _Dedupe(NamedTuple):
 
 
 class _Archiver(BatchJob):
-    """Publishes a micro-batch's files, then looks after those that are old or small."""
+    """Publishes a micro-batch's files, then merges small ones and expires old dates."""
 
     NAME, DONE = "archive", "published"
 
@@ -286,7 +286,7 @@ class _Archiver(BatchJob):
             self._recover()
 
     def _recover(self) -> None:
-        """Finish what a crash left undone, and take up the window of ids."""
+        """Finish what a crash left undone, and restore the deduplication window."""
         known: dict[str, str] = {}
         last = None
         for last in self._records.manifests():
@@ -387,9 +387,9 @@ class _Archiver(BatchJob):
 
     # -------------------------------------------------------------- repeats
     def _drop_repeats(self, query: str, batch: int, files: list[Staged]) -> dict[str, str | list[str]]:
-        """Take messages out of the staged files whose id is archived already, or comes twice in this batch; keep the others' ids.
+        """Drop messages whose id is archived already, or twice in this batch, from the staged files; keep the other ids.
 
-        Returns: per topic, the files of its ids. Files get their new count, and `repeats`.
+        Returns: topic → files of its ids. Sets `rows` and `repeats` of the staged files.
         """
         names: dict[str, str | list[str]] = {}
         newest: list[int] = []
@@ -420,7 +420,7 @@ class _Archiver(BatchJob):
                 kept.append(name := self._output.ids_name(query, batch, next(numbers)))
                 window.add(name, self._output.save_ids(name, window.ordered(window.join(rest))))
             names[topic] = kept[0] if len(kept) == 1 else kept
-        # Of this batch alone: after a broker's clock that jumped forwards and back, ids would be forgotten at once for years.
+        # Of this batch alone, no maximum over batches: once a broker's clock had jumped ahead, every id would expire at once for years.
         self._newest_ms = max(newest, default=self._newest_ms)
         self._output.drop(found)
         return names
@@ -434,7 +434,7 @@ class _Archiver(BatchJob):
         return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds, self._rooms))
 
     def _keep_up(self) -> dict[str, int]:
-        """Merge small files, and let old dates go: what is due, as long as no batch is kept waiting."""
+        """Merge small files and expire old dates, for at most KEEP_UP_SECONDS. Returns files by kind of step."""
         done = {"replaced": 0, "expired": 0}
         if self._upkeep is None:
             return done

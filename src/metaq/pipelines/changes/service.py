@@ -55,7 +55,7 @@ def start(spark: Any, options: ChangesOptions, run: Run) -> Any:
 
 
 def target_of(options: ChangesOptions, place: Path, stopping: Callable[[], bool] = lambda: False) -> Target:
-    """Where the options say that the tables are. Args: stopping: nobody wants to wait for a database any more. Raises ConfigError."""
+    """Target that the options name. Args: stopping: whether to give up waiting for a database. Raises ConfigError."""
     if options.target:
         from metaq.pipelines.changes.to_database import DatabaseTarget
 
@@ -75,7 +75,7 @@ class _Applier(BatchJob):
         self._options, self._source, self._target, self._run = options, source, target, run
 
     def close(self) -> None:
-        self._target.close()  # A batch that waits for its database ends with that.
+        self._target.close()  # First: it wakes a batch that waits for its database, and so frees the lock.
         super().close()
 
     def _after_fault(self) -> str:
@@ -126,7 +126,7 @@ class _Applier(BatchJob):
             )
 
     def _save(self, problems: list[Problem], query: str, batch: int) -> None:
-        """Before the batch is committed: what is reported is never lost. A replay writes the same file again."""
+        """Save the problems before the batch is committed, so that none is lost. A replay writes the same file again."""
         folder = self._run.place / PROBLEMS
         make_folder(folder)
         lines = [

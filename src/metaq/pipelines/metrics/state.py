@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from metaq.errors import StoreCorrupt
 from metaq.model.queue import MessageQueue
-from metaq.pipelines.metrics.alerts import Alert, Watch, Watched
+from metaq.pipelines.metrics.alerts import Alert, RuleState, RuleStates
 from metaq.pipelines.metrics.counting import BEGUN, FOLLOWED, FOLLOWED_TYPE, READ, STORED, TOLD, TOLD_TYPE
 from metaq.pipelines.metrics.figures import METRICS
 from metaq.pipelines.metrics.following import KNOWN_TYPE, Known, limited
@@ -54,7 +54,7 @@ class BrokerSample(NamedTuple):
     """By the columns of the metric `brokers`."""
 
 
-class Sample(NamedTuple):
+class ClusterSample(NamedTuple):
     """What was seen of the cluster at one moment."""
 
     now_ms: int
@@ -152,7 +152,7 @@ class Saved(Struct, kw_only=True):
     unmatched: int = 0
     unreadable: int = 0
     """Records of traces that did not decode."""
-    watched: list[Watched] = []
+    watched: list[RuleState] = []
     mails: list[Mail] = []
 
 
@@ -180,7 +180,7 @@ def _dec(_kind: type, value: Any) -> Histogram:
     return Histogram.decode(value)
 
 
-class State:
+class MetricsState:
     """Mutable, not thread-safe. A step that could not be saved must be forgotten with the whole state: it is made anew."""
 
     def __init__(self, saved: Saved, limits: Limits, rules: Iterable[Rule], known: Known) -> None:
@@ -193,7 +193,7 @@ class State:
         }
         self._places = {place: number for number, place in enumerate(saved.places)}
         self._waiting = {group: np.frombuffer(data, TOLD_TYPE) for group, data in saved.waiting.items()}
-        self._watch = Watch(rules, saved.watched)
+        self._watch = RuleStates(rules, saved.watched)
         self.known = known
         self._live: Mapping[MessageQueue, int] = {}
         """Queues that there are, as the last sample saw them: nothing is known before the first."""
@@ -226,7 +226,7 @@ class State:
         self._saved.query = query
 
     @property
-    def alerts_on(self) -> list[Watched]:
+    def alerts_on(self) -> list[RuleState]:
         return self._watch.on
 
     def saved(self, batch: int | None, files: list[tuple[str, str]]) -> Saved:
@@ -274,7 +274,7 @@ class State:
         self._follow(fresh, told)
         return messages
 
-    def fold_sample(self, sample: Sample) -> None:
+    def fold_sample(self, sample: ClusterSample) -> None:
         self._turn_back(sample.now_ms)
         self._live, self._sampled_ms = sample.ends, max(self._sampled_ms, sample.now_ms)
         for queue, end in sample.ends.items():

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.client.arrow.rows import spans
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
@@ -26,10 +26,9 @@ from metaq.model import properties as props
 from metaq.model.offsets import Slice
 from metaq.model.transactions.staging import ManifestPart
 from metaq.pipelines.mirror import marks
-from metaq.pipelines.mirror.table import Run, Table
-from metaq.spark.cluster.client import client_of
+from metaq.pipelines.mirror.table import OffsetRun, Table
+from metaq.spark.cluster.client import MessageLimits, client_of
 from metaq.spark.cluster.courier import courier_of
-from metaq.spark.cluster.message_limits import MessageLimits
 from metaq.spark.schema import SLICE_SCHEMA, slice_of_row
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import attempt
@@ -77,17 +76,17 @@ class Copying:
     limits: MessageLimits
     """Of the target."""
 
-    def batch_of(self, queue: MessageQueue, decoded: arrow.Decoded) -> Batch:
+    def batch_of(self, queue: MessageQueue, decoded: records.Decoded) -> CopyBatch:
         """The messages as they go to the target. Raises InvalidMessage: the target cannot take one; BadRequest, as `Decoded`."""
         batch = decoded.to_batch(COLUMNS)
-        texts = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+        texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         offsets = decoded.queue_offsets
         mirrored = pc.match_substring(texts, f"{marks.SOURCE}{props.NAME_END}")
         more = self._marks(queue, batch, offsets)
         around = np.zeros(len(batch), bool)
         if pc.any(mirrored).as_py():
             more, around = self._mirrored(texts, mirrored, more)
-        ids = arrow.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
+        ids = records.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
         if ids.null_count:  # As readers of the source call it, its consumers among them.
             named = pc.binary_join_element_wise(
                 f"{props.PAIR_END}{props.UNIQUE_ID}{props.NAME_END}", batch["offset_id"], ""
@@ -97,7 +96,7 @@ class Copying:
         joint = pc.if_else(pc.equal(pc.binary_length(kept), 0), b"", props.PAIR_END.encode())
         texts = pc.binary_join_element_wise(kept, joint, more.cast(pa.binary()), b"")
         unfit = self._unfit(queue, batch["body"], texts, offsets, around)
-        return Batch(batch["body"], texts, batch["flag"], offsets, around, unfit)
+        return CopyBatch(batch["body"], texts, batch["flag"], offsets, around, unfit)
 
     def _marks(self, queue: MessageQueue, batch: pa.RecordBatch, offsets: Any) -> pa.Array:
         """The properties that every message gets."""
@@ -146,7 +145,7 @@ class Copying:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CopyBatch:
     """Messages as they go to the target, those that do not go among them."""
 
     bodies: pa.Array
@@ -206,7 +205,7 @@ class SliceCopier:
             batch = self.copying.batch_of(wanted.queue, decoded)
             columns, offsets, more = batch.kept()
             for first, count in _together(offsets):
-                table.add(Run(int(offsets[first]), out.rows + first, count))
+                table.add(OffsetRun(int(offsets[first]), out.rows + first, count))
             if columns.count:
                 out.put(target, columns)
             size += more

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.offsets import Slice
 from metaq.pipelines.mirror import marks
 from metaq.pipelines.mirror.marks import Origin
-from metaq.pipelines.mirror.state import State
-from metaq.pipelines.mirror.table import Run
+from metaq.pipelines.mirror.state import MirrorState
+from metaq.pipelines.mirror.table import OffsetRun
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     first: int
     """Source offset of its first message."""
     length: int
-    runs: tuple[Run, ...]
+    runs: tuple[OffsetRun, ...]
 
     @property
     def end(self) -> int:
@@ -49,7 +49,7 @@ def settings(retry_seconds: float) -> FetchSettings:
 def origins(client: ClusterClient, wanted: Slice, how: FetchSettings) -> Iterator[tuple[int, Origin | None]]:
     """Offset and mark of each message of a slice of the target. Raises as `read_slice`."""
     for decoded in read_slice(client, wanted, how):
-        texts = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+        texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         for offset, text in zip(decoded.queue_offsets.tolist(), texts.to_pylist(), strict=True):
             found = props.parse(text.decode("utf-8", "replace"))
             yield offset, marks.origin_of(found.get(marks.SOURCE))
@@ -57,7 +57,7 @@ def origins(client: ClusterClient, wanted: Slice, how: FetchSettings) -> Iterato
 
 def look(
     client: ClusterClient,
-    state: State,
+    state: MirrorState,
     targets: Iterable[MessageQueue],
     parts: Iterable[tuple[MessageQueue, Part]],
     how: FetchSettings,
@@ -78,10 +78,10 @@ def look(
                     continue
                 part = expected.pop((target, origin.queue, origin.offset), None)
                 if part is None or offset + part.length > end:  # Of that one the rest is still to come.
-                    state.tables[origin.queue].add(Run(origin.offset, offset, 1))
+                    state.tables[origin.queue].add(OffsetRun(origin.offset, offset, 1))
                     continue
                 for run in part.runs:
-                    state.tables[origin.queue].add(Run(run.source, offset + run.target, run.length))
+                    state.tables[origin.queue].add(OffsetRun(run.source, offset + run.target, run.length))
                 stop, ahead = offset + part.length, 1
                 break
             at = state.seen[target] = stop

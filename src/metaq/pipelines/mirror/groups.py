@@ -16,7 +16,7 @@ from metaq.client.conversation.call import Call
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import MessageQueue
-from metaq.pipelines.mirror.state import State
+from metaq.pipelines.mirror.state import MirrorState
 from metaq.pipelines.mirror.table import together
 from metaq.spark.cluster.client import ClusterClient
 
@@ -31,7 +31,7 @@ NOT_MIRRORED: Final = (
 )
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
+class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a group in one target queue."""
 
     queue: str
@@ -43,22 +43,22 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     """What keeps it from being carried over."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class GroupProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a group."""
 
     group: str
     why: str = ""
     """What keeps all of it from being carried over."""
-    queues: list[Carried] = []
+    queues: list[QueueProgress] = []
 
 
 def placed(
-    state: State,
+    state: MirrorState,
     target: MessageQueue,
     consumed: Mapping[MessageQueue, int | None],
     starts: Mapping[MessageQueue, int],
     now: int | None,
-) -> Carried:
+) -> QueueProgress:
     """Where a group belongs in one target queue.
 
     Args: consumed: by source queue. starts: the oldest messages kept there. now: its progress in the target.
@@ -67,8 +67,8 @@ def placed(
     sources = state.sources_of(target)
     told = {str(source): consumed.get(source) for source in sources}
 
-    def stays(why: str) -> Carried:
-        return Carried(queue=str(target), sources=told, offset=now, why=why)
+    def stays(why: str) -> QueueProgress:
+        return QueueProgress(queue=str(target), sources=told, offset=now, why=why)
 
     if all(consumed.get(source) is None for source in sources):
         return stays(UNKNOWN)
@@ -86,7 +86,7 @@ def placed(
     place = together(found, state.foreign.get(target))
     if place is None or (now is not None and place <= now):
         return stays("")
-    return Carried(queue=str(target), sources=told, offset=place)
+    return QueueProgress(queue=str(target), sources=told, offset=place)
 
 
 class Carrier:
@@ -96,11 +96,11 @@ class Carrier:
         self._source, self._target, self._groups = source, target, groups
         self._why: dict[str, str] = {}
 
-    def carry(self, state: State) -> list[Told]:
+    def carry(self, state: MirrorState) -> list[GroupProgress]:
         """Carry all of them over, as far as the mirror has come. Raises as `ClusterClient`."""
         return [self._carry(state, group) for group in self._groups]
 
-    def _carry(self, state: State, group: str) -> Told:
+    def _carry(self, state: MirrorState, group: str) -> GroupProgress:
         told = self._judged(state, group)
         if told.why != self._why.get(group, ""):
             self._why[group] = told.why
@@ -108,12 +108,12 @@ class Carrier:
                 _LOG.info("the group %s is not carried over: %s", group, told.why)
         return told
 
-    def _judged(self, state: State, group: str) -> Told:
+    def _judged(self, state: MirrorState, group: str) -> GroupProgress:
         targets = sorted(state.seen)
         if not targets:
-            return Told(group=group, why="nothing is mirrored yet")
+            return GroupProgress(group=group, why="nothing is mirrored yet")
         if self._is_at_home(group):
-            return Told(group=group, why=AT_HOME)
+            return GroupProgress(group=group, why=AT_HOME)
         known, there = _progress(self._source, group), _progress(self._target, group)
         consumed = {queue: known.get(queue) for queue in state.queues}
         before = {queue: there.get(queue) for queue in targets}
@@ -133,7 +133,7 @@ class Carrier:
             self._target.report(group, moved)
         reasons = {one.why for one in queues.values()}
         why = UNKNOWN if reasons == {UNKNOWN} else next((one for one in (OWN, NOT_MIRRORED) if one in reasons), "")
-        return Told(group=group, why=why, queues=list(queues.values()))
+        return GroupProgress(group=group, why=why, queues=list(queues.values()))
 
     def _is_at_home(self, group: str) -> bool:
         call = GetConnections(group)
@@ -162,6 +162,6 @@ def _asked(client: ClusterClient, address: str, call: Call[T]) -> T:
         raise
 
 
-def to_json(told: list[Told], now: str) -> dict[str, Any]:
+def to_json(told: list[GroupProgress], now: str) -> dict[str, Any]:
     """What `groups.json` says."""
     return {"v": 1, "at": now, "groups": msgspec.to_builtins(told)}

@@ -29,18 +29,15 @@ from metaq.model.transactions.staging import transaction_id
 from metaq.pipelines.checkpoints import CHECKPOINT, Checkpoint, query_id
 from metaq.pipelines.job import BatchJob, SliceStream, check_session
 from metaq.pipelines.mirror import finding, queue_map
-from metaq.pipelines.mirror import state as saved_state
 from metaq.pipelines.mirror.copying import COPIED, Copying, SliceCopier, parts_of
 from metaq.pipelines.mirror.finding import Part
 from metaq.pipelines.mirror.groups import Carrier, to_json
 from metaq.pipelines.mirror.options import LEAVE_OUT, MirrorOptions
-from metaq.pipelines.mirror.state import State
-from metaq.pipelines.mirror.table import Run as Messages
-from metaq.pipelines.mirror.table import Table
+from metaq.pipelines.mirror.state import MirrorState, load_state, write_groups
+from metaq.pipelines.mirror.table import OffsetRun, Table
 from metaq.pipelines.run import Run
 from metaq.spark import schema
-from metaq.spark.cluster import message_limits
-from metaq.spark.cluster.client import ClusterClient
+from metaq.spark.cluster.client import BATCH_LIMITS, ClusterClient, transaction_limits
 from metaq.spark.schema import queue_of_row
 from metaq.spark.sink.settings import AT_LEAST_ONCE, SinkOptions
 from metaq.spark.sink.sink import Delivery, Written
@@ -65,7 +62,7 @@ def start(spark: Any, options: MirrorOptions, run: Run) -> Any:
     check_session(spark, run.status.pipeline)
     read = {"subscribe": options.topics} if options.topics_read else {"subscribePattern": options.topic_pattern or ""}
     stream = SliceStream.of(options, {**read, "failOnDataLoss": str(options.fail_on_data_loss).lower()})
-    state = saved_state.load(run.place, options.source_mark, options.target_mark)
+    state = load_state(run.place, options.source_mark, options.target_mark)
     if state.query and query_id(run.place / CHECKPOINT) != state.query:
         raise ConfigError(
             f"the folder {run.place} is of the query {state.query}, and its checkpoint is gone or of another query: going on would "
@@ -84,7 +81,7 @@ class _Mirror(BatchJob):
 
     NAME, DONE = "mirror", "copied"
 
-    def __init__(self, options: MirrorOptions, chosen: SourceOptions, state: State, run: Run) -> None:
+    def __init__(self, options: MirrorOptions, chosen: SourceOptions, state: MirrorState, run: Run) -> None:
         super().__init__(Checkpoint(run.place / CHECKPOINT))
         self._options, self._chosen, self._state, self._run = options, chosen, state, run
         self._source = ClusterClient(options.servers, options.retry_seconds)
@@ -96,7 +93,7 @@ class _Mirror(BatchJob):
             retry_seconds=options.retry_seconds,
             empty_bodies=options.exact,
         )
-        self._limits = message_limits.SENT
+        self._limits = BATCH_LIMITS
         self._remembered = False
         """Whether the target's coordinator was asked if it knows earlier batches."""
         self._copied: dict[MessageQueue, int] = {}
@@ -117,7 +114,7 @@ class _Mirror(BatchJob):
                     f"MetaQ, and cannot take every message once. With delivery = '{AT_LEAST_ONCE}' it can be written to; what is "
                     "repeated after a fault comes twice"
                 ) from None
-            self._limits = message_limits.of_transactions(self._target)
+            self._limits = transaction_limits(self._target)
         for topic in self._options.topics_read:
             self._map_topic(topic)
 
@@ -338,7 +335,7 @@ class _Mirror(BatchJob):
             with self._busy:
                 told = carrier.carry(self._state)
             now = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
-            saved_state.write_groups(self._run.place, to_json(told, now))
+            write_groups(self._run.place, to_json(told, now))
         except (MetaqError, BrokerError, OSError) as fault:
             _LOG.warning("the progress of groups is carried over later: %s", fault)
 
@@ -354,7 +351,7 @@ def _part_of(row: dict[str, Any]) -> Part | None:
     """What was copied of a slice; None: nothing."""
     if not row["rows"]:
         return None
-    runs = tuple(Messages(*run) for run in json.loads(row["runs"]))
+    runs = tuple(OffsetRun(*run) for run in json.loads(row["runs"]))
     # The first of them is known as long as no run was forgotten; otherwise messages are found one by one.
     first = runs[0].source if runs[0].target == 0 else -1
     return Part(queue_of_row(row), first, row["rows"], runs)

@@ -16,7 +16,7 @@ from metaq.errors import ConfigError, StoreCorrupt
 from metaq.model import MessageQueue
 from metaq.pipelines.mirror import queue_map
 from metaq.pipelines.mirror.queue_map import QueueMap
-from metaq.pipelines.mirror.table import Run, Table
+from metaq.pipelines.mirror.table import OffsetRun, Table
 
 STATE: Final = "_mirror.json"
 GROUPS: Final = "groups.json"
@@ -30,13 +30,13 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     decided: int
     queues: list[list[str | int]]
-    tables: list[tuple[MessageQueue, tuple[int, int], list[Run]]]
+    tables: list[tuple[MessageQueue, tuple[int, int], list[OffsetRun]]]
     """Per source queue: where the mirror began, and its runs."""
     seen: list[tuple[MessageQueue, int, int | None]]
     """Per target queue: how far it was looked through, and the first message of others."""
 
 
-class State:
+class MirrorState:
     """All of it. Not thread-safe."""
 
     def __init__(self, source: str, target: str) -> None:
@@ -72,12 +72,12 @@ class State:
         write_whole(folder / STATE, msgspec.json.encode(kept))
 
 
-def load(folder: Path, source: str, target: str) -> State:
+def load_state(folder: Path, source: str, target: str) -> MirrorState:
     """What was saved last, or a new one.
 
     Raises: StoreCorrupt: it cannot be read. ConfigError: the folder is of a mirror between other clusters.
     """
-    state = State(source, target)
+    state = MirrorState(source, target)
     try:
         kept = msgspec.json.decode((folder / STATE).read_bytes(), type=_Kept)
         state.queues = queue_map.from_rows(kept.queues)

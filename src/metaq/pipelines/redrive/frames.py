@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, NullType, StringType, StructType
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.client.arrow.rows import BAD_KEY, BAD_TAG, BAD_TEXT
 from metaq.errors import ConfigError
 from metaq.model import offsets
@@ -18,11 +18,10 @@ from metaq.model import properties as props
 from metaq.model.offsets import Positions
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.option_table import nearest
-from metaq.pipelines.redrive.expressions import split_expressions
 from metaq.pipelines.redrive.offset_ranges import Ranges, pieces
-from metaq.pipelines.redrive.options import UTF8, RedriveOptions
+from metaq.pipelines.redrive.options import UTF8, RedriveOptions, split_expressions
 from metaq.spark import schema
-from metaq.spark.cluster.message_limits import MessageLimits
+from metaq.spark.cluster.client import MessageLimits
 from metaq.spark.decode import CORRUPT, json, text
 
 ID, FROM, TIMES = "REDRIVE_ID", "REDRIVEN_FROM", "REDRIVES"
@@ -57,7 +56,7 @@ class Frames:
         """Args: limits: what brokers take in a transaction."""
         self._spark, self._options, self._limits = spark, options, limits
         self._decoder = _decoder(options)
-        empty = self.seen(spark.createDataFrame([], schema.ddl(arrow.schema_of(COLUMNS))))
+        empty = self.seen(spark.createDataFrame([], schema.ddl(records.schema_of(COLUMNS))))
         self._where = sql.lit(True)
         if options.where:
             self._where = _expression(options.where, "where")

@@ -32,14 +32,13 @@ from metaq.pipelines.job import RunStopped, check_session, stoppable
 from metaq.pipelines.redrive import frames
 from metaq.pipelines.redrive.fence import Fence
 from metaq.pipelines.redrive.frames import CHOSEN, PLACE, Frames
-from metaq.pipelines.redrive.ledger import Ledger, Step, Witness
+from metaq.pipelines.redrive.ledger import Ledger, PlannedStep, Witness
 from metaq.pipelines.redrive.offset_ranges import Place, Ranges, count, first_gap, ranges_of, within
 from metaq.pipelines.redrive.options import FAIL, RedriveOptions
-from metaq.pipelines.redrive.pace import Pace
-from metaq.pipelines.redrive.report import Report, Sample, refusal
+from metaq.pipelines.redrive.report import Report, SampleMessage, refusal
 from metaq.pipelines.redrive.topics import check_source, check_targets
 from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
-from metaq.spark.cluster import message_limits
+from metaq.spark.cluster.client import transaction_limits
 from metaq.spark.cluster.courier import Courier
 from metaq.spark.source.fetch import read_slice
 from metaq.spark.source.plan import Planner
@@ -103,7 +102,7 @@ class _Redrive:
         }  # fmt: skip
         self.source = SourceOptions.of({name: str(value) for name, value in pairs.items() if value is not None})
         self.planner = Planner(self.source)
-        self.limits = message_limits.of_transactions(self.planner.client)
+        self.limits = transaction_limits(self.planner.client)
         self.frames = Frames(self.spark, options, self.limits)
 
     def go(self) -> Outcome:
@@ -237,7 +236,7 @@ class _Redrive:
             self.report.unfit_places = [(row.fate, f"{row.broker}/{row.queue_id}/{row.queue_offset}") for row in found]
         return min((row.oldest for row in rows if row.fate == CHOSEN), default=0)
 
-    def _samples(self, judged: Any) -> list[Sample]:
+    def _samples(self, judged: Any) -> list[SampleMessage]:
         new = sql.col("new")
         wanted = judged.filter(sql.col("fate") == CHOSEN).orderBy(*frames.OLDEST_FIRST).limit(SAMPLES)
         rows = self._stoppable(
@@ -250,7 +249,7 @@ class _Redrive:
             ).collect
         )
         return [
-            Sample(
+            SampleMessage(
                 f"{row.broker}/{row.queue_id}/{row.queue_offset}", row.topic, row.tag or "", " ".join(row["keys"] or ()),
                 bytes(row.body).decode("utf-8", "backslashreplace")[:SAMPLE_CHARS],
             )
@@ -310,7 +309,7 @@ class _Redrive:
         self.run.tell(line, batch=step.number, rows=step.rows)
         return True
 
-    def _ended_well(self, step: Step, fault: BaseException) -> bool:
+    def _ended_well(self, step: PlannedStep, fault: BaseException) -> bool:
         """Whether a step was sent although its write failed. If that cannot be found out now, the next run does."""
         try:
             sent = self.fence.settle(self.ledger)
@@ -321,7 +320,7 @@ class _Redrive:
             _LOG.warning("step %d was sent, although its write failed: %s", step.number, root_text(str(fault)))
         return bool(sent)
 
-    def _write(self, step: Step) -> None:
+    def _write(self, step: PlannedStep) -> None:
         head = self.ledger.head
         assert head is not None
         ranges = step.ranges
@@ -348,6 +347,32 @@ class _Redrive:
         """Do Spark work that ends when the run is asked to. Raises RunStopped, or what `act` raises."""
         with stoppable(self.spark, self.run, interrupt=True):
             return act()
+
+
+STEP_SECONDS = 5.0
+"""What may be sent in so many seconds goes as one transaction: messages come in bursts of that."""
+
+
+class Pace:
+    """Says when the next messages may go. Time that was lost, because a broker was away, is not made up for by a burst."""
+
+    def __init__(self, rate: float | None) -> None:
+        """Args: rate: messages a second, above 0; None: no limit."""
+        self._rate = rate
+        self._free_at: float | None = None
+
+    def step(self, most: int) -> int:
+        """How many messages should go together, at least one and at most `most`."""
+        return most if self._rate is None else max(1, min(most, int(self._rate * STEP_SECONDS)))
+
+    def pause(self, now: float) -> float:
+        """Seconds until the next messages may go; 0: they may go now."""
+        return 0.0 if self._free_at is None else max(0.0, self._free_at - now)
+
+    def sent(self, messages: int, began: float) -> None:
+        """So many have gone, in a step that began at `began`."""
+        if self._rate is not None:
+            self._free_at = max(began, self._free_at or began) + messages / self._rate
 
 
 def _places(some: list[tuple[str, int, int, int]]) -> tuple[Ranges, dict[Place, Witness]]:

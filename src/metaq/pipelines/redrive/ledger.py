@@ -50,7 +50,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The broker that decides."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that go together, or of a merged file all that were sent so far."""
 
     v: int = 1
@@ -83,7 +83,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return count(self.ranges)
 
 
-def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> Step:
+def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> PlannedStep:
     """A step as its file has it."""
     queues: dict[str, dict[str, list[Range]]] = {}
     last: dict[str, dict[str, Witness]] = {}
@@ -91,7 +91,7 @@ def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witnes
         queues.setdefault(broker, {})[str(queue_id)] = some
     for (broker, queue_id), one in sorted(witnesses.items()):
         last.setdefault(broker, {})[str(queue_id)] = one
-    return Step(number=number, run=run, queues=queues, last=last)
+    return PlannedStep(number=number, run=run, queues=queues, last=last)
 
 
 class Ledger:
@@ -105,7 +105,7 @@ class Ledger:
         self.sent: Ranges = {}
         """What was sent."""
         self.witnesses: dict[Place, Witness] = {}
-        self.planned: Step | None = None
+        self.planned: PlannedStep | None = None
         """Whose end is not written down."""
         self.number = 0
         """Of the newest step; 0: there was none."""
@@ -131,7 +131,7 @@ class Ledger:
                 f"the folder {self.place} is of {self.head.topic}, not of {topic}: give each topic a folder of its own"
             )
 
-    def plan(self, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> Step:
+    def plan(self, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> PlannedStep:
         """Write down what is to be sent next; after that it may be sent, under the step's number."""
         assert self.planned is None, "the step before has no end yet"
         step = step_of(self.number + 1, run, ranges, witnesses)
@@ -154,7 +154,7 @@ class Ledger:
         if len(self._files) >= MERGE_FILES:
             self._merge()
 
-    def _count(self, step: Step) -> None:
+    def _count(self, step: PlannedStep) -> None:
         for place, some in step.ranges.items():
             self.sent[place] = joined(self.sent.get(place, ()), some)
         for place, one in step.witnesses.items():
@@ -171,7 +171,7 @@ class Ledger:
         self._files = []
 
     def _load(self) -> None:
-        merged = self._read(self.place / MERGED, Step) if (self.place / MERGED).exists() else None
+        merged = self._read(self.place / MERGED, PlannedStep) if (self.place / MERGED).exists() else None
         if merged is not None:
             self._count(merged)
             self.number = merged.number
@@ -180,7 +180,7 @@ class Ledger:
             if number <= through:
                 path.unlink(missing_ok=True)
                 continue
-            step = self._read(path, Step)
+            step = self._read(path, PlannedStep)
             if step.number != number or (state == PLANNED and self.planned is not None):
                 raise StoreCorrupt(f"the file {path} does not fit the others in its folder: somebody has changed them")
             self.number = max(self.number, number)

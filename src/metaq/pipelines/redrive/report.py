@@ -19,7 +19,7 @@ WHY: Final = {
 """Why a message cannot be sent, by its fate."""
 
 
-class Sample(NamedTuple):
+class SampleMessage(NamedTuple):
     """A message as it would be sent."""
 
     place: str
@@ -57,7 +57,7 @@ class Report:
     only_group: str | None = None
     """The group that alone gets them."""
     stopped: bool = False
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[SampleMessage] = field(default_factory=list)
 
     def count(self, found: Iterable[tuple[str, str | None, int]]) -> None:
         """Take over what was counted: fate, target, messages."""

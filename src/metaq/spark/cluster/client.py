@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from metaq.client.conversation.administration import GetSettings
@@ -29,8 +30,10 @@ from metaq.model.queue import MessageQueue
 from metaq.model.topics.route import MASTER_ID, guessed
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.model.transactions.staging import CHUNK_BYTES_MAX
 from metaq.spark.cluster.link import Link
 from metaq.spark.cluster.replicas import AUTO, Replicas
+from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -87,6 +90,33 @@ class Tries:
             self._told_at = now
             _LOG.warning("%s", text)
         threading.Event().wait(REST_SECONDS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageLimits:
+    """How large a message may be. Plain values: it travels to the workers."""
+
+    body_bytes: int
+    whole_bytes: int | None = None
+    """Of body and properties together; None: each has its own limit only."""
+    empty: bool = False
+    """Whether a body may be empty."""
+    retry_topics: bool = False
+    """Whether it may go to the retry topic of a group."""
+
+    @property
+    def words(self) -> str:
+        """The limit of what is there beside the properties."""
+        least = 0 if self.empty else 1
+        if self.whole_bytes is not None:
+            return f"{least} to {self.whole_bytes} in all"
+        return f"bodies of {least} to {self.body_bytes}"
+
+
+BATCH_LIMITS: Final = MessageLimits(body_bytes=BODY_BYTES_MAX, whole_bytes=BODY_BYTES_MAX)
+"""Of messages that are sent in batches, to any broker."""
+OLDER_TRANSACTION_LIMITS: Final = MessageLimits(body_bytes=CHUNK_BYTES_MAX, whole_bytes=CHUNK_BYTES_MAX)
+"""Of messages in a transaction, at brokers of ours that know no chunk above 1 MiB."""
 
 
 class ClusterClient:
@@ -378,3 +408,11 @@ class ClusterClient:
 def client_of(name_servers: str, retry_seconds: float, read_from: str = AUTO) -> ClusterClient:
     """This process's connections to a cluster: Spark's workers live longer than a task, and so may their sockets."""
     return ClusterClient(name_servers, retry_seconds, read_from)
+
+
+def transaction_limits(client: ClusterClient) -> MessageLimits:
+    """What every broker of a cluster takes in a transaction. Raises as `ClusterClient`."""
+    found = [client.takes(broker) for broker in client.masters()]
+    if not found or min(takes.level for takes in found) < LARGE_CHUNKS_LEVEL:
+        return OLDER_TRANSACTION_LIMITS
+    return MessageLimits(body_bytes=min(takes.body_bytes for takes in found), empty=True, retry_topics=True)

@@ -21,7 +21,7 @@ from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
 
 T = TypeVar("T")
 
-LANES_MAX = 16
+THREADS_MAX = 16
 """Brokers that are asked at the same time."""
 
 
@@ -104,20 +104,20 @@ class Courier:
 
     def _together(self, step: SideBySide) -> dict[str, object]:
         if len(step.by_broker) == 1:
-            return {name: self._lane(steps) for name, steps in step.by_broker.items()}
+            return {name: self._in_turn(steps) for name, steps in step.by_broker.items()}
 
         def alone(steps: Steps[Any]) -> object:
             other = Courier(self._name_servers, self._retry_seconds)
             other._masters = dict(self._masters)
             try:
-                return other._lane(steps)
+                return other._in_turn(steps)
             finally:
                 other.close()
 
-        with ThreadPoolExecutor(min(len(step.by_broker), LANES_MAX), "metaq-lane") as pool:
+        with ThreadPoolExecutor(min(len(step.by_broker), THREADS_MAX), "metaq-courier") as pool:
             return dict(zip(step.by_broker, pool.map(alone, step.by_broker.values()), strict=True))
 
-    def _lane(self, steps: Steps[Any]) -> object:
+    def _in_turn(self, steps: Steps[Any]) -> object:
         try:
             return self.drive(steps)
         except MetaqError as error:

@@ -23,7 +23,7 @@ from metaq.model.transactions.staging import Chunk, ManifestPart, Staged
 from metaq.net.local import local_address
 from metaq.spark.cluster.client import MADE_QUEUES
 from metaq.spark.cluster.courier import Courier
-from metaq.spark.cluster.pipelined import Lane
+from metaq.spark.cluster.pipelining import PipelinedRequests
 from metaq.spark.sink.settings import AT_LEAST_ONCE, SinkOptions
 from metaq.wire import hot
 
@@ -45,7 +45,7 @@ class _Outgoing:
         self._id_prefix = id_prefix or IdPrefixes(local_address(), SYSTEM).next
         self._queues: dict[str, list[MessageQueue]] = {}
         self._turn = SYSTEM.random_below(1 << 16)
-        self._lanes: dict[str, Lane] = {}
+        self._requests: dict[str, PipelinedRequests] = {}
         self.rows = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -86,14 +86,16 @@ class _Outgoing:
             self._queues[topic] = self._courier.writable(topic, FIRST_ROUTE_SECONDS)
         return self._queues[topic]
 
-    def _lane(self, broker: str) -> Lane:
-        if broker not in self._lanes:
-            self._lanes[broker] = Lane(self._courier, broker, self._purpose, self._options.retry_seconds)
-        return self._lanes[broker]
+    def _requests_to(self, broker: str) -> PipelinedRequests:
+        if broker not in self._requests:
+            self._requests[broker] = PipelinedRequests(
+                self._courier, broker, self._purpose, self._options.retry_seconds
+            )
+        return self._requests[broker]
 
-    def _finish_lanes(self) -> None:
-        for lane in self._lanes.values():
-            lane.finish()
+    def _finish_requests(self) -> None:
+        for requests in self._requests.values():
+            requests.finish()
 
     @abstractmethod
     def _add(self, queue: MessageQueue, columns: hot.RowColumns, rows: Numbers) -> None: ...
@@ -127,10 +129,10 @@ class StagedRows(_Outgoing):
         for broker in self._parts.brokers:
             requests = self._parts.rest(broker)
             for part in self._parts.unsealed(broker):
-                self._lane(broker).post(SealPart(self._transaction, part.part, part.seal, broker), 0)
+                self._requests_to(broker).post(SealPart(self._transaction, part.part, part.seal, broker), 0)
             for chunks in requests:
                 self._stage(broker, chunks)
-        self._finish_lanes()
+        self._finish_requests()
         return self._parts.manifest()
 
     def _add(self, queue: MessageQueue, columns: hot.RowColumns, rows: Numbers) -> None:
@@ -144,7 +146,7 @@ class StagedRows(_Outgoing):
             transaction=self._transaction, chunks=chunks, born_ms=SYSTEM.now_ms(),
             expire_after=self._options.stage_seconds, broker=broker,
         )  # fmt: skip
-        self._lane(broker).post(call, sum(len(chunk.body) for chunk in chunks), self._check_open)
+        self._requests_to(broker).post(call, sum(len(chunk.body) for chunk in chunks), self._check_open)
 
     def _check_open(self, staged: Staged) -> None:
         if staged.decision is not None:
@@ -171,7 +173,7 @@ class SentRows(_Outgoing):
 
     def finish(self) -> None:
         """Wait for all answers. Raises as `write`."""
-        self._finish_lanes()
+        self._finish_requests()
 
     def _add(self, queue: MessageQueue, columns: hot.RowColumns, rows: Numbers) -> None:
         done, chosen = 0, rows.data
@@ -199,4 +201,4 @@ class SentRows(_Outgoing):
 
     def _post(self, queue: MessageQueue, outgoing: Outgoing) -> None:
         call = Send(GROUP, outgoing, queue, SYSTEM.now_ms(), self._template)
-        self._lane(queue.broker).post(call, len(outgoing.body))
+        self._requests_to(queue.broker).post(call, len(outgoing.body))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow.records import Decoded, decode
 from metaq.client.conversation.reading.pulling import EVERYTHING, Pull, PullResult, PullStatus
 from metaq.client.conversation.reading.slices import Gone, Post, Receive, Records, Sifted, SliceReading
 from metaq.client.conversation.retry import Purpose, judge
@@ -54,7 +54,7 @@ class FetchSettings:
     """Which of a broker's machines is asked, see `replicas`: for those who make a client to read with."""
 
 
-def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
+def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[Decoded]:
     """The messages of `wanted`, decoded, about BATCH_ROWS at a time.
 
     Raises: MessagesLost: some have left the log, and `fail_on_data_loss` is set. Otherwise what `ClusterClient` raises, when
@@ -241,10 +241,10 @@ class _SliceReader:
                 text = f"{self._queue} ends at {step.kept.stop}, though it once reached {self._slice.end}"
                 raise _NotReached(text, step.kept)
 
-    def decode(self, parts: list[Records]) -> arrow.Decoded:
+    def decode(self, parts: list[Records]) -> Decoded:
         """One decoded run of neighbouring pulls. What it holds is what was asked for, or the difference is reported."""
         body: Any = parts[0].body if len(parts) == 1 else b"".join(part.body for part in parts)
-        decoded = arrow.decode(body, self._queue, parts[-1].max_offset)
+        decoded = decode(body, self._queue, parts[-1].max_offset)
         offsets = decoded.queue_offsets
         start, stop = parts[0].start, parts[-1].stop
         wanted = np.arange(start, stop)
@@ -256,9 +256,9 @@ class _SliceReader:
                 self._tell_loss(int(run[0]), int(run[-1]) + 1)
         return decoded
 
-    def decode_sifted(self, part: Sifted) -> arrow.Decoded:
+    def decode_sifted(self, part: Sifted) -> Decoded:
         """The records of one answer that are in the slice and have the tags themselves, not only their hashes."""
-        decoded = arrow.decode(part.body, self._queue, part.max_offset)
+        decoded = decode(part.body, self._queue, part.max_offset)
         offsets = decoded.queue_offsets
         if np.any(np.diff(offsets) <= 0) or (len(offsets) and offsets[0] < part.start):
             raise RemoteProtocolError(f"asked for {self._queue} from {part.start} on, the answer holds other offsets")

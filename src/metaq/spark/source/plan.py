@@ -15,7 +15,7 @@ from metaq.model import offsets
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster.client import ClusterClient, Tries, client_of, says_away
-from metaq.spark.source import slicing as cutting
+from metaq.spark.source import slicing
 from metaq.spark.source.fetch import tell_loss, tell_short
 from metaq.spark.source.pushdown import Pushed
 from metaq.spark.source.sampling import Sampler
@@ -252,10 +252,10 @@ class Planner:
 
     def limited(self, start: Mapping[MessageQueue, int], end: Positions) -> Positions:
         """`end`, drawn back to the limits of one micro-batch."""
-        if self._options.max_bytes_per_trigger is not None and (slices := cutting.slices_between(start, end)):
+        if self._options.max_bytes_per_trigger is not None and (slices := slicing.slices_between(start, end)):
             end = end | self._sampler.limited(self.client, slices, self._options.max_bytes_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
-            end = cutting.limit(start, end, self._options.max_offsets_per_trigger)
+            end = slicing.limit(start, end, self._options.max_offsets_per_trigger)
         return end
 
     def cut(self, slices: list[Slice]) -> list[Slice]:
@@ -265,7 +265,7 @@ class Planner:
         # What a few pulls would bring is not worth the question how large it is.
         several = len(slices) < options.min_partitions <= messages // SAMPLE_MESSAGES
         profiles = self._sampler.profiles(self.client, slices) if several or (by_bytes is not None and slices) else None
-        return cutting.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
+        return slicing.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
 
     def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
         """What is left of the slices where only what `pushed` says is wanted."""

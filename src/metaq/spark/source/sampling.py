@@ -9,8 +9,8 @@ from metaq.model import offsets
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster.client import ClusterClient
-from metaq.spark.source import slicing as cutting
-from metaq.spark.source.sizes import RECORD_BYTES_GUESS, Profile
+from metaq.spark.source import slicing
+from metaq.spark.source.slicing import RECORD_BYTES_GUESS, Profile
 
 PULLS_MAX = 64
 """Of one plan, whatever is planned: its time must not grow with the messages."""
@@ -51,7 +51,7 @@ class Sampler:
         for piece in slices:
             share = piece.messages * min(1.0, BEYOND * bytes_max / total)
             near.append(Slice(piece.queue, piece.start, min(piece.end, piece.start + max(SAMPLE_MESSAGES, int(share)))))
-        return cutting.limit_bytes(self.profiles(client, near), bytes_max)
+        return slicing.limit_bytes(self.profiles(client, near), bytes_max)
 
     def _look(self, client: ClusterClient, slices: Sequence[Slice], pulls_max: int) -> None:
         found = client.sizes(slices, self._group, pulls_max, self._known)

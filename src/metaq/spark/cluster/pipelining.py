@@ -1,4 +1,4 @@
-"""Requests to one broker that must arrive in their order, several under way."""
+"""Pipelining: requests to one broker that must arrive in their order, several under way."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class _Posted(Struct, frozen=True):
     check: Callable[[Any], None] | None
 
 
-class Lane:
-    """What is posted is repeated, in order, until it is answered: after a fault, everything that was under way.
+class PipelinedRequests:
+    """Requests under way to one broker. After a fault, all that were not answered are sent again, in their order.
 
     Args: purpose: which faults are worth another try. seconds: how long, from the last thing that worked.
     """
