@@ -75,12 +75,6 @@ class EchoSession:
     def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
         self._say(str(answer) if isinstance(answer, Exception) else self._text_of(answer))
 
-    def plain_answer(self, pull: Pull, place: int) -> None:
-        return None
-
-    def write_plain(self, answers: bytes) -> None:
-        raise AssertionError(answers)
-
     congested = False
 
     def tell(self, what: Told) -> None:
