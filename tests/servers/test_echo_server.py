@@ -26,6 +26,7 @@ from metaq.net.peer import Peer, Session
 from metaq.options import BrokerOptions
 from metaq.saved import Saving
 from metaq.servers.server import BrokerServices, PeerServer, SessionServer
+from metaq.servers.waiting import Parked, Parking
 from metaq.wire.record import decode_record
 from tests.broker.support import open_broker, small_store
 from tests.servers.support import Client, FakePeer, open_server
@@ -37,8 +38,8 @@ CODES = {Reason.NO_TOPIC: "404", Reason.INVALID: "400", Reason.THROTTLED: "503"}
 class EchoSession:
     """One connection of the echo server; also the channel that the broker knows it by."""
 
-    def __init__(self, peer: Peer, broker: Broker) -> None:
-        self.peer, self._broker = peer, broker
+    def __init__(self, peer: Peer, broker: Broker, parking: Parking) -> None:
+        self.peer, self._broker, self._parking, self._parked = peer, broker, parking, Parked()
         self.remote, self.identity = f"{peer.address[0]}:{peer.address[1]}", Identity(peer.address[0], loopback=True)
 
     def data_received(self, data: memoryview) -> int:
@@ -53,9 +54,12 @@ class EchoSession:
         try:
             self._say(self._put(topic, *rest) if word == "put" else self._get(topic, *map(int, rest)))
         except Refused as refused:
-            self._say(f"{CODES.get(refused.reason, '500')} {refused.text}")
-        except Saving as saving:  # the topic is being made: once more when it is there
-            saving.pending[0].when_done(lambda error: self._one(line) if error is None else self._say("500"))
+            self._refuse(refused)
+        except Saving as saving:  # the topic is being made
+            self._parking.park(saving, self._parked, lambda _then: self._one(line), self._refuse)
+
+    def _refuse(self, refused: Refused) -> None:
+        self._say(f"{CODES.get(refused.reason, '500')} {refused.text}")
 
     def _put(self, topic: str, text: str) -> str:
         born = host_bytes(*self.peer.address)
@@ -74,12 +78,6 @@ class EchoSession:
 
     def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
         self._say(str(answer) if isinstance(answer, Exception) else self._text_of(answer))
-
-    def plain_answer(self, pull: Pull, place: int) -> None:
-        return None
-
-    def write_plain(self, answers: bytes) -> None:
-        raise AssertionError(answers)
 
     congested = False
 
@@ -104,13 +102,13 @@ class EchoServer:
     """All of a server."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self._broker, self._parking = broker, Parking(broker.clock)
 
     def session(self, peer: Peer) -> Session:
-        return EchoSession(peer, self._broker)
+        return EchoSession(peer, self._broker, self._parking)
 
     def tick(self) -> None:
-        """Nothing of it waits."""
+        self._parking.expire()
 
     def close(self) -> None:
         """It holds nothing."""

@@ -13,6 +13,7 @@ from metaq.log import RateLimitedLog
 from metaq.net.address import join_address
 from metaq.net.group import ListenLimits
 from metaq.net.peer import Peer
+from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Behind
 from metaq.servers.metaq1.counters import Counters
@@ -21,6 +22,7 @@ from metaq.servers.metaq1.stats import StatsBodies
 from metaq.servers.metaq1.transactions import TransactionHandlers
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer
+from metaq.servers.waiting import Parking, Wording
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import Code, Reader, ResultLine, result
 
@@ -31,6 +33,17 @@ SCHEME: Final = "meta://"
 IDLE_SECONDS: Final = 300.0
 """A connection may be silent for so long, or for what the option allows if that is longer: a person at a terminal is slow.
 The Java client says something every 10 s."""
+
+
+PARKED_BYTES_MAX: Final = 256 * MIB
+"""Of puts that wait for a topic or its positions, each connection's first one: the most that unfinished frames may take."""
+WAITED_IN_VAIN: Final = Wording(
+    too_often="what it needs is deleted as often as it is made, try again",
+    too_many="too many commands wait for changes to be saved, try again",
+    too_late="a change that the command needs was not saved within {seconds:g} s. ",
+    undone="Nothing was done, try again",
+    uncertain="It may still take effect: look, and repeat it if it has not, try again",
+)
 
 
 class Metaq1Server:
@@ -76,7 +89,7 @@ class Metaq1Server:
             fast_path=broker.partition_fast_path,
             acks=Replies(b"", trace_on=False),
             outcome=AppendOutcome(),
-            waiting={},
+            parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
         )
 
@@ -93,7 +106,7 @@ class Metaq1Server:
     def tick(self) -> None:
         """Let time pass; called ten times a second."""
         space = self._space
-        space.expire()
+        space.parking.expire()
         space.held_acks.expire()
         space.counters.tick()
         space.faults.tick()

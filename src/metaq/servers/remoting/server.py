@@ -28,13 +28,14 @@ from metaq.servers.remoting.dispatch import Handling
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.metaq1_transactions import BranchHandlers
-from metaq.servers.remoting.parking import Parking
+from metaq.servers.remoting.refusals import WAITED_IN_VAIN
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
 from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import TransactionHandlers
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
+from metaq.servers.waiting import Parking
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class RemotingServer:
                 BranchHandlers(broker, self.workspace),
                 AdminHandlers(broker, when_announced),
             ),
-            Parking(broker.clock),
+            Parking(broker.clock, WAITED_IN_VAIN),
             Questions(broker.clock, ASKING if asking is None else asking),
             RateLimitedLog(log, broker.clock),
             broker.authorise,
