@@ -256,6 +256,7 @@ def _compose(
             make_filter_helper=filter_helpers(options, text.options, call_soon) if text is not None else None,
             text=text,
         )
+        broker.lead()
         entrances = [Entrance(RemotingServer(broker, call_soon, tasks.registration.when_announced), listener)]
         if text is not None and broker.branches is not None:
             protocol_server = Metaq1Server(
