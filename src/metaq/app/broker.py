@@ -230,6 +230,7 @@ def _compose(
             make_filter_helper=filter_helpers(options, text.options, call_soon) if text is not None else None,
             text=text,
         )
+        broker.lead()
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)
         return RunningBroker(join_address(host, port), services, front.serving, tasks)
     except BaseException:

@@ -10,6 +10,7 @@ one; if the client says that it repeats itself, as ours does, neither does it fo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import delayed_until, put_record
+from metaq.broker.part import BrokerPart
 from metaq.broker.requests import SendBack
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused, RemoteProtocolError
@@ -54,7 +56,7 @@ class _Way(Struct):
     retries_max: int
 
 
-class RetryService:
+class RetryService(BrokerPart):
     """Takes messages back from consumers."""
 
     def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
@@ -62,14 +64,17 @@ class RetryService:
         self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
         self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
         """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
-        for head in schedule.positions.given_back:
-            self._recall(head)
         self._ways = dict[bytes, _Way]()
         """By group as on the wire."""
         tables.topics.watch(lambda _: self._ways.clear())
         tables.groups.watch(lambda _: self._ways.clear())
 
-    def options_changed(self) -> None:
+    def open(self) -> None:
+        """Take up what was given back shortly before a crash, or before this broker leads: a client may repeat it."""
+        for head in self._schedule.positions.given_back:
+            self._recall(head)
+
+    def options_changed(self, _names: Collection[str]) -> None:
         """Some of the options have other values now."""
         self._ways.clear()
 

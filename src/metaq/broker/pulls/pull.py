@@ -12,7 +12,7 @@ the new messages goes on waiting from where it looked.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from msgspec import Struct
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPull, HeldPulls
+from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.admission import Admission
 from metaq.broker.pulls.fast_path import PullPaths
 from metaq.broker.pulls.filters import TAGS, Filters
@@ -147,8 +148,10 @@ class PullAnswer(NamedTuple):
     suggest_broker_id: int
 
 
-class PullService:
+class PullService(BrokerPart):
     """Answers pulls and keeps those that wait."""
+
+    leads = False
 
     def __init__(
         self,
@@ -386,6 +389,27 @@ class PullService:
             if pulled.status is not _NO_MATCH:
                 break
         return pulled, place
+
+    def answer_grown(self) -> None:
+        """Answer the held pulls whose queues grew. Called by whoever has appended."""
+        if self._hold.grown:
+            self.answer_plain()
+            for pull, answer in self.woken():
+                pull.channel.answer_pull(pull, answer)
+
+    def tick(self) -> None:
+        """Answer the held pulls whose queues grew, and those whose time is over."""
+        self.answer_grown()
+        for pull, answer in self.overdue():
+            pull.channel.answer_pull(pull, answer)
+
+    def options_changed(self, _names: Collection[str]) -> None:
+        """Some of the options have other values now: the store reads by them, and so does the fast path."""
+        self.fast_paths.close()
+
+    def closed(self, channel: Channel) -> None:
+        """A connection has ended: nobody waits for its pulls."""
+        self._hold.closed(channel)
 
     def answer_plain(self) -> None:
         """Answer the held pulls whose queue grew that are plain, those of a connection in one write. `woken` has the others.
