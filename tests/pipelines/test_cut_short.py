@@ -27,7 +27,7 @@ from metaq.pipelines.metrics.folder import MetricsFolder, check_place
 from metaq.pipelines.metrics.following import KNOWN_TYPE, Known
 from metaq.pipelines.metrics.reading import read
 from metaq.pipelines.metrics.state import Limits, MetricsState, Saved
-from metaq.pipelines.mirror.state import MetricsState as MirrorState
+from metaq.pipelines.mirror.state import MirrorState
 from metaq.pipelines.mirror.state import load_state as load_mirror
 from metaq.pipelines.redrive.ledger import Ledger
 from metaq.pipelines.run import Run, refuse_others_folder, status_of
