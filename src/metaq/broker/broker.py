@@ -16,6 +16,7 @@ from metaq.broker.delays.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.files import BrokerFiles
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.admit import Gates
 from metaq.broker.log.appender import Appender
@@ -51,7 +52,7 @@ from metaq.broker.tables.topics import Topics
 from metaq.broker.transactions.service import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, TopicConfig
-from metaq.model.access import Authorise, everybody
+from metaq.model.access import Caller
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
 from metaq.options import Settings
@@ -69,7 +70,7 @@ class Broker:
     """One broker's decisions.
 
     Args: `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
-          `authorise`: who may what. `read_cold`: how delayed and staged messages are read that are no longer in memory.
+          `gatekeeper`: says who may what; None: everybody may everything. `read_cold`: how delayed and staged messages are read that are no longer in memory.
           `peers`: the way to the other brokers that staged transactions have parts at. `make_helper`: starts a process in
           which predicates are called; None: there is none, and nobody gets messages by a predicate. `make_filter_helper`: the
           same of filters of MetaQ 1.x. `text`: what it runs
@@ -83,7 +84,7 @@ class Broker:
         files: BrokerFiles,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
         *,
-        authorise: Authorise = everybody,
+        gatekeeper: Gatekeeper | None = None,
         read_cold: ReadCold = read_at_once,
         peers: Peers = ALONE,
         make_helper: MakeHelper | None = None,
@@ -92,8 +93,9 @@ class Broker:
     ) -> None:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
-        self.environment, self.authorise = environment, authorise
-        self.text, self.reloading = text, Reloading(authorise)
+        self.environment = environment
+        self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper()
+        self.text, self.reloading = text, Reloading(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         self.settings.watch(self._options_changed)
@@ -113,11 +115,11 @@ class Broker:
         self.appender.when_grown(self.hold.grew, watched_only=True)
         self.closed_partitions = ClosedPartitions()
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
-        self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
+        self.transactions = TransactionService(environment, tables, self.appender, read_cold, gatekeeper)
         store.owes(self.transactions)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
         self.gates = Gates(
-            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, authorise,
+            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, gatekeeper,
             closed_partitions=self.closed_partitions, delays=delays, groups=self.groups,
         )  # fmt: skip
         self.schedule = ScheduleService(
@@ -127,7 +129,7 @@ class Broker:
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
         self.staging = StagingService(
-            environment, tables, self.appender, self.gates.expansions, read_cold, peers, authorise
+            environment, tables, self.appender, self.gates.expansions, read_cold, peers, gatekeeper=gatekeeper
         )
         store.owes(self.staging)
         self.bases = Bases(environment, self.appender, self.topics.closed, call_soon)
@@ -137,7 +139,7 @@ class Broker:
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.predicates = Predicates(options, clock, make_helper)
         self.pulls = PullService(
-            environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
+            environment, tables, self.hold, self.stats, gatekeeper, filters=self.filters, predicates=self.predicates
         )
         self.partitions = (
             Partitions(
@@ -147,7 +149,7 @@ class Broker:
                 self.acks,
                 self.bases,
                 text,
-                authorise,
+                gatekeeper,
                 make_filter_helper=make_filter_helper,
             )
             if text
@@ -165,7 +167,7 @@ class Broker:
             if text is not None and self.partitions is not None
             else None
         )
-        self.locks = Locks(environment, tables, authorise)
+        self.locks = Locks(environment, tables, gatekeeper)
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.partition_progress = PartitionProgress(clock, self.topics, self.bases)
@@ -343,8 +345,10 @@ class Broker:
         """What name servers are told: all topics, or those of `names` that there are."""
         return self.topics.announced(names), self.topics.version
 
-    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> None:
-        """Take a heartbeat; its consumer groups and their retry topics are made if they are new.
+    def beat(
+        self, channel: Channel, language: str, version: int, beat: Heartbeat, caller: Caller | None = None
+    ) -> None:
+        """Take a heartbeat; its consumer groups and their retry topics are made if they are new. `caller`: as `Members.beat`.
 
         Raises Saving if some are being made: those groups have not joined, so the heartbeat is to be taken again after
         that; Refused if a group could not be made. The others have joined all the same.
@@ -363,9 +367,10 @@ class Broker:
             except Refused as error:
                 refused = error
         producers = tuple(check_group(group) for group in beat.producers)
-        effects = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
+        taken = Heartbeat(beat.client_id, tuple(joining), producers)
+        effects = self.members.beat(channel, language, version, taken, caller)
         for view in joining:
-            self.filters.register(view.group, view.subscriptions, channel.identity.address)
+            self.filters.register(view.group, view.subscriptions, channel.caller.address)
         self._carry_out(effects)
         if refused is not None:
             raise refused
