@@ -19,7 +19,7 @@ from metaq.broker.pulls.pull import Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import FILTER, HOLD, PullRequest, Send
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
-from metaq.model.access import Identity
+from metaq.model.access import Caller
 from metaq.model.message import host_bytes
 from metaq.net.group import ListenLimits
 from metaq.net.peer import Peer, Session
@@ -40,7 +40,7 @@ class EchoSession:
 
     def __init__(self, peer: Peer, broker: Broker, parking: Parking) -> None:
         self.peer, self._broker, self._parking, self._parked = peer, broker, parking, Parked()
-        self.remote, self.identity = f"{peer.address[0]}:{peer.address[1]}", Identity(peer.address[0], loopback=True)
+        self.remote, self.caller = f"{peer.address[0]}:{peer.address[1]}", Caller(peer.address[0], loopback=True)
 
     def data_received(self, data: memoryview) -> int:
         end = bytes(data).rfind(b"\n") + 1
@@ -68,7 +68,7 @@ class EchoSession:
 
     def _get(self, topic: str, offset: int, wait_ms: int = 0) -> str | None:
         wanted = PullRequest(b"echo", topic.encode(), 0, offset, 1, FILTER | HOLD, hold_ms=wait_ms, subscription=b"*")
-        pull = self._broker.pulls.make(self, wanted, None)
+        pull = self._broker.pulls.make(self, self.caller, wanted, None)
         answer = self._broker.pulls.first(pull)
         return None if answer is None else self._text_of(answer)
 

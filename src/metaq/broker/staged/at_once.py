@@ -19,6 +19,7 @@ from metaq.broker.staged.apply import AT_ONCE_BYTES
 from metaq.broker.staged.parts import Part, Staged, Transaction
 from metaq.broker.staged.records import chunk_record, decide_record, life_text
 from metaq.errors import Refused
+from metaq.model.access import Caller
 from metaq.model.transactions.staging import Decision, Outcome, chunk_crc, part_crc
 from metaq.wire.hot import AppendOutcome
 from metaq.wire.record import record_bytes
@@ -47,8 +48,8 @@ class AtOnce:
         self._added = added
         self._outcome = AppendOutcome()
 
-    def judge(self, stage: Stage, decide: Decide) -> Facts | None:
-        """Whether a request is one of these. None: it is not, or something is wrong with it."""
+    def judge(self, stage: Stage, decide: Decide, caller: Caller) -> Facts | None:
+        """Whether a request is one of these, and allowed. None: it is not, or something is wrong with it."""
         manifest, name, judged = decide.parts, self._name, self._admission.judged
         if (
             decide.outcome is not Outcome.COMMIT
@@ -72,7 +73,7 @@ class AtOnce:
                 or chunk.queue_id != named.queue_id
             ):
                 return None
-            crc, rows = chunk_crc(body), judged(chunk)
+            crc, rows = chunk_crc(body), judged(chunk, caller)
             if seal.chunks != 1 or seal.rows != rows or seal.bytes != len(body) or seal.crc != part_crc(0, crc):
                 return None
             seen.add(part)

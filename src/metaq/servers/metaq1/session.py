@@ -23,7 +23,7 @@ from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
 from metaq.log import RateLimitedLog
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.model.metaq1.partition import (
     FRAME_HEADER_BYTES,
@@ -37,9 +37,10 @@ from metaq.model.metaq1.partition import (
     PartitionPut,
     PartitionStored,
 )
-from metaq.net.address import is_loopback, join_address
+from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Saving
+from metaq.servers.callers import caller_of
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot
 from metaq.servers.metaq1.counters import Counted, Counters
@@ -147,7 +148,9 @@ class TextSession:
         self.remote = join_address(*peer.address)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._reader = Reader(0)
-        self._gates = space.fast_path.of(self.identity)
+        self.caller = caller_of(peer)
+        """Whose all its requests are: those of MetaQ 1.x name nobody."""
+        self._gates = space.fast_path.of(self.caller)
         self._answers = Answers(peer, self._go_on, space.behind)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event, which may have to wait for the disk."""
@@ -162,12 +165,6 @@ class TextSession:
         peer.on_half_closed = self._half_closed
 
     # -- metaq.broker.channel.Channel
-    @functools.cached_property
-    def identity(self) -> Identity:
-        """Who is at the other end."""
-        address = self.peer.address[0]
-        return Identity(address, is_loopback(address))
-
     @property
     def congested(self) -> bool:
         """Whether the client leaves much unread."""
@@ -358,13 +355,13 @@ class TextSession:
                 self._get(line)
                 return None
             case OffsetLine():
-                return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self)
+                return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self.caller)
             case TransactionLine():
                 return space.transactions.step(line, self)
             case VersionLine():
                 return space.version
             case StatsLine():
-                space.broker.authorise(self.identity, Action.OBSERVE, "stats")
+                space.broker.gatekeeper.check(self.caller, Action.OBSERVE, "stats")
                 return space.stats(line.item)
             case SyncLine():
                 raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
@@ -382,7 +379,7 @@ class TextSession:
         )
         if line.transactional:
             return space.transactions.put(line, put, self)
-        return self._stored(line.topic, functools.partial(space.partitions.put, put, self))
+        return self._stored(line.topic, functools.partial(space.partitions.put, put, self.caller))
 
     def _stored(self, topic: str, run: Callable[[], PartitionStored]) -> bytes:
         try:
@@ -391,7 +388,7 @@ class TextSession:
             if saving.then is None:
                 raise
             raise Saving(*saving.pending, then=functools.partial(self._stored, topic, saving.then)) from None
-        self._space.fast_path.open(self._gates, topic, stored.partition, self.identity)
+        self._space.fast_path.open(self._gates, topic, stored.partition, self.caller)
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def _count(self, line: Command, size: int) -> None:

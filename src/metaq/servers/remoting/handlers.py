@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import fields
 
-from metaq.model.access import Action
+from metaq.model.access import Action, Caller
 from metaq.net.peer import Peer
 from metaq.saved import Pending
 from metaq.servers.waiting import Parked
@@ -80,6 +80,8 @@ class Call(Struct, Generic[H]):
     """One request, as its handler sees it."""
 
     session: CallSession
+    caller: Caller
+    """Whose request it is."""
     header: H
     command: Command
     """As it came. Most handlers need none of it."""

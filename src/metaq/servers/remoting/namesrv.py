@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, administered_locally
@@ -39,7 +40,7 @@ class NamesrvServer:
             Parking(service.clock, WAITED_IN_VAIN),
             Questions(service.clock, {}),
             RateLimitedLog(log),
-            administered_locally,
+            Gatekeeper(administered_locally),
             service.options.frame_bytes_max,
         )
 

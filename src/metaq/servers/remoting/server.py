@@ -24,7 +24,7 @@ from metaq.servers.pieces import ColdReads
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.clients import ClientHandlers
-from metaq.servers.remoting.dispatch import Handling
+from metaq.servers.remoting.dispatch import Handling, Identify
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.metaq1_transactions import BranchHandlers
@@ -50,7 +50,11 @@ def at_once(done: Callable[[], None]) -> None:
 
 
 class RemotingServer:
-    """Makes a session for each connection to one broker. A `metaq.servers.server.SessionServer`."""
+    """Makes a session for each connection to one broker. A `metaq.servers.server.SessionServer`.
+
+    Args: call_soon: brings a call from another thread to the event loop: `loop.call_soon_threadsafe`. identify: whose a signed
+        request is.
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class RemotingServer:
         call_soon: CallSoon,
         when_announced: WhenAnnounced = at_once,
         asking: Asking | None = None,
+        identify: Identify | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -79,8 +84,9 @@ class RemotingServer:
             Parking(broker.clock, WAITED_IN_VAIN),
             Questions(broker.clock, ASKING if asking is None else asking),
             RateLimitedLog(log, broker.clock),
-            broker.authorise,
+            broker.gatekeeper,
             broker.options.frame_bytes_max,
+            identify,
         )
 
     def session(self, peer: Peer) -> BrokerSession:
