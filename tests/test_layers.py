@@ -243,9 +243,18 @@ def imported(module: str) -> tuple[str, ...]:
     return tuple(imports(tree_of(module), module, package=MODULES[module].name == "__init__.py"))
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements below a node, those in functions and branches too; nothing of expressions, which hold no imports."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, name, ()):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from statements(inner)
+
+
 def imports(tree: ast.AST, module: str, *, package: bool) -> Iterator[str]:
     """Absolute names of what the module imports; `from metaq import store` yields `metaq.store`."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
