@@ -25,9 +25,18 @@ def inside(module: str) -> str:
     return module.removeprefix("metaq").removeprefix(".")
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements below a node, those in functions and branches too; nothing of expressions, which hold no imports."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, name, ()):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from statements(inner)
+
+
 def imports(tree: ast.AST, module: str, *, package: bool) -> Iterator[str]:
     """Absolute names of what the module imports. `from metaq import store` yields `metaq.store`, and not `metaq`."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -141,7 +141,8 @@ class Job:
 
     def __init__(self, name: str, command: Sequence[str], clock: Callable[[], float]) -> None:
         self.name, self._clock, self._begun = name, clock, clock()
-        self._out = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by finish()
+        self._stopped = False
+        self._out = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by report()
         self._child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._out, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -151,27 +152,50 @@ class Job:
         at = os.fstat(self._out.fileno()).st_size
         return os.pread(self._out.fileno(), at, 0).decode(errors="replace")
 
-    def finish(self, until: float) -> int | None:
-        """Wait until then. Returns its exit code; None: it was stopped."""
-        code: int | None
+    def wait(self, until: float) -> bool:
+        """Wait for its end, until then. Returns whether it has ended."""
         try:
-            code = self._child.wait(max(until - self._clock(), 0.1))
+            self._child.wait(max(until - self._clock(), 0.1))
         except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def interrupt(self) -> None:
+        """Ask it to end: brokers that tests have started go with their fixtures."""
+        self._stopped = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGINT)
+
+    def report(self) -> int | None:
+        """End what is left of it, and say how it went. Returns its exit code; None: it was stopped."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        code: int | None = self._child.wait()
+        if self._stopped:
             code = None
-            os.killpg(self._child.pid, signal.SIGINT)  # brokers that tests have started end with their fixtures
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._child.wait(END_SECONDS)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-        text = self.text()
-        self._out.close()
         how = "stopped" if code is None else "passed" if code == 0 else f"FAILED ({code})"
         if code != 0:
-            print(f"==== {self.name}\n{text}")
+            print(f"==== {self.name}\n{self.text()}")
+        self._out.close()
         print(f"{how}  {self.name}, {self._clock() - self._begun:.0f} s")
         return code
+
+
+def finish(jobs: Iterable[Job], until: float) -> dict[str, int | None]:
+    """Wait for all of them, until then; stop the others together. Returns their codes, in order."""
+    codes: dict[str, int | None] = {}
+    late = []
+    for job in jobs:
+        if job.wait(until):
+            codes[job.name] = job.report()
+        else:
+            late.append(job)
+    for job in late:
+        job.interrupt()
+    for job in late:
+        job.wait(until + END_SECONDS)
+        codes[job.name] = job.report()
+    return codes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,10 +263,12 @@ def main() -> int:
             )
             commands[TESTS] = (*pytest, *options, *chosen.run)
         jobs = [Job(name, command, time.monotonic) for name, command in commands.items()]
-        ended = [Ended(job.name, job.finish(begun + LIMIT)) for job in jobs]
+        ended = [Ended(name, code) for name, code in finish(jobs, begun + LIMIT).items()]
         if report.exists():
             # A file whose tests are all deselected is in no report.
-            whole = dict.fromkeys(chosen.run, 0.0) if ended[-1].code in {0, NO_TESTS} else {}
+            whole = (
+                dict.fromkeys(chosen.run, 0.0) if Ended(TESTS, 0) in ended or Ended(TESTS, NO_TESTS) in ended else {}
+            )
             now = measured(report.read_text(encoding="utf-8"))
             write_durations(pathlib.Path(DURATIONS), {**durations, **whole, **now})
     code, said = verdict(ended, chosen, paths)

@@ -14,6 +14,7 @@ from checks.quick import (
     Job,
     changed,
     choose,
+    finish,
     measured,
     read_durations,
     verdict,
@@ -154,11 +155,11 @@ signal.pause()
     job = Job("some", [sys.executable, "-uc", program], lambda: 0.0)
     while "ready" not in job.text():
         pass
-    assert job.finish(0.0) is None
+    assert finish([job], 0.0) == {"some": None}
     assert "ended itself" in capfd.readouterr().out
 
 
 def test_a_job_that_passed_is_one_line(capfd):
     job = Job("some", ["sh", "-c", "echo much"], lambda: 0.0)
-    assert job.finish(60.0) == 0
+    assert finish([job], 60.0) == {"some": 0}
     assert capfd.readouterr().out == "passed  some, 0 s\n"
