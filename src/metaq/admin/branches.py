@@ -1,4 +1,4 @@
-"""Transactions of MetaQ 1.x clients: list, and end XA branches by hand. Brokers that serve no such clients tell that."""
+"""Transactions of MetaQ 1.x clients: list, and end XA branches by hand. Brokers that serve no such clients are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients told of one message: its send, its transaction, its deliveries, as a timeline."""
+"""What clients traced of one message: its send, its transaction, its deliveries, as a timeline."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class TraceEvent(Struct, frozen=True, kw_only=True):
     """One thing that happened to the message.
 
     `what`: "sent", "half message sent", "delayed message sent", "stored", "committed", "rolled back", "undecided",
-    "delivered". `group` of producers or consumers; `client`: address of who told it. `cost_ms`: of the send or the
+    "delivered". `group` of producers or consumers; `client`: address that sent the record. `cost_ms`: of the send or the
     handling; None if that is not known. `result`: "ok", or how it went wrong; "not ended" of a delivery of which only the
-    beginning was told. `attempt`: 1 for the first delivery; 0 of what is none. `detail`: what there is to say besides.
+    beginning was traced. `attempt`: 1 for the first delivery; 0 of what is none. `detail`: what there is to say besides.
     """
 
     time_ms: int
@@ -81,17 +81,17 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
         raise TraceNotFound(
             f"nothing is told of {message_id}, for the trace topic {trace_topic} does not exist: nobody traces there ({error})"
         ) from None
-    told: list[_Report] = []
+    reports: list[_Report] = []
     unreadable = 0
     for read in read_traces(found):
         unreadable += read.trace.unreadable
-        told += [
+        reports += [
             _Report(record, getattr(record, "client_host", "") or read.client)
             for record in read.trace.records
             if _is_of(record, message_id)
         ]
-    stored, more_silent = await _stored(core, message_id, told)
-    events = [*_timeline(told), *stored]
+    stored, more_silent = await _stored(core, message_id, reports)
+    events = [*_timeline(reports), *stored]
     if not events:
         raise TraceNotFound(_why_nothing(message_id, trace_topic, silent))
     return MessageTrace(
@@ -120,13 +120,13 @@ async def _look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> t
     return found, silent
 
 
-async def _stored(core: ClientCore, message_id: str, told: Iterable[_Report]) -> tuple[list[TraceEvent], list[str]]:
+async def _stored(core: ClientCore, message_id: str, reports: Iterable[_Report]) -> tuple[list[TraceEvent], list[str]]:
     """When and where the message itself was stored, as far as its topic is known and it is still there."""
     events: list[TraceEvent] = []
     silent: list[str] = []
-    topics = {one.record.topic for one in told if isinstance(one.record, Sent | Settled) and one.record.topic}
+    topics = {one.record.topic for one in reports if isinstance(one.record, Sent | Settled) and one.record.topic}
     if not topics:  # Only consumers trace: their records name groups.
-        topics = await _topics_of(core, {one.record.group for one in told if one.record.group})
+        topics = await _topics_of(core, {one.record.group for one in reports if one.record.group})
     for topic in sorted(topics)[:TOPICS_MAX]:
         try:
             found, more = await _look_up(core, topic, message_id, unique=True)
@@ -170,11 +170,11 @@ def _is_of(record: Record, message_id: str) -> bool:
     return message_id in record.message_ids if isinstance(record, Sent) else record.message_id == message_id
 
 
-def _timeline(told: Iterable[_Report]) -> list[TraceEvent]:
+def _timeline(reports: Iterable[_Report]) -> list[TraceEvent]:
     events: list[TraceEvent] = []
     ends: dict[str, Handled] = {}
     begun: dict[str, tuple[Begun, str]] = {}
-    for one in told:
+    for one in reports:
         record = one.record
         if isinstance(record, Sent):
             events.append(_sent(record, one.client))

@@ -1,4 +1,4 @@
-"""Staged transactions: list, show, end by hand, forget. Of brokers that know none, such as RocketMQ's, that is told."""
+"""Staged transactions: list, show, end by hand, forget. Brokers that know none, such as RocketMQ's, are named."""
 
 from __future__ import annotations
 
@@ -221,8 +221,8 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
             f"{core.name_servers}; registered: {', '.join(targets)}. If it will never come back, `metaq transaction forget` drops "
             "what the others hold"
         )
-    told = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
-    decision = told.decision
+    answer = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
+    decision = answer.decision
     shown, remaining = await _states(core, decision.transaction, targets)
     named = _named(decision)
     remaining = {name: why for name, why in remaining.items() if why != UNSUPPORTED}  # they hold nothing of it
@@ -233,7 +233,7 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
         lambda name, address: _apply(core, name, address, decision),
     )
     left = {name: f"{count} chunks are still to be delivered" for name, count in done.items() if count}
-    return EndedTransaction(decision, told.first, {**remaining, **failed, **left})
+    return EndedTransaction(decision, answer.first, {**remaining, **failed, **left})
 
 
 async def _apply(core: ClientCore, broker: str, address: str, decision: Decision) -> int:

@@ -168,13 +168,13 @@ class MetaQHandler(logging.Handler):
             text = (
                 "log records of this forked child are lost: the producer of topic %s is its parent's. Give name_servers"
             )
-            sender.tell("forked", text, self.topic)
+            sender.warn("forked", text, self.topic)
             return
         sender.put(entry)
         if self._closed:
             sender.late(record.name)
 
-    def flush(self, timeout: float | None = None) -> bool:  # type: ignore[override]  # it tells more than logging asks
+    def flush(self, timeout: float | None = None) -> bool:  # type: ignore[override]  # it returns more than logging asks
         """Wait until everything logged so far is acknowledged. Returns False: not after `timeout` (`flush_seconds`) seconds."""
         return self._closed or self._sender.flush(self._flush_seconds if timeout is None else timeout)
 
@@ -244,7 +244,7 @@ class MetaQHandler(logging.Handler):
     def _not_made(self, record: logging.LogRecord, error: Exception) -> None:
         self._sender.buffer.drop(UNFORMATTED)
         text = "a record of logger %s, at %s:%s, is lost: it could not be formatted or filtered: %r"
-        self._sender.tell("unformatted", text, record.name, record.pathname, record.lineno, error)
+        self._sender.warn("unformatted", text, record.name, record.pathname, record.lineno, error)
 
     # -------------------------------------------------------------- processes
 

@@ -1,7 +1,7 @@
 """A broker's side of the name servers: it registers the same at all of them, all the time, and unregisters when it stops.
 
 Name servers do not talk to each other, so a broker registers at each. It sends its whole table at its start and every
-`period` seconds, which also renews its lease; a name server that was away learns everything then. In between it tells
+`period` seconds, which also renews its lease; a name server that was away learns everything then. In between it sends
 the topics that changed and no others, as RocketMQ's brokers do for new topics: a registration never removes any.
 """
 

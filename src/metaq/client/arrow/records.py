@@ -153,7 +153,7 @@ class Decoded(Struct, frozen=True):
                 self.data, self.parts["body"], self.parts["sys_flag"], rows, limit, _expand_body
             )
         except BadRequest:
-            for row in rows:  # It is not told which; there is time to look.
+            for row in rows:  # The error does not say which; there is time to look.
                 self.expanded_body(row)
             raise
         here = structs.replace(self, parts={**self.parts, "body": views}, expanded=expanded)
@@ -317,8 +317,8 @@ def _keys(decoded: Decoded) -> pa.Array:
 def pairs_of(decoded: Decoded) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.uint8]]]:
     """The column `properties`, and what `hot.property_pairs` says of each text beside its pairs."""
     offsets, name_ends, names, value_ends, values, kinds = hot.property_pairs(decoded.data, decoded.parts["properties"])
-    told = np.frombuffer(kinds, np.uint8)
-    readable = not len(told) or int(told.max()) < NOT_TEXT
+    states = np.frombuffer(kinds, np.uint8)
+    readable = not len(states) or int(states.max()) < NOT_TEXT
     columns = []
     for ends, texts in ((name_ends, names), (value_ends, values)):
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(texts)]
@@ -329,7 +329,7 @@ def pairs_of(decoded: Decoded) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.ui
             else as_text(pa.Array.from_buffers(pa.binary(), count, buffers))
         )
     starts = pa.Array.from_buffers(pa.int32(), len(decoded) + 1, [None, pa.py_buffer(offsets)])
-    return pa.MapArray.from_arrays(starts, *columns), told
+    return pa.MapArray.from_arrays(starts, *columns), states
 
 
 def _properties(decoded: Decoded) -> pa.Array:

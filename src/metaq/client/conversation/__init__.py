@@ -29,6 +29,6 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 `groups`           `SendHeartbeat`, `LeaveGroup`, `LockQueues`, `UnlockQueues`, `ListMembers`, `members_of`, `GetConnections`, …
 `administration`   `CreateTopic`, `DeleteTopic`, `GetTopicStats`, `GetRuntime`
 `registration`     `RegisterBroker`, `UnregisterBroker`: a broker's words to a name server
-`notices`          what a broker tells a client on its own account
+`notices`          requests that a broker sends to a client on its own account
 =================  ====================================================================================================
 """

@@ -1,4 +1,4 @@
-"""What a broker tells a client on its own account, and what is answered."""
+"""Requests that a broker sends to a client on its own account, and their answers."""
 
 from __future__ import annotations
 

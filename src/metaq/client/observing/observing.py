@@ -1,6 +1,6 @@
-"""Watching sends and deliveries: what tracers (`metaq.client.observing.tracing`) and the message log (`message_log`) are told.
+"""Observers of sends and deliveries: tracers (`metaq.client.observing.tracing`) and the message log (`message_log`).
 
-Nobody is told anything unless a client was made with `trace=True` or `message_log=True`: then sends are told by the request, in the
+There are none unless a client was made with `trace=True` or `message_log=True`: then they get sends by the request, in the
 background loop, when their outcome is known; deliveries one by one, in whichever thread they begin and end.
 """
 
@@ -29,7 +29,7 @@ RATE_MAX = 1_000_000
 class ObservedArguments(ClientArguments, total=False):
     """Keyword arguments of producers and consumers, beside those of every client.
 
-    trace (False): tell the trace topic of every send, or of every delivery, as RocketMQ's clients do (`enableMsgTrace`); for
+    trace (False): write a record of every send, or of every delivery, to the trace topic, as RocketMQ's clients do (`enableMsgTrace`); for
     `metaq message trace ID`. trace_topic (RMQ_SYS_TRACE_TOPIC): another one. trace_rate (2000): messages a second that are
     traced at most; what is above is sent and delivered untraced, and the log says how much. message_log (False): a line in
     the log (logger `metaq.messages`, INFO) for each send and each delivery; message_log_rate (100): so many lines a second

@@ -499,7 +499,7 @@ class Atomic(AtomicBase):
     def rollback(self) -> AtomicResult:
         """End it: none of its messages is delivered.
 
-        Raises TransactionFailed: it was prepared, and nobody could be told; TransactionEnded: it was committed before;
+        Raises TransactionFailed: it was prepared, and the coordinator could not be reached; TransactionEnded: it was committed before;
         ClientClosed, ClientForked.
         """
         return self._wait(self._deciding(TransactionOutcome.ROLLBACK, self._timeout))

@@ -93,5 +93,5 @@ class Requesting:
 
 
 def _no_reply(message: Message, seconds: float, receipt: SendReceipt | None) -> RequestTimeout:
-    told = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
-    return RequestTimeout(f"no reply to the request to topic {message.topic} within {seconds:g} s; {told}")
+    known = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
+    return RequestTimeout(f"no reply to the request to topic {message.topic} within {seconds:g} s; {known}")

@@ -1,4 +1,4 @@
-"""What every client takes, whatever it does: who it is, and how often it asks and tells.
+"""Options of every client: its identity, and its intervals.
 
 Producers, consumers and readers take these as keyword arguments beside their own. They are one frozen value inside.
 RocketMQ's names for them are in docs/client.md.

@@ -29,7 +29,7 @@ class PullSettings(Struct, Generic[M], frozen=True):
     """What the pulls of one consumer or reader have in common.
 
     `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or
-    256 KiB. `inline`: the pull carries its subscription, because no heartbeat told it. `hold`: brokers may hold a pull that
+    256 KiB. `inline`: the pull carries its subscription, because no heartbeat carries it. `hold`: brokers may hold a pull that
     finds nothing, for `hold_ms`. `seconds` to wait for an answer, if not the usual.
     """
 

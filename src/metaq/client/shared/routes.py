@@ -120,7 +120,7 @@ class KnownRoutes:
     async def subscribe_queues(self, topic: str, *, fresh: bool = False, patient: bool = False) -> list[MessageQueue]:
         """Queues that can be read. Raises NoRoute.
 
-        `patient` gives a topic half a second to appear: one that a send has just created is told to the name servers
+        `patient` gives a topic half a second to appear: one that a send has just created is registered at the name servers
         behind the acknowledgement.
         """
         for pause in _PATIENCE if patient else ():

@@ -86,7 +86,7 @@ def check_function(function: object, what: str, *, awaited: bool) -> None:
         )
     try:
         signature = inspect.signature(function)
-    except ValueError:  # Native code, which may not tell.
+    except ValueError:  # Native code, whose signature may be unknown.
         return
     try:
         signature.bind(object())

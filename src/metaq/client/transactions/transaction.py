@@ -1,7 +1,7 @@
 """Transactions: a message that consumers get if, and only if, a local transaction has been committed.
 
 The message is stored first, unseen (a *half message*). Then the local transaction runs, under the message's id. Its end is
-told to the broker that stored the half message. If that word never arrives, because the process has died or the connection
+reported to the broker that stored the half message. If that report never arrives, because the process has died or the connection
 is gone, the broker asks any producer of the group, and `check` looks up what became of the id (`metaq.client.transactions.checks`).
 """
 
@@ -62,7 +62,7 @@ CHECK_AFTER_MAX = 7 * 24 * 3600
 
 
 class Told(enum.Enum):
-    """What is known of the word that ends a transaction."""
+    """What is known of the report of a transaction's end to its broker."""
 
     HANDED_OVER = "it was handed to the connection; nobody answers it"
     CONFIRMED = "the broker has answered that it is done"
@@ -259,7 +259,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         **options: Any,
     ) -> None:
         """
-        Args: group: brokers ask any producer of it how a transaction ended, so all of them must be able to tell. check:
+        Args: group: brokers ask any producer of it how a transaction ended, so all of them must know. check:
               called with the message (a `StoredMessage`; its `message_id` is the transaction's id) when a broker asks;
               returns True (commit), False (roll back) or None (not known yet: ask later), or a `TransactionOutcome`.
               confirm: wait for the broker's answer to a commit or rollback. check_workers_min, check_workers_max: threads

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 class Transaction(TransactionBase):
     """One transaction of a `TransactionProducer`. Use it with `async with`.
 
-    `commit`, `rollback` and `unknown` decide at once; await what they return to know that the broker was told.
+    `commit`, `rollback` and `unknown` decide at once; await what they return to know that the broker has got it.
     """
 
     _producer: TransactionProducer

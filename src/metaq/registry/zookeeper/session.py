@@ -1,6 +1,6 @@
 """One connection to ZooKeeper after the other, as those who keep nodes there need it: requests in bulk, from a thread.
 
-kazoo's threads stay behind this; what happens to the session is told to the event loop.
+kazoo's threads stay behind this; changes of the session are reported to the event loop.
 """
 
 from __future__ import annotations

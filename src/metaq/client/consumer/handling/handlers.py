@@ -43,7 +43,7 @@ def check_handler(handler: object, *, awaited: bool, taking: str = "one message"
         raise _not_awaitable(handler)
     try:
         signature = inspect.signature(handler)
-    except ValueError:  # Native code, which may not tell.
+    except ValueError:  # Native code, whose signature may be unknown.
         return
     try:
         signature.bind(object())

@@ -94,7 +94,7 @@ def _outcome(handler: Callable[[Any], object], hand: object) -> Outcome:
         result = handler(hand)
     except (Later, Reject, Pause) as verdict:
         result = verdict
-    except Exception:  # noqa: BLE001  told to the parent
+    except Exception:  # noqa: BLE001  reported to the parent
         return "raised", traceback.format_exc()
     if result is None:
         return "done", None

@@ -116,7 +116,9 @@ class GroupMember:
         self._core.spawn(self._moved_by_order({queue: to for queue, to in offsets.items() if queue not in beginning}))
 
     async def _moved_by_order(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await self._sharing.settled.wait()  # A member that has just joined has not begun with what it is told to move.
+        await (
+            self._sharing.settled.wait()
+        )  # A member that has just joined has not begun with the queues that it is to move.
         await self.move(offsets)
 
     # -------------------------------------------------------------- life

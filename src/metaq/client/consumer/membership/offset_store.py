@@ -268,7 +268,7 @@ def checked_store(given: str | os.PathLike[str] | OffsetStore | None, *, broadca
             raise TypeError(f"the offset store {given!r} has no method {name}: it needs load, update and persist")
         if inspect.iscoroutinefunction(method):
             raise TypeError(f"the offset store's {name} is asynchronous: make it `def`; it is called in a thread")
-        with contextlib.suppress(ValueError):  # Native code, which may not tell.
+        with contextlib.suppress(ValueError):  # Native code, whose signature may be unknown.
             try:
                 inspect.signature(method).bind(*range(arguments))
             except TypeError as error:

@@ -165,8 +165,8 @@ class PullMember:
     async def persist(self) -> None:
         """Keep the progress that the user has reported."""
         with self._changing:
-            told = {queue: self._positions[queue] for queue in self._updated & self._positions.keys()}
-        await self._offsets.persist(told)
+            reported = {queue: self._positions[queue] for queue in self._updated & self._positions.keys()}
+        await self._offsets.persist(reported)
 
     def _share_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
         """In a thread: call the listener."""

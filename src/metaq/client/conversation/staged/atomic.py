@@ -248,16 +248,16 @@ class AtomicSteps:
     def _tell_rollback(self, decision: Decision) -> Steps[None]:
         """Notify participants of a rollback, so that they drop their parts at once; later they would ask."""
 
-        def tell(broker: str) -> Steps[None]:
+        def notify(broker: str) -> Steps[None]:
             yield in_time(broker, Apply(self.transaction, decision), NOTICE_SECONDS)
 
-        by_broker = {broker: tell(broker) for broker in sorted(self._touched - {self.coordinator})}
+        by_broker = {broker: notify(broker) for broker in sorted(self._touched - {self.coordinator})}
         if by_broker:
             yield SideBySide(by_broker)
 
 
 def delivering(decision: Decision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
-    """A commit was decided: have all brokers put its messages into their queues, and tell the coordinator who has.
+    """A commit was decided: have all brokers put its messages into their queues, and report to the coordinator who has.
 
     For at most DELIVERY_SECONDS. `remaining`: what the coordinator said with the decision.
     """

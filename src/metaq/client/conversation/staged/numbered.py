@@ -91,7 +91,7 @@ def commit(
 ) -> Steps[Committed]:
     """Commit everything that `parts` names, as number `sequence` of `row`, and deliver it. `row` may be empty: no number.
 
-    Raises StaleBatch: the row is past that number. TransactionFailed: it was rolled back before, or nobody told the outcome
+    Raises StaleBatch: the row is past that number. TransactionFailed: it was rolled back before, or the outcome is unknown
     in `seconds`: the same may be asked again. The coordinator's refusal: nothing of it is or will be committed.
     """
     until = now() + seconds

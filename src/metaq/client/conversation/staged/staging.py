@@ -136,7 +136,7 @@ class Settle(Call[Decided], frozen=True):
 
 
 class Apply(Call[TransactionState], frozen=True):
-    """Deliver, for a bounded time, what is committed; or drop what is rolled back. The outcome tells what remains.
+    """Deliver, for a bounded time, what is committed; or drop what is rolled back. The outcome says what remains.
 
     `decision`: the coordinator's, for a participant. `confirmed`: for the coordinator, the participants at which nothing
     remains: it would ask each of them. The outcome has no decision and no parts.
