@@ -43,6 +43,7 @@ def fill(folder: Path, count: int, levels: int) -> None:
     with MessageStore(store_options, clock, HOST, options.broker_cluster_name) as store:
         environment = Environment(options, store_options, clock, store, "bench", HOST)
         broker = Broker(environment, broker_files(lambda name: ConfigFile(folder / "config" / name)))
+        broker.lead()
         for topic in range(4):
             broker.topics.ensure(f"late-{topic}", 4)
         for number in range(count):

@@ -43,6 +43,7 @@ class Running:
         environment = Environment(names, options, clock, self.store, "bench", HOST)
         files = broker_files(lambda name: ConfigFile(folder / "config" / name))
         self.broker = Broker(environment, files, self._turns.put)
+        self.broker.lead()
 
     def ask(self, question: Callable[[], T]) -> T:
         """Its answer, which may take the thread a while."""

@@ -357,7 +357,7 @@ class Saving(Exception):
     """Not an error: the request needs a change that is being saved. Nothing was done; do it again afterwards.
 
     `then`: what to do afterwards instead, if doing it again would not be right. Servers know what to do with this
-    (`metaq.servers.remoting.parking`).
+    (`metaq.servers.waiting`).
     """
 
     def __init__(self, *pending: Pending, then: Callable[[], Any] | None = None) -> None:
@@ -501,12 +501,21 @@ class SavedTable(Generic[Key, Value, Version]):
         return change
 
     def start_with(self, entries: Mapping[Key, Value]) -> None:
-        """Add entries while starting: they are known without the file, so they are there even if it cannot be saved."""
+        """Show entries at once that are known without the file: they are there even if it cannot be saved.
+
+        While starting, and when a broker begins to lead: then a save may be under way, and the file follows behind it.
+        """
         self._set(entries)
-        self._write_whole()
+        if self._running:
+            self._has_put_back = True
+            self._failed(None)
+        else:
+            self._write_whole()
+        for key in entries:
+            self._tell(key)
 
     def _write_whole(self) -> None:
-        """While starting, when nothing else is saved."""
+        """Write the file whole, and wait for it. Only while no save is under way."""
         errors: list[OSError | None] = []
         step = self._whole()
         if self._journal is not None:

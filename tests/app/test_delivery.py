@@ -62,7 +62,7 @@ def test_a_fault_in_a_turn_does_not_end_delivery(tmp_path, caplog):
     async def main():
         service = await start_up(*options(tmp_path))
         schedule, calls = service.broker._broker.schedule, []
-        deliver, enough = schedule.deliver, asyncio.Event()
+        deliver, enough = schedule.step, asyncio.Event()
 
         def fails():
             calls.append(1)
@@ -72,7 +72,7 @@ def test_a_fault_in_a_turn_does_not_end_delivery(tmp_path, caplog):
                 enough.set()
             return deliver()
 
-        schedule.deliver = fails
+        schedule.step = fails
         try:
             with caplog.at_level(logging.ERROR):
                 await asyncio.wait_for(enough.wait(), PATIENCE)

@@ -64,6 +64,7 @@ def open_broker(
     call_soon: Callable[[Callable[[], None]], None] = at_once,
     text: Metaq1Settings | None = None,
     make_filter_helper: MakeFilterHelper | None = None,
+    leading: bool = True,
     **options: object,
 ) -> Iterator[Broker]:
     """A broker over the folder `root`; closed in order at the end. `files`: what stands for files of the folder."""
@@ -83,6 +84,7 @@ def open_broker(
             environment, broker_files(open_file, open_table), call_soon, read_cold=read_cold, authorise=authorise, peers=peers,
             text=text, make_filter_helper=make_filter_helper,
         )  # fmt: skip
+        broker.lead() if leading else broker.follow()
         yield broker
         broker.close()
 

@@ -304,6 +304,7 @@ class Lives:
                 lambda name: JournalledFile(disk.root / "config" / name, disk, fold_bytes=2000),
             )
             broker = Broker(environment, files)
+            broker.lead()
             self.check(broker)
             disk.on_call = on_call
             for _ in range(40):

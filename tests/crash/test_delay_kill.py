@@ -39,7 +39,7 @@ with open_broker(root, SystemClock(), OPTIONS) as broker:
         header = send_header("orders", 0, properties={"DELAY": str(level)})
         broker.sends.send(send_of(header, b"%d" % number, BORN_HOST, JAVA))
         print(number, flush=True)
-        broker.schedule.deliver()
+        broker.schedule.step()
         for topic in places:
             queue = broker.store.existing_queue(topic, 0)
             for unit in queue.units(places[topic], 100) if queue else []:
@@ -82,7 +82,7 @@ def test_kills_lose_no_delayed_message_and_multiply_none(tmp_path: pathlib.Path)
     clock = FakeClock(time.time_ns() // 1_000_000 + 3_600_000)
     with open_broker(root, clock, OPTIONS) as broker:
         for _ in range(3):
-            while broker.schedule.deliver() == 0:
+            while broker.schedule.step() == 0:
                 pass
             clock.advance(10)
         orders = counted(broker, "orders")

@@ -25,7 +25,6 @@ from metaq.pipelines.redrive.job import Pace
 from metaq.pipelines.run import RUNNING, Run, status_of
 from metaq.spark import snapshot
 from metaq.spark.pipelines import audit, changes, metrics, mirror
-from metaq.testing import EmbeddedBroker
 from tests.pipelines.changes.batches import apply, body
 from tests.pipelines.metrics.test_service import summed
 from tests.pipelines.test_full_disk import full
@@ -158,14 +157,14 @@ def ended(place) -> None:
 @pytest.mark.all
 @pytest.mark.spark_all
 @pytest.mark.parametrize("name", ["changes", "mirror", "metrics"])
-def test_a_broker_s_clock_that_jumps_loses_and_doubles_nothing(spark, tmp_path, name):
+def test_a_broker_s_clock_that_jumps_loses_and_doubles_nothing(spark, metaq_broker, tmp_path, name):
     """A century forwards and back, a run for each message and one more for nothing."""
-    folder = tmp_path / "place"
-    with ScriptedCluster(tmp_path / "cluster") as source, EmbeddedBroker() as target:
-        given = {"nameServers": source.namesrv, "topics": "orders", "folder": str(folder), "once": True}
+    folder, topic = tmp_path / "place", "clock-orders"
+    with ScriptedCluster(tmp_path / "cluster") as source:
+        given = {"nameServers": source.namesrv, "topics": topic, "folder": str(folder), "once": True}
         given |= {
             "changes": {"buckets": 1, "dense": True},
-            "mirror": {"to": target.namesrv, "sourceName": "a", "targetName": "b"},
+            "mirror": {"to": metaq_broker.namesrv, "sourceName": "a", "targetName": "b"},
             "metrics": {"traceTopic": "off", "graceSeconds": 0},
         }[name]
         start = {"changes": changes, "mirror": mirror, "metrics": metrics}[name]
@@ -173,14 +172,14 @@ def test_a_broker_s_clock_that_jumps_loses_and_doubles_nothing(spark, tmp_path, 
         for number, store_ms in enumerate((*TIMES, None), 1):
             if store_ms is not None:
                 sent.append(body("update", 1, number, {"a": number}))
-                source.put("orders", 0, [sent[-1]], store_ms)
+                source.put(topic, 0, [sent[-1]], store_ms)
             finished(functools.partial(start, spark, given))
             ended(folder)
             if name == "changes":
                 (row,) = snapshot(folder).dataset().to_table().to_pylist()
                 assert row["a"] == len(sent)
             elif name == "mirror":
-                with metaq.Reader(target.namesrv, "orders", stop_at_end=True) as reader:
+                with metaq.Reader(metaq_broker.namesrv, topic, stop_at_end=True) as reader:
                     assert [message.body for message in reader] == sent
             else:
                 found = read(folder)

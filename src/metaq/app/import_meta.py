@@ -47,6 +47,7 @@ def import_meta(
             ),
             text=settings,
         )
+        broker.lead()
         try:
             return PartitionImport(broker, segments, progress=progress, stopped=stopped).run()
         finally:

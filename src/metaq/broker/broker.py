@@ -8,9 +8,9 @@ nothing here waits, sleeps or writes to a socket: what clients are to be told go
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
-from metaq.broker.channel import Channel, Effect, Told, carry_out
+from metaq.broker.channel import Channel
 from metaq.broker.delays.retry import RetryService
 from metaq.broker.delays.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.deletion import Deletions
@@ -21,14 +21,17 @@ from metaq.broker.log.admit import Gates
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.closing import ClosedQueues
 from metaq.broker.log.long_polling import HeldPulls
+from metaq.broker.lost_topics import LostTopics
+from metaq.broker.membership import Membership
 from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.filters import MakeFilterHelper
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.progress import PartitionProgress
-from metaq.broker.metaq1.retention import keep_as_configured
+from metaq.broker.metaq1.retention import Metaq1Retention
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.transactions import Branches
+from metaq.broker.part import BrokerPart, PartList
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
 from metaq.broker.pulls.lookup import Lookup
@@ -39,6 +42,7 @@ from metaq.broker.reloading import Reloading
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
 from metaq.broker.requests import OffsetCommit
+from metaq.broker.saving import TableSaving
 from metaq.broker.send import SendService
 from metaq.broker.staged.peers import ALONE, Peers
 from metaq.broker.staged.service import StagingService
@@ -50,31 +54,31 @@ from metaq.broker.tables.offsets import Offsets
 from metaq.broker.tables.topics import Topics
 from metaq.broker.transactions.service import TransactionService
 from metaq.errors import Refused
-from metaq.model import DataVersion, Heartbeat, MessageQueue, TopicConfig
+from metaq.model import DataVersion, MessageQueue, TopicConfig
 from metaq.model.access import Authorise, everybody
 from metaq.model.topics.system import SCHEDULE_TOPIC
-from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
 from metaq.options import Settings
-from metaq.saved import Pending, Saving, at_once
+from metaq.saved import Pending, at_once
 from metaq.wire.hot import DelayGate
 
 log = logging.getLogger(__name__)
-
-INTERNAL_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
-EXPIRY_SECONDS = 10.0
-"""Between two looks for clients that fell silent."""
 
 
 class Broker:
     """One broker's decisions.
 
-    Args: `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
-          `authorise`: who may what. `read_cold`: how delayed and staged messages are read that are no longer in memory.
-          `peers`: the way to the other brokers that staged transactions have parts at. `make_helper`: starts a process in
-          which predicates are called; None: there is none, and nobody gets messages by a predicate. `make_filter_helper`: the
-          same of filters of MetaQ 1.x. `text`: what it runs
-          with for clients of MetaQ 1.x; None: it serves none.
-    Raises: ConfigError: a configuration file cannot be read.
+    The constructor reads the files of tables, and nothing of the log; `lead` opens the parts, `follow` those of a follower.
+
+    Args:
+        call_soon: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
+        authorise: who may what.
+        read_cold: how delayed and staged messages are read that are no longer in memory.
+        peers: the way to the other brokers that staged transactions have parts at.
+        make_helper: starts a process in which predicates are called; None: nobody gets messages by a predicate.
+        make_filter_helper: the same for filters of MetaQ 1.x.
+        text: settings for clients of MetaQ 1.x; None: none are served.
+
+    Raises ConfigError: a configuration file cannot be read.
     """
 
     def __init__(
@@ -96,7 +100,6 @@ class Broker:
         self.text, self.reloading = text, Reloading(authorise)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
-        self.settings.watch(self._options_changed)
         self.stats = Stats(clock)
         self.topics = Topics(
             options, clock, files.topics, environment.name, len(store.delays_ms), call_soon, prepare=store.prepare_queue
@@ -114,7 +117,6 @@ class Broker:
         self.closed_partitions = ClosedPartitions()
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
-        store.owes(self.transactions)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
         self.gates = Gates(
             environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, authorise,
@@ -123,15 +125,11 @@ class Broker:
         self.schedule = ScheduleService(
             environment, self.appender, self.gates.deliveries, files.delay, read_cold, delays
         )
-        store.owes(self.schedule)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
-        self._look_for_lost_topics()
         self.staging = StagingService(
             environment, tables, self.appender, self.gates.expansions, read_cold, peers, authorise
         )
-        store.owes(self.staging)
         self.bases = Bases(environment, self.appender, self.topics.closed, call_soon)
-        store.owes(self.bases)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender, self._append_soon)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
@@ -139,8 +137,14 @@ class Broker:
         self.pulls = PullService(
             environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
         )
-        self.partitions = (
-            Partitions(
+        self.answer_pulls = self.pulls.answer_grown
+        """Answers the held pulls whose queues grew. Servers call it when they have appended."""
+        self.partitions: Partitions | None = None
+        self.partition_fast_path: PartitionFastPath | None = None
+        self.branches: Branches | None = None
+        metaq1_parts: tuple[BrokerPart, ...] = ()
+        if text is not None:
+            self.partitions = Partitions(
                 environment,
                 tables,
                 self.appender,
@@ -150,22 +154,23 @@ class Broker:
                 authorise,
                 make_filter_helper=make_filter_helper,
             )
-            if text
-            else None
-        )
-        self._archiver = keep_as_configured(store, text, self.bases, call_soon) if text else None
-        self.partition_fast_path: PartitionFastPath | None = None
-        if text and self.partitions:
             fast_path = PartitionFastPath(environment, text, self.appender, self.hold, self.bases, self.partitions)
             self.topics.watch(fast_path.close)
             self.closed_partitions.when_changed(fast_path.close)
+            self.settings.watch(fast_path.options_changed)
             self.partition_fast_path = fast_path
-        self.branches = (
-            Branches(environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, text)
-            if text is not None and self.partitions is not None
-            else None
-        )
+            self.branches = Branches(
+                environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, text
+            )
+            metaq1_parts = (
+                self.partitions,
+                Metaq1Retention(store, text, self.bases, call_soon),
+                self.branches,
+                self.partitions.filters,
+            )
         self.locks = Locks(environment, tables, authorise)
+        membership = Membership(environment, tables, self.filters, self.locks, self.deletions)
+        self.beat, self.unregister, self._notify = membership.beat, membership.unregister, membership.notify
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.partition_progress = PartitionProgress(clock, self.topics, self.bases)
@@ -181,89 +186,49 @@ class Broker:
             held=lambda: self.staging.held,
         )
         self._call_soon, self._files = call_soon, files
-        now = clock.monotonic()
-        self._offsets_due = now + options.flush_consumer_offset_interval / 1000
-        self._schedule_due = now + store_options.flush_delay_offset_interval / 1000
-        self._expiry_due = now + EXPIRY_SECONDS
-
-    def _options_changed(self, names: Collection[str]) -> None:
-        if {"max_message_size", "broker_permission"} & set(names):
-            self.gates.close_all()
-            if self.partition_fast_path is not None:
-                self.partition_fast_path.close_all()
-        self.transactions.options_changed()
-        self.retries.options_changed()
-        self.filters.options_changed()
-        self.store.options_changed()
-        self.topics.options_changed(names)
-        self.pulls.fast_paths.close()
-
-    def _least_queues(self, topic: str) -> int:
-        """Of a topic of which nobody knows how many it had."""
-        if topic.startswith(INTERNAL_PREFIXES):
-            return 1
-        if self.text is not None and self.text.rules.sections and self.text.rules.accepts(topic):
-            return self.text.rules.settings(topic).num_partitions
-        return self.options.default_topic_queue_nums
-
-    def _look_for_lost_topics(self) -> None:
-        """Queues that hold messages and have no topic: their settings were lost with a file, the messages were not.
-
-        Recovery has emptied the queues of deleted topics; what they hold came later.
-        """
-        lost: dict[str, list[int]] = {}
-        for (topic, queue_id), queue in self.store.queues().items():
-            if queue.min_offset < queue.max_offset and not (self.topics.get(topic) or self.topics.is_system(topic)):
-                lost.setdefault(topic, []).append(queue_id)
-        # Too many queues harm nobody; too few would refuse producers that know the topic as it was.
-        counts = {topic: max(max(queues) + 1, self._least_queues(topic)) for topic, queues in lost.items()}
-        for topic, queues in lost.items():
-            log.warning(
-                "the topic %s is not in topics.json, and its queues %s hold messages: %s",
-                topic,
-                ", ".join(map(str, sorted(queues))),
-                f"it is there again, with {counts[topic]} queues; change it if it had other settings"
-                if self.options.restore_lost_topics
-                else "nobody can read them until the topic is created",
+        self.settings.watch(self.gates.options_changed)
+        self.settings.watch(lambda _names: store.options_changed())
+        # The order in which they are opened and tick; they are closed the other way round. Tables are saved last, when all
+        # who change them have ended: half messages hand over positions. The schedule is closed behind all that appends:
+        # its file says where the log ends, and a start reads the log from there.
+        self._parts = PartList(
+            (
+                self.stats,
+                self.appender,
+                TableSaving(environment, tables, self.deletions),
+                self.filters,
+                self.schedule,
+                self.transactions,
+                self.deletions,
+                LostTopics(environment, self.topics, text),  # behind deletions: what is deleted is not lost
+                self.replies,
+                self.staging,
+                self.bases,
+                self.retries,  # behind the schedule, which has read what was given back
+                *metaq1_parts,
+                self.predicates,
+                membership,
+                self.pulls,  # last: in each tick the others have appended what held pulls wait for
             )
-        if lost and self.options.restore_lost_topics:
-            self.topics.restore(counts)
+        )
+        self.settings.watch(self._parts.options_changed)
+
+    def follow(self) -> None:
+        """Open the parts that work in every broker: tables are saved, pulls are answered; nothing is appended."""
+        self._parts.open(leading=False)
+
+    def lead(self) -> None:
+        """Open all parts, at a start or after a time of following; what they find is the same.
+
+        It reads the log from where files and checkpoints say.
+
+        Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker can only be dropped then.
+        """
+        self._parts.open(leading=True)
 
     def tick(self) -> None:
         """Let time pass: deliver what is due, answer who has waited long enough, expire who is silent, save what changed."""
-        now = self.clock.monotonic()
-        self.stats.sample()
-        self.appender.tick()
-        self.schedule.tick()
-        self.transactions.tick()
-        self.replies.tick()
-        self.staging.tick()
-        if self.branches is not None:
-            self.branches.tick()
-        self.predicates.tick()
-        if self.partitions is not None:
-            self.partitions.filters.tick()
-        self.topics.saved.tick()
-        self.groups.saved.tick()
-        self.deletions.marks.tick()
-        if now >= self._offsets_due:
-            self._offsets_due = now + self.options.flush_consumer_offset_interval / 1000
-            self.offsets.save()
-        if now >= self._schedule_due:
-            self._schedule_due = now + self.store_options.flush_delay_offset_interval / 1000
-            self.schedule.positions.save()
-        self.schedule.positions.settle()
-        if now >= self._expiry_due:
-            self._expiry_due = now + EXPIRY_SECONDS
-            self.deletions.prune()
-            self._carry_out(self.members.expire())
-            self.locks.expire()
-            self.filters.expire(self.members.consumers)
-            self.filters.save()
-        self._carry_out(self.members.give_up_kept())
-        self.answer_pulls()
-        for pull, answer in self.pulls.overdue():
-            pull.channel.answer_pull(pull, answer)
+        self._parts.tick()
 
     def deliver(self) -> float:
         """Deliver delayed messages that are due and staged ones that are committed, and ask what became of transactions,
@@ -271,20 +236,9 @@ class Broker:
 
         Returns the seconds until the next call, 0: soon.
         """
-        pause = self.schedule.deliver()
-        asked, check_pause = self.transactions.checks.step()
-        carry_out(asked)
-        staging_pause = self.staging.step()
-        bases_pause = self.bases.step()
+        pause = self._parts.step()
         self.answer_pulls()
-        return min(pause, check_pause, staging_pause, bases_pause)
-
-    def answer_pulls(self) -> None:
-        """Answer the held pulls whose queues grew. Servers call it when they have appended."""
-        if self.hold.grown:
-            self.pulls.answer_plain()
-            for pull, answer in self.pulls.woken():
-                pull.channel.answer_pull(pull, answer)
+        return pause
 
     def _append_soon(self, work: Callable[[], object]) -> None:
         """Call what appends in another turn of the loop, when what this one has written is out."""
@@ -298,35 +252,12 @@ class Broker:
     def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> dict[MessageQueue, int]:
         """Tell the members of a group where to go on. Raises Refused, see `OffsetResets.reset`."""
         offsets, effects = self.resets.reset(group, topic, time_ms, force=force)
-        self._carry_out(effects)
+        self._notify(effects)
         return offsets
-
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
-        """Tell those who want to hear it that the members of their group have changed."""
-        if self.options.notify_consumer_ids_changed_enable:
-            carry_out(effect for effect in effects if self._wants(effect.what))
-
-    def _wants(self, what: Told) -> bool:
-        """Whether a group has members to be told of changes."""
-        config = self.groups.get(what.group)
-        return config is None or config.notify_changed
 
     def close(self) -> None:
         """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
-        self.predicates.close()
-        if self.partitions is not None:
-            self.partitions.filters.close()
-        if self._archiver is not None:
-            self._archiver.stop()
-        self.bases.close()
-        for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
-            table.close()
-        self.transactions.close()
-        self.staging.close()
-        self.offsets.close()
-        self.filters.expire(self.members.consumers)
-        self.filters.close()
-        self.schedule.positions.close()
+        self._parts.close()
 
     def _unsaved(self) -> dict[str, str]:
         failing = {
@@ -343,49 +274,9 @@ class Broker:
         """What name servers are told: all topics, or those of `names` that there are."""
         return self.topics.announced(names), self.topics.version
 
-    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> None:
-        """Take a heartbeat; its consumer groups and their retry topics are made if they are new.
-
-        Raises Saving if some are being made: those groups have not joined, so the heartbeat is to be taken again after
-        that; Refused if a group could not be made. The others have joined all the same.
-        """
-        refused: Refused | None = None
-        joining, waiting = [], list[Pending]()
-        for view in beat.consumers:
-            try:
-                self.filters.check_amount(view.group, view.subscriptions)
-                config = self.groups.require(view.group)
-                unit = UNIT_SUBSCRIBED if view.unit_mode else 0
-                self.topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues), unit)
-                joining.append(view)
-            except Saving as saving:
-                waiting += saving.pending
-            except Refused as error:
-                refused = error
-        producers = tuple(check_group(group) for group in beat.producers)
-        effects = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
-        for view in joining:
-            self.filters.register(view.group, view.subscriptions, channel.identity.address)
-        self._carry_out(effects)
-        if refused is not None:
-            raise refused
-        if waiting:
-            raise Saving(*waiting)
-
-    def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> None:
-        """A client leaves a group."""
-        self._carry_out(self.members.unregister(channel, producer_group, consumer_group))
-
     def closed(self, channel: Channel) -> None:
         """A connection has ended: forget what it waits for, and what it was a member of."""
-        self.hold.closed(channel)
-        self.predicates.closed(channel)
-        if self.partitions is not None:
-            self.partitions.filters.closed(channel)
-        if self.branches is not None:
-            self.branches.closed(channel)
-        self.staging.closed(channel)
-        self._carry_out(self.members.closed(channel))
+        self._parts.closed(channel)
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Take a group's position. Raises Refused for an unknown group, topic or queue, or a negative offset."""

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 
 from metaq.broker.log.admit import Gates
+from metaq.broker.part import BrokerPart
 from metaq.broker.tables.offsets import Offsets
 from metaq.broker.tables.topics import Topics
 from metaq.clock import Clock
@@ -25,7 +26,7 @@ from metaq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 
-class Deletions:
+class Deletions(BrokerPart):
     """Deletes topics, and remembers them as long as the log holds records from before. `marks`: topic → LogOffset."""
 
     def __init__(
@@ -41,12 +42,16 @@ class Deletions:
         self._store, self._topics, self._offsets, self._gates = store, topics, offsets, gates
         self._call_soon = call_soon
         version, saved = file.read(DataVersion())
-        self.marks = SavedTable(file, dict(store.deleted), version, clock=clock, call_soon=call_soon)
-        if saved != store.deleted:  # the log has become shorter than it says
-            self.marks.start_with({topic: store.deleted[topic] for topic in saved})
-        self._finish_what_a_crash_cut()
+        self.marks = SavedTable(file, saved, version, clock=clock, call_soon=call_soon)
 
-    def _finish_what_a_crash_cut(self) -> None:
+    def open(self) -> None:
+        """Have the marks follow a log that has become shorter, and finish deletions that a crash has cut."""
+        deleted = self._store.deleted
+        moved = {
+            topic: deleted[topic] for topic, place in self.marks.table.items() if deleted.get(topic, place) != place
+        }
+        if moved:
+            self.marks.start_with(moved)
         for topic in self.marks.table:
             if self._topics.get(topic) is None and not self._holds(topic):
                 self._offsets.drop_topic(topic)

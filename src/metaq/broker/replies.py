@@ -17,6 +17,7 @@ from metaq.broker.channel import Unanswered
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import sent_record
+from metaq.broker.part import BrokerPart
 from metaq.broker.requests import Send
 from metaq.broker.send import SendService
 from metaq.errors import Reason, Refused
@@ -53,7 +54,7 @@ Outcome: TypeAlias = Pushed | Refused
 Done: TypeAlias = Callable[[Outcome], None]
 
 
-class ReplyService:
+class ReplyService(BrokerPart):
     """Takes what responders send."""
 
     def __init__(

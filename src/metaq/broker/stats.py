@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from metaq.broker.part import BrokerPart
 from metaq.clock import Clock
 from metaq.model.facts import Rates
 from metaq.wire.hot import QueueTail
@@ -26,8 +27,10 @@ class Sample(NamedTuple):
     got: int
 
 
-class Stats:
+class Stats(BrokerPart):
     """What the broker has done since it started. `put_*` count messages and log bytes, `got` messages handed out."""
+
+    leads = False
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,7 +59,7 @@ class Stats:
         self.got_messages += messages
         self.got_bytes += size
 
-    def sample(self) -> None:
+    def tick(self) -> None:
         """Take a sample if a second has passed."""
         if self._clock.monotonic() - self._samples[-1].at >= 1:
             self._samples.append(self._now())

@@ -32,17 +32,17 @@ LOG = logging.getLogger("metaq.logging_handler")
 
 BATCH_RECORDS, BATCH_BYTES = 2000, 1024 * 1024
 LOOK_SECONDS = 1.0
-"""An idle sender looks round so often, for what a wake-up was missed for."""
+"""Longest sleep of an idle sender, in case a wake-up was missed."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.25, 5.0
 """Between two tries while nothing can be sent: it doubles."""
 SUMMARY_SECONDS = 10.0
-"""The topic hears of dropped records so often at most."""
+"""Seconds between two summaries of dropped records, at least."""
 RESULT_SECONDS = 120.0
 """No send of a producer takes longer; if one seems to, its thread is stuck."""
 CUT_BYTES_MIN = 1024
-"""A broker that does not take so little will take nothing."""
+"""Smallest body to which a record is cut: a broker that refuses that will take nothing."""
 LEAVE_SECONDS = 0.2
-"""What the end of the producer may take once the time for closing is over."""
+"""Time for closing the producer once the time of `close` is over."""
 
 OWN_THREADS: set[int] = set()
 """Idents of the senders of this process: what they log is not sent."""
@@ -97,7 +97,7 @@ class Sender:
     # -------------------------------------------------------------- threads of the application
 
     def put(self, entry: Entry) -> None:
-        """Never waits, raises nothing."""
+        """Put a record into the buffer. Never waits, raises nothing."""
         self.buffer.put(entry)
         if not self._closing:
             self._see_to_thread()
@@ -142,17 +142,17 @@ class Sender:
         self._told.tick()
 
     def late(self, name: str) -> None:
-        """Tell of a record of logger `name` that came after the end."""
+        """Report a record of logger `name` that came after the end."""
         self._told.warning(
             "late", "a record of logger %s is lost: the handler of topic %s is closed", name, self._settings.topic
         )
 
     def tell(self, kind: str, text: str, *args: object) -> None:
-        """A warning, now and then."""
+        """Log a warning, rate limited."""
         self._told.warning(kind, text, *args)
 
     def _see_to_thread(self) -> None:
-        """Have a thread that sends. Where another call of this is under way, that one sees to it."""
+        """Start the sending thread if there is none. If another call does that already, return."""
         thread = self._thread
         if (thread is not None and thread.is_alive()) or not self._starting.acquire(blocking=False):
             return
@@ -288,7 +288,7 @@ class Sender:
         return _Again(entry, error) if getattr(error, "retriable", False) else _Refused(error)
 
     def _sum_up(self, *, at_once: bool = False) -> None:
-        """Have the topic told how many records were dropped since it was told last, if there are any and it is time."""
+        """Send a summary of records dropped since the last one, if there are any and it is time."""
         dropped = self.buffer.dropped
         if dropped == self._summed_up:
             return
@@ -304,7 +304,7 @@ class Sender:
 
 
 class _Again(NamedTuple):
-    """To be sent again; after a pause, where the error says why."""
+    """A record to be sent again; after a pause if there is an `error`."""
 
     entry: Entry
     error: Exception | None = None

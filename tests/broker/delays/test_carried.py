@@ -182,10 +182,10 @@ def test_carrying_and_its_deliveries_go_on_without_a_pause(tmp_path, clock, monk
         monkeypatch.setattr(broker.schedule, "stopwatch", lambda: next(times) * TURN_SECONDS / 20)
         pauses = []
         while broker.schedule.positions.next(LEVEL) < 900:
-            pauses.append(broker.schedule.deliver())
+            pauses.append(broker.schedule.step())
         clock.advance(SECONDS)
         while len(bodies(broker)) < 900:
-            pauses.append(broker.schedule.deliver())
+            pauses.append(broker.schedule.step())
         assert len(pauses) > 80
         assert len([pause for pause in pauses if pause]) <= 2
         assert bodies(broker) == [b"%d" % number for number in range(900)]

@@ -149,7 +149,7 @@ def test_a_turn_ends_when_its_time_is_spent(tmp_path, clock):
         clock.advance(1)
         turns, pauses = [], []
         while len(turns) < 4:
-            pauses.append(broker.schedule.deliver())
+            pauses.append(broker.schedule.step())
             turns.append(len(bodies(broker)))
         assert turns == [2 * schedule.SLICE, 4 * schedule.SLICE, 5 * schedule.SLICE, 5 * schedule.SLICE]
         assert pauses[:2] == [0, 0]
@@ -169,27 +169,27 @@ def test_a_flood_on_one_level_keeps_no_other_waiting(tmp_path, clock, flooded):
             send(broker, b"%d" % n, flooded)
         clock.advance(7200)
         for _ in range(18):
-            broker.schedule.deliver()
+            broker.schedule.step()
         assert sorted(int(body) for body in bodies(broker, "others")) == others
         assert len(bodies(broker)) == schedule.SLICE * 1
         for _ in range(39):
-            assert broker.schedule.deliver() == 0
-        assert broker.schedule.deliver() > 0
+            assert broker.schedule.step() == 0
+        assert broker.schedule.step() > 0
         assert broker.store.queue("orders", 0).max_offset == 40 * schedule.SLICE
 
 
 def test_the_next_look_is_when_the_next_message_is_due(tmp_path, clock):
     """No sooner than it pays, no later than a tenth of a second."""
     with open_broker(tmp_path, clock) as broker:
-        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MAX
+        assert broker.schedule.step() == schedule.PAUSE_SECONDS_MAX
         send(broker, b"later", 1)
-        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MAX
+        assert broker.schedule.step() == schedule.PAUSE_SECONDS_MAX
         clock.advance(0.95)
-        assert broker.schedule.deliver() == pytest.approx(0.05)
+        assert broker.schedule.step() == pytest.approx(0.05)
         clock.advance(0.049)
-        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MIN
+        assert broker.schedule.step() == schedule.PAUSE_SECONDS_MIN
         clock.advance(0.001)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert bodies(broker) == [b"later"]
 
 
@@ -203,7 +203,7 @@ def test_files_that_fill_up_under_a_flood(tmp_path, clock):
         for n in range(3000):
             send(broker, b"%d" % n, 1, f"topic-{n % 3}")
         clock.advance(1)
-        while broker.schedule.deliver() == 0:
+        while broker.schedule.step() == 0:
             pass
         for topic in range(3):
             assert bodies(broker, f"topic-{topic}") == [b"%d" % n for n in range(topic, 3000, 3)][:1000]
@@ -218,11 +218,11 @@ def test_a_full_disk_holds_delivery_up_and_loses_nothing(tmp_path, clock):
         clock.advance(1)
         disk.used = 91
         broker.store.retain(clock.now_ms())
-        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MAX
+        assert broker.schedule.step() == schedule.PAUSE_SECONDS_MAX
         assert bodies(broker) == []
         disk.used = 50
         broker.store.retain(clock.now_ms())
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert bodies(broker) == [b"0", b"1", b"2"]
 
 
@@ -238,13 +238,13 @@ def test_a_disk_that_fills_up_in_the_middle(tmp_path, clock, monkeypatch):
             raise StoreFull("full")
 
         monkeypatch.setattr(broker.store.log, "roll", full)
-        broker.schedule.deliver()
+        broker.schedule.step()
         first = len(bodies(broker))
         assert 0 < first < 300
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert len(bodies(broker)) == first
         monkeypatch.undo()
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert [int(body.rstrip(b"x")) for body in bodies(broker)] == list(range(300))
 
 
@@ -257,7 +257,7 @@ def test_a_message_whose_topic_is_gone_holds_nobody_up(tmp_path, clock, caplog):
             send(broker, b"%d" % n, 1, ("orders", "gone")[n % 2])
         broker.topics.delete("gone").settle()
         clock.advance(1)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert bodies(broker) == [b"0", b"2", b"4"]
         assert bodies(broker, "gone") == [b"1", b"3", b"5"]
         assert caplog.text.count("queue 0 of topic gone, which has no such queue now") == 1
@@ -271,9 +271,9 @@ def test_a_flood_for_a_topic_that_is_gone_gives_the_loop_its_turn(tmp_path, cloc
         broker.topics.delete("gone").settle()
         broker.schedule.stopwatch = Stopwatch(schedule.TURN_SECONDS / 4)
         clock.advance(1)
-        assert broker.schedule.deliver() == 0
+        assert broker.schedule.step() == 0
         assert 0 < len(bodies(broker, "gone")) < 10
-        while broker.schedule.deliver() == 0:
+        while broker.schedule.step() == 0:
             pass
         assert bodies(broker, "gone") == [b"%d" % n for n in range(50)]
 
@@ -283,16 +283,16 @@ def test_nothing_is_delivered_to_a_topic_while_it_is_being_deleted(tmp_path, clo
     with open_broker(tmp_path, clock) as broker:
         send(broker, b"0", 1)
         clock.advance(1)
-        broker.schedule.deliver()
+        broker.schedule.step()
         for n in range(1, 4):
             send(broker, b"%d" % n, 1)
         clock.advance(1)
         broker.topics.close("orders")
         broker.gates.close("orders")
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert bodies(broker) == [b"0"]
         broker.topics.reopen("orders")
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert bodies(broker) == [b"0", b"1", b"2", b"3"]
 
 
@@ -306,7 +306,7 @@ def test_a_damaged_record_is_passed_over_and_told(tmp_path, clock, caplog):
         at = file.buffer.find(b"body-1")
         file.buffer[at] ^= 1
         clock.advance(1)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert bodies(broker) == [b"body-0", b"body-2"]
         assert f"log offset {place}" in caplog.text
 
@@ -324,12 +324,12 @@ def test_a_record_that_a_start_finds_damaged_holds_its_level_up_no_longer_than_i
         file.write(bytes(places[3] - places[1]))
     clock.advance(1)
     with open_broker(tmp_path, clock) as broker:
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert broker.schedule.oldest() == places[1]
         broker.store.repair()
 
         def delivered() -> bool:
-            broker.schedule.deliver()
+            broker.schedule.step()
             return bodies(broker) == [b"body-0", b"body-3"]
 
         eventually(delivered)
@@ -350,17 +350,17 @@ def test_old_records_are_read_by_another_thread(tmp_path, clock):
             send(broker, b"plain", 0, "plain")
         send(broker, b"young", 1, "young")
         clock.advance(1)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert (len(jobs), bodies(broker, "young"), bodies(broker, "old")) == (1, [b"young"], [])
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert len(jobs) == 1
         jobs.pop()[1](None)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert len(jobs) == 1
         while jobs:
             job, done = jobs.pop()
             done(job())
-            broker.schedule.deliver()
+            broker.schedule.step()
         assert bodies(broker, "old") == [b"%d" % n for n in range(500)]
 
 
@@ -376,13 +376,13 @@ def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp
         for _ in range(3):
             assert store.retain(clock.now_ms() + 1) == 0
         clock.advance(1)
-        while broker.schedule.deliver() == 0:
+        while broker.schedule.step() == 0:
             pass
         assert store.retain(clock.now_ms() + 1) == 1, (
             "level 2 has the older ones, some of them are in the next file too"
         )
         clock.advance(4)
-        while broker.schedule.deliver() == 0:
+        while broker.schedule.step() == 0:
             pass
         assert [int(body.rstrip(b"x")) for body in bodies(broker, "level-2")] == list(range(300))
         assert broker.schedule.oldest() is None
@@ -400,7 +400,7 @@ def test_what_has_left_the_log_is_told_and_passed_over(tmp_path, clock, caplog):
         ]
         clock.advance(1)
         for _ in range(10):
-            broker.schedule.deliver()
+            broker.schedule.step()
         assert [int(body) for body in bodies(broker)] == list(range(1000 - len(kept), 1000))
         assert "have left the log" in caplog.text
 
@@ -423,7 +423,7 @@ def test_a_delivery_wakes_who_waits(tmp_path, clock):
 
         broker.hold.hold(HeldPull(FakeChannel(), ("orders", 0), 0, clock.monotonic() + 100, None))
         clock.advance(1)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert [pull.key for pull in broker.hold.ready()] == [("orders", 0)]
 
 

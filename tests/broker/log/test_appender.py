@@ -34,7 +34,7 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
         ).tail.watched = True  # nobody waits there, so that it was told of for the last time
         client.send("orders", queue_id=1, properties={"DELAY": "1"})
         clock.advance(1)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert [(queues, messages) for queues, messages, *_ in told] == [
             ([(b"orders", 0)], 1), ([(b"orders", 1)], 3), ([(b"SCHEDULE_TOPIC_XXXX", 0)], 1), ([(b"orders", 1)], 1),
         ]  # fmt: skip

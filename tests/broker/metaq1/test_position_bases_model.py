@@ -92,6 +92,7 @@ class BasesModel(RuleBasedStateMachine):
         environment = Environment(table, options, self.clock, self.store, "broker-a", STORE_HOST)
         root, disk = self.disk.root, self.disk
         self.broker = Broker(environment, broker_files(lambda name: ConfigFile(root / "config" / name, disk)))
+        self.broker.lead()
 
     def ask(self, question: Callable[[], T]) -> T:
         for _ in range(200):

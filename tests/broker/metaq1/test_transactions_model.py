@@ -145,6 +145,7 @@ class BranchesModel(RuleBasedStateMachine):
         text = settings(Metaq1Options(broker_id=7, max_tx_timeout_in_seconds=60), test=2, stock=1)
         files = broker_files(lambda name: ConfigFile(config / name, self.disk))
         self.broker = Broker(environment, files, text=text)
+        self.broker.lead()
         for topic in ("test", "stock"):
             self.broker.topics.update(TopicConfig(topic, 2, 2))
         self.store.flush()

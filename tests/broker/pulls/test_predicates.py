@@ -47,6 +47,7 @@ class Bench:
         self.clock, self.helpers, self.done = FakeClock(), [], []
         self.options = BrokerOptions(filter_predicates=text, filter_server_nums=nums, **options)
         self.predicates = Predicates(self.options, self.clock, self.make)
+        self.predicates.open()
         for helper in self.helpers:
             helper.ready()
 

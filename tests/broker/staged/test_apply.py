@@ -121,7 +121,7 @@ def test_a_delayed_message_for_another_queue_of_the_topic_is_delivered_meanwhile
         broker.staging.step()
         assert broker.appender.closed_queues.has("orders", 0)
         clock.advance(5)
-        broker.schedule.deliver()
+        broker.schedule.step()
         assert bodies(broker, "orders", 1) == [b"later"]
         assert "no such queue" not in caplog.text
 
@@ -269,6 +269,7 @@ def test_what_is_committed_is_applied_by_a_broker_that_got_another_name(tmp_path
         table = BrokerOptions(broker_name="broker-n", broker_cluster_name="DefaultCluster")
         environment = Environment(table, options, clock, store, "broker-n", STORE_HOST)
         broker = Broker(environment, broker_files(lambda file: ConfigFile(tmp_path / "config" / file)))
+        broker.lead()
         run_steps(broker)
         assert bodies(broker) == [b"a"]
         broker.close()

@@ -112,6 +112,7 @@ class Node:
         self.broker = Broker(
             environment, broker_files(lambda name: ConfigFile(config / name, self.disk)), peers=Link(self._world)
         )
+        self.broker.lead()
         turns = itertools.count()
         self.broker.staging.stopwatch = lambda: float(next(turns))  # a chunk a turn
         for topic in ("orders", "stock"):

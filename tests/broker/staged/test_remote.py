@@ -45,6 +45,7 @@ class Pair:
         environment = Environment(table, options, self.clock, store, name, STORE_HOST)
         files = broker_files(lambda file: ConfigFile(self._root / name / "config" / file))
         broker = Broker(environment, files, peers=self)
+        broker.lead()
         broker.topics.ensure("orders", 4)
         exits.callback(broker.close)
         self._exits[name] = exits
@@ -127,6 +128,7 @@ def test_no_other_broker_is_told_of_a_decision_that_a_power_cut_could_take_back(
         environment = Environment(table, options, clock, store, "broker-a", STORE_HOST)
         files = broker_files(lambda file: ConfigFile(tmp_path / "config" / file))
         broker = Broker(environment, files, peers=Peers())
+        broker.lead()
         assert commit(broker, TWO, transaction=T).first
         for _ in range(5):
             clock.advance(2)

@@ -33,11 +33,11 @@ def test_rates_over_three_windows():
     for _ in range(20):
         stats.grew((), 100, 1, 0, 1)
         clock.advance(1)
-        stats.sample()
+        stats.tick()
     assert stats.rates("puts") == pytest.approx((100, 100, 100))
     for _ in range(20):
         clock.advance(1)
-        stats.sample()
+        stats.tick()
     ten_seconds, minute, _ = stats.rates("puts")
     assert (ten_seconds, minute) == pytest.approx((0, 50))
 

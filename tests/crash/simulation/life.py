@@ -203,6 +203,7 @@ class Life:
         self.outstanding.clear()
         environment = Environment(table, options, self.clock, self._store, "broker-a", HOST)
         self._broker = Broker(environment, broker_files(open_file, open_table))
+        self._broker.lead()
         self.save()
 
     def leave(self) -> None:

@@ -18,6 +18,7 @@ from metaq.pipelines.redrive.fence import Fence, row_of
 from metaq.pipelines.redrive.job import _Redrive
 from metaq.pipelines.redrive.ledger import Ledger
 from metaq.store.offline.reader import StoreReader
+from tests.pipelines.commands import run_here
 from tests.pipelines.redrive.killed_redrive import AFTER_DECISION, AFTER_PLAN, AFTER_SECOND_DECISION
 from tests.pipelines.redrive.support import JSON, Shop
 from tests.spark.jvm import java_options
@@ -144,7 +145,7 @@ def test_a_broker_that_has_forgotten_stops_the_run(spark, shop):
     assert len(shop.redriven()) == 3
 
 
-def test_a_command_that_is_killed_again_and_again_sends_each_once(metaq_broker, shop):
+def test_a_command_that_is_killed_again_and_again_sends_each_once(spark, metaq_broker, shop):
     """kill -9 between plan and decision, between decision and ledger, in a later step; then to its end, in JSON lines."""
     file = shop.folder.parent / "redrive.toml"
     file.write_text(
@@ -164,10 +165,7 @@ def test_a_command_that_is_killed_again_and_again_sends_each_once(metaq_broker, 
             os.killpg(running.pid, signal.SIGKILL)
         assert running.returncode == -signal.SIGKILL, said
         assert list((shop.folder / "_steps").glob("*.planned.json")), said
-    done = subprocess.run(
-        metaq_command("pipeline", "run", "redrive", "-c", str(file), "--json"),
-        env=env, capture_output=True, text=True, check=False, timeout=WHOLE_PATIENCE,
-    )  # fmt: skip
+    done = run_here(spark, "redrive", "-c", str(file), "--json")
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["left"], last["not_chosen"], last["sent"] + last["sent_before"]) == (0, 1, 9)

@@ -18,7 +18,7 @@ from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import LATER, Call, Later, NoHeader, Reply, handles, table_of
-from metaq.servers.remoting.parking import Parking
+from metaq.servers.waiting import Parking
 from metaq.wire import headers
 from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.connection import Connection

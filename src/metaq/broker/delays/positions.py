@@ -38,23 +38,29 @@ class SchedulePositions:
     """
 
     def __init__(self, store: MessageStore, file: TextFile[DelayProgress]) -> None:
-        """Read the file, then the log from where the file says. Raises ConfigError: the file cannot be read."""
-        self._store, self._file, self._format = store, file.file, file.format
-        found = file.read()
-        self._offsets: dict[int, int] = dict(found.offsets) if found else {}
+        self._store, self._saved_progress = store, file
+        self._file, self._format = file.file, file.format
+        self._offsets: dict[int, int] = {}
         self.given_back: deque[RecordHead] = deque(maxlen=GIVEN_BACK_MAX)
         """Records made of what consumers gave back, newer than the file: retries that wait, and dead letters."""
+        self._taken_at = -1
+        """The log's end when the positions were taken last; -1: never."""
+        self._dirty = self._wanted = False
+        self._pending: tuple[int, str] | None = None
+        self.failing = ""
+        """Why the last save failed; "" if it did not."""
+
+    def open(self) -> None:
+        """Read the file, then the log from where the file says. Raises ConfigError: the file cannot be read."""
+        found, store = self._saved_progress.read(), self._store
+        self._offsets = dict(found.offsets) if found else {}
         since = None
         if found is not None:
             since = found.log_offset
         elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.queues().items()):
             since = store.min_log
         self._taken_at = -1 if since is None else since
-        """The log's end when the positions were taken last; -1: never."""
         self._dirty = self._wanted = since is None
-        self._pending: tuple[int, str] | None = None
-        self.failing = ""
-        """Why the last save failed; "" if it did not."""
         if since is not None:
             self._read_log(since)
 

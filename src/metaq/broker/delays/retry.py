@@ -10,6 +10,7 @@ one; if the client says that it repeats itself, as ours does, neither does it fo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final
 
 from msgspec import Struct
@@ -19,20 +20,18 @@ from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import delayed_until, put_record
+from metaq.broker.part import BrokerPart
 from metaq.broker.requests import SendBack
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
+from metaq.model.message import FIRST_RETRY_LEVEL
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.store.log.writer import Put
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
-
-FIRST_RETRY_LEVEL = 3
-"""The first retry comes after level 3 (10 s), each further one a level later."""
-
 
 REPEAT_SECONDS: Final = 600.0
 """A dead letter that is given back once more within this time is the same one, and so is a retry that is said to be."""
@@ -57,7 +56,7 @@ class _Way(Struct):
     retries_max: int
 
 
-class RetryService:
+class RetryService(BrokerPart):
     """Takes messages back from consumers."""
 
     def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
@@ -65,14 +64,17 @@ class RetryService:
         self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
         self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
         """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
-        for head in schedule.positions.given_back:
-            self._recall(head)
         self._ways = dict[bytes, _Way]()
         """By group as on the wire."""
         tables.topics.watch(lambda _: self._ways.clear())
         tables.groups.watch(lambda _: self._ways.clear())
 
-    def options_changed(self) -> None:
+    def open(self) -> None:
+        """Take up what was given back shortly before a crash, or before this broker leads: a client may repeat it."""
+        for head in self._schedule.positions.given_back:
+            self._recall(head)
+
+    def options_changed(self, _names: Collection[str]) -> None:
         """Some of the options have other values now."""
         self._ways.clear()
 

@@ -24,6 +24,7 @@ from metaq.broker.environment import Environment
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import put_record
+from metaq.broker.part import BrokerPart
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, StoredMessage
@@ -81,10 +82,10 @@ class _Level:
         self.reading = False
 
 
-class ScheduleService:
+class ScheduleService(BrokerPart):
     """Delivers what is due. `delays_ms`: what each level stands for, the first being level 1.
 
-    Args: read_cold: how to read what is no longer in memory. Who gives another than `read_at_once` calls `deliver` after
+    Args: read_cold: how to read what is no longer in memory. Who gives another than `read_at_once` calls `step` after
           the result was taken."""
 
     def __init__(
@@ -97,6 +98,7 @@ class ScheduleService:
         delays: DelayGate,
     ) -> None:
         store, clock = environment.store, environment.clock
+        self._store_options = environment.store_options
         self._store, self._appender, self._gates, self._clock = store, appender, gates, clock
         delays_ms = store.delays_ms
         self.stopwatch = clock.monotonic
@@ -114,8 +116,15 @@ class ScheduleService:
         self._carried = CarriedDelays(environment, appender, self.positions, read_cold)
         self.delays = delays
         """What the fast path knows of levels."""
-        for level in range(1, len(delays_ms) + 1):
+        self._save_at = 0.0
+
+    def open(self) -> None:
+        """Read how far each level has come, and let the fast path use the levels whose queues are there."""
+        self.positions.open()
+        for level in range(1, len(self.delays_ms) + 1):
             self.waits_at(level)
+        self._store.owes(self)
+        self._save_later()
 
     def waits_at(self, level: int) -> None:
         """Let the fast path put records of this level, if its queue is there."""
@@ -130,7 +139,7 @@ class ScheduleService:
         """When a record that arrives now at this level is to be delivered."""
         return self._clock.now_ms() + self.delays_ms[level - 1]
 
-    def deliver(self) -> float:
+    def step(self) -> float:
         """Deliver what is due, for at most TURN_SECONDS. Returns the seconds until the next look, 0 for at once."""
         self._stop = stop = self.stopwatch() + TURN_SECONDS
         out_of_time = self._carried.step(lambda: self.stopwatch() < stop)
@@ -147,10 +156,21 @@ class ScheduleService:
         return 0.0 if out_of_time else self._pause(now_ms)
 
     def tick(self) -> None:
-        """A turn, and what was left out of the log."""
-        self.deliver()
+        """A turn, a save when it is due, and what was left out of the log."""
+        self.step()
         self._told.tick()
         self._carried.tick()
+        if self._clock.monotonic() >= self._save_at:
+            self._save_later()
+            self.positions.save()
+        self.positions.settle()
+
+    def _save_later(self) -> None:
+        self._save_at = self._clock.monotonic() + self._store_options.flush_delay_offset_interval / 1000
+
+    def close(self) -> None:
+        """Save how far each level has come. What appends at its own end is opened after this part, and closed before."""
+        self.positions.close()
 
     def _pause(self, now_ms: int) -> float:
         soonest = min((level.head[1] - now_ms for level in self._levels if level.head[0] >= 0), default=0)

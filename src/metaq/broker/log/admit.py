@@ -6,7 +6,7 @@ does a message with a property that somebody must look at (`SLOW_PROPERTIES`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from metaq.broker.environment import Environment
@@ -25,6 +25,8 @@ from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire.hot import DelayGate, TopicGate, TransactionGate
 
 GATES_MAX = 100_000
+GATE_OPTIONS: Final = frozenset(("max_message_size", "broker_permission"))
+"""Options that a gate has taken into account."""
 SLOW_PROPERTIES: Final = tuple(
     name.encode() for name in (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC, props.MESSAGE_TYPE)
 )
@@ -89,6 +91,11 @@ class Gates:
         closed_queues.when_closed(self.close)
         self._closed_partitions = closed_partitions
         closed_partitions.when_changed(self.close)
+
+    def options_changed(self, names: Collection[str]) -> None:
+        """These options have other values now."""
+        if not GATE_OPTIONS.isdisjoint(names):
+            self.close_all()
 
     def of(self, who: Identity) -> GateTable:
         """The gates of a client, shared with all of its name: for topics that it may send plain messages to."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from metaq.broker.environment import Environment
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.closing import ClosedQueues
+from metaq.broker.part import BrokerPart
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError, shortage
 from metaq.log import RateLimitedLog
@@ -29,13 +30,15 @@ Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
 """The gates of a connection's client, and its host as records have it."""
 
 
-class Appender:
+class Appender(BrokerPart):
     """Puts records, and tells those who hang on that.
 
     Args: stats: told of failures here, of the rest by `when_grown`. closed: whether a topic is being deleted, so that what
           is put there now would be lost or come back later; or is being made, and its queues with it. closed_queues: those
           that only take what is put with `through`.
     """
+
+    leads = False
 
     def __init__(
         self,

@@ -6,11 +6,11 @@ no further look. Everything that `Partitions.put` asks is asked when a gate is m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from metaq.broker.environment import Environment
-from metaq.broker.log.admit import GATES_MAX
+from metaq.broker.log.admit import GATE_OPTIONS, GATES_MAX
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.metaq1.partitions import Partitions
@@ -96,6 +96,11 @@ class PartitionFastPath:
         return start
 
     # -- what closes gates
+    def options_changed(self, names: Collection[str]) -> None:
+        """These options have other values now."""
+        if not GATE_OPTIONS.isdisjoint(names):
+            self.close_all()
+
     def close(self, topic: str) -> None:
         """Take the topic from the fast path until it is opened again."""
         for table in self._tables.values():

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from metaq.broker.channel import Channel
 from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.predicates import Job, MakeHelper, Predicates
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
@@ -54,15 +55,20 @@ class Sifting(Struct, frozen=True):
     """Whether everything from where the client is up to the get's position is rejected."""
 
 
-class PartitionFilters:
+class PartitionFilters(BrokerPart):
     """The filters of one broker."""
 
     def __init__(
         self, options: BrokerOptions, clock: Clock, settings: Metaq1Settings, make_helper: MakeFilterHelper | None
     ) -> None:
         self._options, self._clock, self._settings, self._make_helper = options, clock, settings, make_helper
+        self._pool: Predicates | None = None
+        """None: no topic has a filter, or the broker does not serve them yet."""
+
+    def open(self) -> None:
+        """Start the helper processes, if there are filters, and start others when the configuration is read again."""
         self._pool = self._made()
-        settings.watch(lambda _: self._exchanged())
+        self._settings.watch(lambda _: self._exchanged())
 
     def _made(self) -> Predicates | None:
         names = {
@@ -71,7 +77,9 @@ class PartitionFilters:
         if not names:
             return None
         make = self._make_helper(names) if self._make_helper is not None else None
-        return Predicates(self._options, self._clock, make, names)
+        pool = Predicates(self._options, self._clock, make, names)
+        pool.open()
+        return pool
 
     def _exchanged(self) -> None:
         """The configuration was read again: filters are loaded anew, for their code may have changed."""

@@ -29,6 +29,10 @@ class MessageIds:
         self._clock, self._broker_id, self._log = clock, broker_id, log
         self._ms, self._sequence = log.store_ms, RUN_MAX
 
+    def open(self) -> None:
+        """Go on behind the newest record, which another broker may have stored meanwhile."""
+        self._ms, self._sequence = max(self._ms, self._log.store_ms), RUN_MAX
+
     def take(self, count: int = 1) -> int:
         """The first of `count` consecutive ids, at most `RUN_MAX`, that nobody else gets.
 

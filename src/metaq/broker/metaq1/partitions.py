@@ -23,6 +23,7 @@ from metaq.broker.metaq1.ids import MessageIds
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.records import without_attribute
 from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.part import BrokerPart
 from metaq.errors import ConfigError, Reason, Refused, StoreError
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
@@ -60,7 +61,7 @@ _GUESS: Final = 16
 _INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
-class Partitions:
+class Partitions(BrokerPart):
     """The partitions of one broker."""
 
     def __init__(
@@ -82,10 +83,14 @@ class Partitions:
         self._bases, self._closed = bases, tables.closed_partitions
         self._reader = FrameReader(environment.store, settings.options.broker_id)
         self.acks = PartitionAcks(environment, acks, settings)
-        self._topics.saved.start_with(self._wanted(settings.rules.topics))
         self._watchers: list[Callable[[], None]] = []
-        settings.watch(self._rules_changed)
         self._topics.watch(self._topic_changed)
+
+    def open(self) -> None:
+        """Make the topics that have sections. Raises ConfigError: an illegal name."""
+        self.ids.open()
+        self._topics.saved.start_with(self._wanted(self._settings.rules.topics))
+        self._settings.watch(self._rules_changed)
 
     # -- topics
     def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:

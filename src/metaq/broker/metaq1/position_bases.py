@@ -18,6 +18,7 @@ from msgspec import Struct
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import put_record
+from metaq.broker.part import BrokerPart
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.topics.system import POSITIONS_TOPIC
@@ -72,7 +73,7 @@ class _Round(Struct):
     failed: bool = False
 
 
-class Bases:
+class Bases(BrokerPart):
     """The bases of all queues that 1.x clients have touched. An `Owed` of the store."""
 
     what = "what byte positions of MetaQ 1.x are computed from"
@@ -84,7 +85,7 @@ class Bases:
         closed: Callable[[str], bool] = lambda _topic: False,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
-        """Find the bases in the log. `closed`: whether a topic is being made or deleted."""
+        """`closed`: whether a topic is being made or deleted."""
         self._environment, self._store, self._appender = environment, environment.store, appender
         self._closed, self._call_soon = closed, call_soon
         self.positions = Positions(environment.store, call_soon, self._rebase)
@@ -101,7 +102,11 @@ class Bases:
         self._settling: list[tuple[int, Pending]] = []
         """Pendings that are over when the log is durable up to there."""
         self._told = RateLimitedLog(log, environment.clock)
+
+    def open(self) -> None:
+        """Find the bases in the log, and the queues that have positions on the disk alone."""
         self._load()
+        self._store.owes(self)
 
     def _load(self) -> None:
         if self._store.existing_queue(POSITIONS_TOPIC, 0) is None and not self.positions.root.exists():

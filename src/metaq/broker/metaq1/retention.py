@@ -8,6 +8,7 @@ from pathlib import Path
 
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.part import BrokerPart
 from metaq.errors import Refused
 from metaq.model.cron import Cron, parse_cron
 from metaq.model.retention import TopicRetention
@@ -108,37 +109,45 @@ class _Bases:
             self._bases.carry_queue(topic, queue_id)
 
 
-def keep_as_configured(store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> Archiver:
-    """Have the store obey deletePolicy and deleteWhen, now and when they change. Returns what is to be stopped at the end.
+class Metaq1Retention(BrokerPart):
+    """Has the store obey deletePolicy and deleteWhen, now and when they change, and archives what its topics want archived.
 
     Without sections of topics, and with the defaults, `fileReservedTime` goes on to hold for all topics: `enable` alone must not
-    change how long messages are kept. Raises ConfigError: deleteWhen of [system] cannot be read.
+    change how long messages are kept.
     """
-    options = settings.options
-    parse_cron(options.delete_when)
-    retentions = PartitionRetentions(settings)
-    archiver = Archiver(
-        store,
-        Path(options.archive_path).expanduser() if options.archive_path else store.folder.root / ARCHIVE_FOLDER,
-        lambda topic: retentions.of(topic).policy,
-        _Places(bases, call_soon),
-        broker_id=options.broker_id,
-        at_once=options.quartz_thread_count,
-    )
-    in_force = False
 
-    def choose() -> None:
-        nonlocal in_force
-        if settings.rules.sections or (options.delete_policy, options.delete_when) != _DEFAULT:
-            store.retain_by(retentions)
-            if not in_force:
-                in_force = True
-                store.before_letting_go(_Bases(store, bases, call_soon).may_go)
-                store.before_letting_go(archiver.may_go)
-                store.owes(archiver)
-        else:
+    def __init__(self, store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> None:
+        self._store, self._settings, self._bases, self._call_soon = store, settings, bases, call_soon
+        self._retentions = PartitionRetentions(settings)
+        options = settings.options
+        self._archiver = Archiver(
+            store,
+            Path(options.archive_path).expanduser() if options.archive_path else store.folder.root / ARCHIVE_FOLDER,
+            lambda topic: self._retentions.of(topic).policy,
+            _Places(bases, call_soon),
+            broker_id=options.broker_id,
+            at_once=options.quartz_thread_count,
+        )
+        self._in_force = False
+
+    def open(self) -> None:
+        """Put the rules in force. Raises ConfigError: deleteWhen of [system] cannot be read."""
+        parse_cron(self._settings.options.delete_when)
+        self._settings.watch(lambda _names: self._choose())
+        self._choose()
+
+    def _choose(self) -> None:
+        options, store = self._settings.options, self._store
+        if not self._settings.rules.sections and (options.delete_policy, options.delete_when) == _DEFAULT:
             store.retain_by(None)
+            return
+        store.retain_by(self._retentions)
+        if not self._in_force:
+            self._in_force = True
+            store.before_letting_go(_Bases(store, self._bases, self._call_soon).may_go)
+            store.before_letting_go(self._archiver.may_go)
+            store.owes(self._archiver)
 
-    settings.watch(lambda _names: choose())
-    choose()
-    return archiver
+    def close(self) -> None:
+        """End the archiver's thread. It asks `Bases` for positions, which are open still."""
+        self._archiver.stop()

@@ -30,6 +30,7 @@ from metaq.broker.metaq1.gathering import (
 )
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand
+from metaq.broker.part import BrokerPart
 from metaq.broker.requests import Decide, SealPart, Stage
 from metaq.broker.staged.service import StagingService
 from metaq.errors import BadRequest, Reason, Refused
@@ -65,7 +66,7 @@ class Entries(Protocol):
         ...
 
 
-class Branches:
+class Branches(BrokerPart):
     """The transactions of 1.x clients at one broker."""
 
     def __init__(
@@ -98,10 +99,9 @@ class Branches:
         self._told = RateLimitedLog(log, environment.clock)
         self.begun = self.begun_xa = self.committed = self.rolled_back = 0
         """How many, for statistics."""
-        self._find()
 
-    def _find(self) -> None:
-        """What the log knows of branches that are prepared, or were ended by hand."""
+    def open(self) -> None:
+        """Take up what the log knows of branches that are prepared, or were ended by hand."""
         for decision in self._staging.labelled():
             label = str(decision.label)
             ended, _, text = label.rpartition(" ")

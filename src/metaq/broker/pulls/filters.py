@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
 from metaq.broker.allowance import Allowances, Rate
+from metaq.broker.part import BrokerPart
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
@@ -51,8 +52,10 @@ FilterTable = dict[tuple[str, str], GroupFilter]
 """(topic, group) → what it wants."""
 
 
-class Filters:
+class Filters(BrokerPart):
     """The filters of one broker. `changes` counts what may alter a kept decision about pulls."""
+
+    leads = False
 
     def __init__(self, options: BrokerOptions, clock: Clock, file: TextFile[FilterTable]) -> None:
         """Raises ConfigError: the file cannot be read."""
@@ -209,7 +212,8 @@ class Filters:
         """What lets go of compiled expressions that are only kept to be at hand."""
         self._relief = relief
 
-    def options_changed(self) -> None:
+    def options_changed(self, _names: Collection[str]) -> None:
+        """Some of the options have other values now: kept decisions may be others."""
         self.changes += 1
 
     # -- what groups want

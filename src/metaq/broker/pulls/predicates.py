@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from metaq.broker.part import BrokerPart
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
@@ -102,8 +103,10 @@ class _Busy(Struct):
     ready: bool = False
 
 
-class Predicates:
+class Predicates(BrokerPart):
     """The predicates of one broker. Lives in its thread."""
+
+    leads = False
 
     def __init__(
         self,
@@ -125,6 +128,9 @@ class Predicates:
         self._bytes = 0
         self._closed = False
         self._start_pause, self._start_not_before = FIRST_PAUSE, 0.0
+
+    def open(self) -> None:
+        """Start the helper processes."""
         for _ in range(self._wanted):
             self._add_helper()
 
@@ -307,10 +313,10 @@ class Predicates:
         if not job.gone:
             job.done(job)
 
-    def closed(self, owner: object) -> None:
+    def closed(self, channel: object) -> None:
         """A connection has ended: what it wanted judged is let go, but for the question that a helper has at this moment."""
         for name, group in list(self._groups.items()):
-            for job in [job for job in group.jobs if job.owner is owner]:
+            for job in [job for job in group.jobs if job.owner is channel]:
                 job.gone = True
                 if not group.trip or job is not group.jobs[0]:
                     group.jobs.remove(job)

@@ -12,7 +12,7 @@ the new messages goes on waiting from where it looked.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from msgspec import Struct
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPull, HeldPulls
+from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.admission import Admission
 from metaq.broker.pulls.fast_path import PullPaths
 from metaq.broker.pulls.filters import TAGS, Filters
@@ -92,16 +93,30 @@ class PullChannel(Channel, Protocol):
         """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
         ...
 
-    def plain_answer(self, pull: Pull, place: int) -> bytes | None:
-        """The answer, in the client's protocol, to a pull that was held and has a `gate`: the messages from this QueueOffset on.
+
+class FastAnswers(Protocol):
+    """The connection of a server that has the compiled extension write answers in its protocol. Others need nothing of this."""
+
+    def fast_answer(self, fast: FastPull, pull: Pull, place: int) -> bytes | None:
+        """The answer to a pull that was held: the messages from this QueueOffset on.
 
         None: it has to be read and answered as any other. Raises nothing.
         """
         ...
 
-    def write_plain(self, answers: bytes) -> None:
-        """Send what `plain_answer` has made, at once. Raises nothing."""
+    def write_fast(self, answers: bytes) -> None:
+        """Send what `fast_answer` has made, at once. Raises nothing."""
         ...
+
+
+class FastPull(Struct):
+    """What a server hands over with a pull that, when it was held, may be answered without a `PullAnswer` in between."""
+
+    channel: FastAnswers
+    path: PullPath
+    gate: PullGate
+    generation: int
+    """Of path and gate: they hold while `PullPaths.current` is this one."""
 
 
 class Pull(Struct):
@@ -118,10 +133,8 @@ class Pull(Struct):
     """The server's own: how to answer."""
     seen_changes: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of what the admission depends on, when it was made."""
-    fast_path: PullPath | None = None
-    gate: PullGate | None = None
-    generation: int | None = None
-    """Of a plain pull: what the compiled extension needs to answer it while `PullPaths.current` is this generation."""
+    fast: FastPull | None = None
+    """Set by a server that has a fast path, if the pull is plain."""
 
 
 class PullAnswer(NamedTuple):
@@ -135,8 +148,10 @@ class PullAnswer(NamedTuple):
     suggest_broker_id: int
 
 
-class PullService:
+class PullService(BrokerPart):
     """Answers pulls and keeps those that wait."""
+
+    leads = False
 
     def __init__(
         self,
@@ -375,6 +390,27 @@ class PullService:
                 break
         return pulled, place
 
+    def answer_grown(self) -> None:
+        """Answer the held pulls whose queues grew. Called by whoever has appended."""
+        if self._hold.grown:
+            self.answer_plain()
+            for pull, answer in self.woken():
+                pull.channel.answer_pull(pull, answer)
+
+    def tick(self) -> None:
+        """Answer the held pulls whose queues grew, and those whose time is over."""
+        self.answer_grown()
+        for pull, answer in self.overdue():
+            pull.channel.answer_pull(pull, answer)
+
+    def options_changed(self, _names: Collection[str]) -> None:
+        """Some of the options have other values now: the store reads by them, and so does the fast path."""
+        self.fast_paths.close()
+
+    def closed(self, channel: Channel) -> None:
+        """A connection has ended: nobody waits for its pulls."""
+        self._hold.closed(channel)
+
     def answer_plain(self) -> None:
         """Answer the held pulls whose queue grew that are plain, those of a connection in one write. `woken` has the others.
 
@@ -383,25 +419,26 @@ class PullService:
         hold, generation = self._hold, self.fast_paths.current()
         if generation is None:
             return
-        answered: list[tuple[HeldPull, bytes]] = []
+        answered: list[tuple[HeldPull, FastAnswers, bytes]] = []
         for key, tail in hold.grown.items():
             end = tail.next_offset
             for held in hold.waiting(key):
                 pull: Pull = held.request
-                if pull.generation == generation and held.place < end:
-                    answer = pull.channel.plain_answer(pull, held.place)
+                fast = pull.fast
+                if fast is not None and fast.generation == generation and held.place < end:
+                    answer = fast.channel.fast_answer(fast, pull, held.place)
                     if answer is not None:
-                        answered.append((held, answer))
+                        answered.append((held, fast.channel, answer))
         if len(answered) == 1:
-            held, answer = answered[0]
-            held.request.channel.write_plain(answer)
+            _, channel, answer = answered[0]
+            channel.write_fast(answer)
         elif answered:
-            by_channel: dict[PullChannel, list[bytes]] = {}
-            for held, answer in answered:
-                by_channel.setdefault(held.request.channel, []).append(answer)
+            by_channel: dict[FastAnswers, list[bytes]] = {}
+            for _, channel, answer in answered:
+                by_channel.setdefault(channel, []).append(answer)
             for channel, answers in by_channel.items():
-                channel.write_plain(b"".join(answers))
-        for held, _ in answered:
+                channel.write_fast(b"".join(answers))
+        for held, _, _ in answered:
             hold.remove(held)
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:

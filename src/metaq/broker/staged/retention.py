@@ -65,7 +65,7 @@ class Retention:
         self._look_at = 0.0
         self._checkpoint_seconds = CHECKPOINT_SECONDS
         self._checkpoint_at = environment.clock.monotonic() + CHECKPOINT_SECONDS
-        self._at = self._ends() if self._is_fresh() else Checkpoint(-1, -1)
+        self._at = Checkpoint(-1, -1)
         """Where the queues ended at the last checkpoint."""
         self._log_end = 0
         self._carry_before = 0
@@ -74,6 +74,12 @@ class Retention:
         self._todo: deque[Transaction] = deque()
         self._rows: deque[Row] = deque()
         self._told = RateLimitedLog(log, environment.clock)
+
+    def open(self) -> None:
+        """Find what is needed of that which recovery has found."""
+        self._checkpoint_at = self._clock.monotonic() + self._checkpoint_seconds
+        if self._is_fresh():
+            self._at = self._ends()
         self._gather()
         self.look()
 

@@ -20,6 +20,7 @@ from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
+from metaq.broker.part import BrokerPart
 from metaq.broker.requests import Apply, Decide, SealPart, Stage
 from metaq.broker.staged.admission import Admission
 from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier
@@ -75,7 +76,7 @@ LISTED_PARTS_MAX: Final = 10_000
 """Parts, held here or named by a decision, of the transactions in one answer."""
 
 
-class StagingService:
+class StagingService(BrokerPart):
     """The staged transactions of one broker."""
 
     what = "staged transactions"
@@ -104,11 +105,16 @@ class StagingService:
         self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._applied)
         self._admission = Admission(environment, tables, appender, self._table, authorise)
         self._remote = Remote(environment.clock, peers, self._table, self, appender.is_kept)
-        self._recover()
         self._retention = Retention(
             environment, appender, self._table, self._decisions, self._applier, chunks, self._write_done
         )
         self._at_once = AtOnce(environment, appender, gates, self._admission, self._table, self._retention.added)
+
+    def open(self) -> None:
+        """Read from the log which transactions are not over, and go on with them."""
+        self._recover()
+        self._retention.open()
+        self._store.owes(self)
 
     def _recover(self) -> None:
         recovery = Recovery(self._store, self._name, self._table, self._decisions)

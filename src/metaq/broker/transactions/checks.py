@@ -122,6 +122,10 @@ class TransactionChecks:
         self._turn = 0
         """Counts the questions: each goes to the next producer of its group."""
 
+    def open(self) -> None:
+        """Let the first round begin when producers have had the time to connect."""
+        self._ended_at = self._clock.monotonic()
+
     def tick(self) -> None:
         """Write what was left out of the log."""
         self._told.tick()

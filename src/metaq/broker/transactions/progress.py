@@ -163,17 +163,23 @@ class TransactionProgress:
         self._store, self._offsets = store, offsets
         self.owed: deque[int] = deque()
         """Half messages that are done, and whose op records are still to be stored."""
-        half, op = store.existing_queue(HALF_TOPIC, 0), store.existing_queue(OP_TOPIC, 0)
+        self.slots = Slots(0)
+        self._ops = OpRuns(0)
+        self._pending: tuple[int, tuple[int, int]] | None = None
+        """Positions that wait until the log is durable up to there."""
+        self._put = 0, 0
+        """The positions that `Offsets` has, or would have read."""
+
+    def open(self) -> None:
+        """Find which half messages are done: from the saved positions on in the op queue, then in the log."""
+        half, op = self._store.existing_queue(HALF_TOPIC, 0), self._store.existing_queue(OP_TOPIC, 0)
         half_min, half_max = (half.min_offset, half.max_offset) if half else (0, 0)
         op_min, op_max = (op.min_offset, op.max_offset) if op else (0, 0)
         first = self._saved(HALF_TOPIC)
         self.slots = Slots(min(max(half_min if first is None else first, half_min), half_max))
         first_op = self._saved(OP_TOPIC)
         self._ops = OpRuns(min(max(op_min if first_op is None else first_op, op_min), op_max))
-        self._pending: tuple[int, tuple[int, int]] | None = None
-        """Positions that wait until the log is durable up to there."""
         self._put = self.slots.first, self._ops.start
-        """The positions that `Offsets` has, or would have read."""
         self._read_ops(op_max)
         if self.slots.first < half_max:
             self._read_log()

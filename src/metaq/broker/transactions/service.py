@@ -11,11 +11,13 @@ what it leaves comes here.
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 
+from metaq.broker.channel import carry_out
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import sent_record
+from metaq.broker.part import BrokerPart
 from metaq.broker.requests import EndTransaction, Send
 from metaq.broker.transactions.checks import ReadCold, TransactionChecks
 from metaq.broker.transactions.progress import TransactionProgress
@@ -47,7 +49,7 @@ ENDED_MAX = 10_000
 """Ended transactions that were ended once more, and are known without a look at the index."""
 
 
-class TransactionService:
+class TransactionService(BrokerPart):
     """Takes half messages and their ends."""
 
     def __init__(
@@ -64,15 +66,21 @@ class TransactionService:
         self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold, authorise)
         self.gate = TransactionGate(OP_PROPERTIES_TEXT, OP_TAGS_CODE, self.progress.may_end, self.progress.ended)
         """What the fast path knows of transactions."""
-        self.options_changed()
-        self._open_gate()
         self._told = RateLimitedLog(log, environment.clock)
         self._ended = dict[tuple[int, str | None], None]()
         """LogOffsets and unique ids of half messages whose transactions have ended, which is for good."""
 
     # ------------------------------------------------------------------ the fast path
 
-    def options_changed(self) -> None:
+    def open(self) -> None:
+        """Read which half messages are open, and let the fast path take more of them."""
+        self.progress.open()
+        self.checks.open()
+        self.options_changed(())
+        self._open_gate()
+        self._store.owes(self)
+
+    def options_changed(self, _names: Collection[str]) -> None:
         """Some of the options have other values now."""
         self.gate.takes_halves = not self._environment.options.reject_transaction_message
 
@@ -335,6 +343,12 @@ class TransactionService:
 
     # ------------------------------------------------------------------ time
 
+    def step(self) -> float:
+        """Ask producers what became of transactions. Returns the seconds until the next call, 0: soon."""
+        asked, pause = self.checks.step()
+        carry_out(asked)
+        return pause
+
     def tick(self) -> None:
         """Let time pass."""
         self.store_ops()
@@ -343,6 +357,6 @@ class TransactionService:
         self.checks.tick()
 
     def close(self) -> None:
-        """Make durable what was done, and hand over the positions."""
+        """Make durable what was done, and hand the positions over to `Offsets`, which are saved after that."""
         self.store_ops()
         self.progress.close()

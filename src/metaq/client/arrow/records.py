@@ -30,9 +30,9 @@ from metaq.wire.compression import decompress
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """A compressed body may not grow beyond this: a few KB of zeros would else fill a worker's memory."""
 EXPANDED_BYTES = 64 * 1024 * 1024
-"""A batch is cut where its expanded bodies are more than this."""
+"""Expanded bytes of bodies above which a batch is cut."""
 EXPANDED_BYTES_MAX = 1024 * 1024 * 1024
-"""Of one that cannot be cut. Arrow's offsets end at 2 GiB."""
+"""Expanded bytes of a batch that cannot be cut. Arrow's offsets end at 2 GiB."""
 NOT_TEXT = 4
 """Among what `hot.property_pairs` says of a text: it is not UTF-8."""
 INLINE_BYTES_MAX = 12
@@ -391,7 +391,7 @@ def _metaq1_id(decoded: Decoded) -> pa.Array:
 
 
 def _id_of(text: str) -> int | None:
-    """Who sends to us by RocketMQ's protocol may put any text there."""
+    """The id in a text, which senders by RocketMQ's protocol may fill with anything."""
     try:
         value = int(text) if len(text) <= _LONG_CHARS_MAX else _LONG_MAX + 1
     except ValueError:
@@ -433,4 +433,5 @@ _LOG_MAKERS = _MAKERS | {
     "queue_id": _fixed("queue_id"),
     "max_offset": _none("max_offset"),
 }
-"""Of records of many queues: what a pull knows of its queue, each says of itself, and who stored it is not in the log."""
+"""Column makers for records of many queues: what a pull knows of its queue, each record says itself; who stored it is
+not in the log."""

@@ -44,7 +44,7 @@ class ObservedArguments(ClientArguments, total=False):
 
 
 class Observing(Struct, frozen=True):
-    """The same, checked."""
+    """The checked `ObservedArguments`."""
 
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
@@ -52,9 +52,14 @@ class Observing(Struct, frozen=True):
     message_log: bool = False
     message_log_rate: int = 100
 
+    @property
+    def wanted(self) -> bool:
+        """Whether sends or deliveries are watched at all."""
+        return self.trace or self.message_log
+
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
-        """Takes its own out of a client's keyword arguments. Raises ConfigError, TypeError."""
+        """Take the observing arguments out of a client's keyword arguments. Raises ConfigError, TypeError."""
         given = {name: arguments.pop(name) for name in cls.__struct_fields__ if name in arguments}
         for name in ("trace", "message_log"):
             check_flag(name, given.get(name, False))
@@ -87,7 +92,7 @@ class Sends(Struct, frozen=True):
     """The messages of one request, and what became of them. Times in ms."""
 
     outgoing: Outgoing
-    """Of a single message without its body."""
+    """The request; of a single message without its body."""
     body_bytes: int
     batch: SendBatch
     began_ms: int
@@ -123,12 +128,12 @@ class Observer(Protocol):
         ...
 
     async def close(self) -> None:
-        """In the loop: nothing more is to come."""
+        """In the loop: end; nothing more is to come."""
         ...
 
 
 class SendObserver(Observer, Protocol):
-    """Is told of sends."""
+    """Gets the outcomes of sends."""
 
     def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
         """In the loop, before `sent`: whether that is to be called. Most batches of a fast producer are above what is traced a
@@ -142,12 +147,12 @@ class SendObserver(Observer, Protocol):
 
 
 class DeliveryObserver(Observer, Protocol):
-    """Is told of deliveries, in any thread. Must be quick, and raise nothing."""
+    """Gets the deliveries, in any thread. Must be quick, and raise nothing."""
 
     def begun(self, message: StoredMessage) -> object:
-        """A message is in somebody's hands. Returns what `ended` is told again."""
+        """Called when a message is handed out. Returns a token for `ended`."""
         ...
 
     def ended(self, message: StoredMessage, begun: object, result: Result, cost_ms: int) -> None:
-        """It is finished, or failed."""
+        """Called when it is finished, or has failed."""
         ...

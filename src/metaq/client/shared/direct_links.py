@@ -138,8 +138,8 @@ class DirectLinks:
         peer_of: Callable[[str], tuple[str, int] | None],
         start: Callable[[str], None],
     ) -> None:
-        """`peer_of(address)`: the numeric address to which we are connected there, if we are. `start(address)`, any thread: has the
-        loop run `open`."""
+        """`peer_of(address)`: the numeric address to which we are connected there, if we are, and if that connection is plain: a
+        direct link is. `start(address)`, any thread: has the loop run `open`."""
         self.ready: dict[str, DirectLink] = {}
         """By address. Any thread may look."""
         self._prefixes, self._clock, self._peer_of, self._start = prefixes, clock, peer_of, start

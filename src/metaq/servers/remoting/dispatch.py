@@ -2,7 +2,7 @@
 
 A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns what to answer. What it raises becomes an answer too:
 `Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory with its remedy. `Saving`
-is none: the request is kept until what it needs is saved, then handled once more (`metaq.servers.remoting.parking`). Only a broken
+is none: the request is kept until what it needs is saved, then handled once more (`metaq.servers.waiting`). Only a broken
 frame closes the connection, since nobody knows where the next one would begin.
 """
 
@@ -23,8 +23,8 @@ from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
-from metaq.servers.remoting.parking import Parked, Parking
 from metaq.servers.remoting.refusals import CODE_OF, remark_of
+from metaq.servers.waiting import Parked, Parking
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import Command, decode, encode, reply
 from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
@@ -174,7 +174,13 @@ class RemotingSession:
     def park(self, command: Command, saving: Saving) -> Command | None:
         """Keep a request until what it needs is saved. Returns None, or the answer that too many wait."""
         try:
-            self.handling.parking.park(self, command, saving)
+            self.handling.parking.park(
+                saving,
+                self.parked,
+                functools.partial(self.resume, command),
+                functools.partial(self.refuse, command),
+                len(command.body),
+            )
         except Refused as busy:
             return self.failure(command, busy)
         return None

@@ -21,7 +21,7 @@ from msgspec.structs import fields
 from metaq.model.access import Action
 from metaq.net.peer import Peer
 from metaq.saved import Pending
-from metaq.servers.remoting.parking import Parked
+from metaq.servers.waiting import Parked
 from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command, ExtWriter, SerializeType
 from metaq.wire.headers import Header

@@ -13,7 +13,8 @@ from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
-from metaq.servers.remoting.parking import Parking
+from metaq.servers.remoting.refusals import WAITED_IN_VAIN
+from metaq.servers.waiting import Parking
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.hot import crc31
@@ -35,7 +36,7 @@ class NamesrvServer:
             table_of(
                 BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
             ),
-            Parking(service.clock),
+            Parking(service.clock, WAITED_IN_VAIN),
             Questions(service.clock, {}),
             RateLimitedLog(log),
             administered_locally,

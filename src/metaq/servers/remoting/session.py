@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
-from metaq.broker.pulls.pull import Pull, PullAnswer, PullOutcome
+from metaq.broker.pulls.pull import FastPull, Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest, SendBack
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.model.access import everybody
@@ -272,11 +272,9 @@ class BrokerSession(RemotingSession):
                 pull = space.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to)
                 if fast_path is not None:
                     key = hot.pull_key(table, row)
-                    pull.fast_path, pull.gate = (
-                        fast_path,
-                        fast_paths.open(fast_path, key, pull.request, pull.admission, pull.seen_changes),
-                    )
-                    pull.generation = None if pull.gate is None else fast_paths.current()
+                    gate = fast_paths.open(fast_path, key, pull.request, pull.admission, pull.seen_changes)
+                    if gate is not None and (generation := fast_paths.current()) is not None:
+                        pull.fast = FastPull(self, fast_path, gate, generation)
                 self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
@@ -366,23 +364,21 @@ class BrokerSession(RemotingSession):
         except (MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
             self.pull_failed(pull, error)
 
-    def plain_answer(self, pull: Pull, place: int) -> bytes | None:
+    # -- metaq.broker.pulls.pull.FastAnswers
+    def fast_answer(self, fast: FastPull, pull: Pull, place: int) -> bytes | None:
         """The answer to a held pull, as most of them are, without a value in between; None: it is not plain now."""
-        space, fast_path, gate = self._workspace, pull.fast_path, pull.gate
-        assert fast_path is not None, "it has a generation"
-        assert gate is not None, "it has a generation"
-        opaque, binary = pull.reply_to
+        space, (opaque, binary) = self._workspace, pull.reply_to
         try:
-            if not hot.answer_held(fast_path, gate, place, pull.count_max, opaque, binary, space.woken):
+            if not hot.answer_held(fast.path, fast.gate, place, pull.count_max, opaque, binary, space.woken):
                 return None
-            space.broker.pulls.fast_paths.take_over(fast_path)
+            space.broker.pulls.fast_paths.take_over(fast.path)
             return space.woken.take()
         except MemoryError:
             space.woken.clear()
             return None
 
-    def write_plain(self, answers: bytes) -> None:
-        """Send what `plain_answer` has made, at once."""
+    def write_fast(self, answers: bytes) -> None:
+        """Send what `fast_answer` has made, at once."""
         self.peer.write_now(answers)
 
     def _waits_for_turn(self, pull: Pull) -> bool:

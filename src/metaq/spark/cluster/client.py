@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from metaq.client.conversation.administration import GetSettings
 from metaq.client.conversation.call import At, Call, Consultation
+from metaq.client.conversation.driver import converse, converse_all
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
@@ -20,7 +21,6 @@ from metaq.client.conversation.reading.pulling import Pull
 from metaq.client.conversation.reading.sizes import Sample, sample_sizes
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
 from metaq.client.conversation.retry import Patience, Purpose
-from metaq.client.conversation.staged.driver import converse, converse_all
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from metaq.client.conversation.call import FAULTS, Call
-from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
-from metaq.client.conversation.staged.driver import converse
+from metaq.client.conversation.driver import converse
+from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
@@ -84,11 +84,11 @@ class Courier:
     def _take(self, step: Step) -> object:
         if isinstance(step, Ask):
             return self._ask(step.broker, step.call)
-        if isinstance(step, Tell):
+        if isinstance(step, Oneway):
             with contextlib.suppress(*FAULTS):
                 self._ask(step.broker, step.call)
             return None
-        if isinstance(step, Pause):
+        if isinstance(step, Sleep):
             threading.Event().wait(step.seconds)
             return None
         return self._together(step)

@@ -15,10 +15,10 @@ from metaq.client.conversation.staged.atomic import (
     Ask,
     AtomicSteps,
     Ending,
+    Oneway,
     Pause,
     SideBySide,
     Standing,
-    Tell,
     outcome_of,
     settled,
 )
@@ -235,7 +235,7 @@ class World:
             except StopIteration as end:
                 return end.value
             value, error = None, None
-            if isinstance(step, Tell):
+            if isinstance(step, Oneway):
                 self.told.append((step.broker, step.call.confirmed))
             elif isinstance(step, Pause):
                 self.now += step.seconds

@@ -1,12 +1,16 @@
-"""What `run` was asked to do: the handler and how it is called, looked at before the first message."""
+"""One call of `run`: what it was asked to do, checked before the first message, and the threads that do it."""
 
 from __future__ import annotations
 
+import math
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
 from metaq.client.consumer.handling.handlers import check_handler, name_of
+from metaq.client.shared.loop import LOOK_SECONDS
 from metaq.client.shared.options import check_whole
 from metaq.errors import ConfigError
 
@@ -27,7 +31,10 @@ class Job(Struct, frozen=True):
 
     @classmethod
     def of(cls, handler: object, workers: int, batch: int | None, processes: int, *, awaited: bool) -> Self:
-        """Args: awaited: it runs here and is asynchronous. Raises TypeError: the handler will not do. ConfigError."""
+        """Check what `run` was given. `awaited`: the handler is asynchronous and runs here.
+
+        Raises TypeError: the handler cannot be used; ConfigError.
+        """
         taking = "one message" if batch is None else "a list of messages"
         check_handler(handler, awaited=awaited and not processes, taking=taking)
         what = "tasks" if awaited else "threads"
@@ -61,3 +68,41 @@ class Job(Struct, frozen=True):
         if self.batch is not None:
             return self.batch
         return 1 if orderly else worker.slice
+
+
+class WorkerThread(threading.Thread):
+    """A thread of `run`. Whoever waits for it uses `wait`.
+
+    What threading has for that fails an interrupted program. `join`, interrupted, takes the thread for ended in Python
+    3.11, and what it had in hand would be left behind. A `Condition` that is interrupted just when it has got its lock
+    keeps it, also the one inside an `Event`: then the thread that would tell of its end waits for ever. A lock by itself
+    does neither.
+    """
+
+    def __init__(self, work: Callable[[], object], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._running = threading.Lock()
+        self._running.acquire()
+        self.begun = self.ended = False
+
+    def start(self) -> None:
+        """Start the thread. Interrupted, it may have begun all the same: then `run` sets `begun`."""
+        super().start()
+        self.begun = True
+
+    def run(self) -> None:
+        self.begun = True
+        try:
+            self._work()
+        finally:
+            self.ended = True
+            self._running.release()
+
+    def wait(self, seconds: float = math.inf) -> bool:
+        """Wait for its end, if it has begun. Returns False if it is still busy after about so many seconds."""
+        while self.begun and not self.ended and seconds > 0:  # in turns: on Windows an endless wait hides Ctrl-C
+            if self._running.acquire(timeout=min(seconds, LOOK_SECONDS)):
+                self._running.release()
+            seconds -= LOOK_SECONDS
+        return self.ended or not self.begun

@@ -9,8 +9,7 @@ import pathlib
 import pytest
 
 from metaq.client import conversation
-from metaq.client.conversation import asking
-from metaq.client.conversation.staged import driver
+from metaq.client.conversation import driver
 from metaq.errors import ConnectionFailed, NoRoute
 
 
@@ -39,7 +38,7 @@ def test_blocking_and_asyncio_driver_drive_alike():
         return answer(step)
 
     assert driver.converse(counted(4), answer) == 0 + 100 + 2 + 3
-    assert asyncio.run(asking.converse(counted(4), slowly)) == 0 + 100 + 2 + 3
+    assert asyncio.run(driver.converse_async(counted(4), slowly)) == 0 + 100 + 2 + 3
     assert driver.converse(counted(0), answer) == 0
 
 
@@ -67,7 +66,7 @@ FORBIDDEN = {"asyncio", "socket", "threading", "time", "metaq.net", "metaq.clock
 
 
 @pytest.mark.parametrize(
-    "path", sorted(pathlib.Path(conversation.__file__).parent.glob("*.py")), ids=lambda path: path.stem
+    "path", sorted(pathlib.Path(conversation.__file__).parent.rglob("*.py")), ids=lambda path: path.stem
 )
 def test_conversations_touch_no_socket_loop_or_clock(path):
     """What they import says so: of the client's other modules, none."""
