@@ -44,11 +44,11 @@ from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
 _LOG = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0
-"""How long `latestOffset` may look for news before it says that there are none: Spark asks again at once, 60-85 times a
-second, and every question is one to the brokers."""
+"""Time that `latestOffset` waits for new messages before it reports none: Spark asks again at once, 60-85 times a second, and
+each time the brokers are asked."""
 LOOK_SECONDS = 0.02
 LOOK_SHARE = 0.05
-"""While idle, at most this share of the time is spent asking."""
+"""Largest share of idle time that is spent on asking brokers."""
 
 
 class SlicePartition(InputPartition):  # type: ignore[misc]
@@ -110,7 +110,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         return MetaqStreamReader(options, schema)
 
     def _files(self) -> bool:
-        """Whether files are read, and no topics. What reads them takes longer to import than all the rest: only who needs it."""
+        """Whether files are read, not topics. Their modules are imported on demand: they take longer than all the rest."""
         return any(name.lower() in {"path", "paths"} for name in self.options)
 
     def _options(self) -> SourceOptions:
@@ -118,7 +118,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
 
 class _SliceReading:
-    """What batch and stream reader share: the way from a slice to rows."""
+    """Base of batch and stream readers: reads a slice into rows."""
 
     def __init__(self, options: SourceOptions, struct: Any) -> None:
         self.options, self.fetch = options, options.fetch
@@ -130,7 +130,7 @@ class _SliceReading:
         return planner_of(self.options)
 
     def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
-        """Exactly the rows of the partition's slice. Runs in an executor, on an instance of its own."""
+        """Rows of the partition's slice. Runs in an executor, on an instance of its own."""
         if self.options.rows == "slices":
             yield schema.slice_batch(partition.wanted, self.columns)
             return
@@ -143,7 +143,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
     """A batch read: from startingOffsets (earliest) to endingOffsets (latest), as they are when the query is planned."""
 
     pushed: Pushed | None = None
-    """What the query's conditions say about what is to be read."""
+    """What the query's pushed-down conditions restrict reading to."""
 
     def partitions(self) -> list[InputPartition]:
         planner = self.planner
@@ -197,7 +197,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         self._seen: Positions = {}
         self._reported: Positions | None = None
         self._waiting_since: float | None = None
-        """Since when there are messages, but too few."""
+        """Time since which there are messages, but fewer than `minOffsetsPerTrigger`."""
         self._watch = self.planner.watch()
         self._completed = False
         self.fetch = options.fetch_of_stream
@@ -235,7 +235,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         return offsets.to_json(end)
 
     def _enough(self, begin: Positions, end: Positions) -> bool:
-        """Whether a micro-batch is worth while: there are `minOffsetsPerTrigger` messages, or they have waited long enough."""
+        """Whether to begin a micro-batch: there are `minOffsetsPerTrigger` messages, or they have waited `maxTriggerDelay`."""
         least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
         if least is None or self._target is not None or fresh:
             return True  # Queues that are new are pinned at once.

@@ -15,8 +15,8 @@ INSERT, UPDATE, DELETE = "insert", "update", "delete"
 """Operations. An insert has the whole row; an update has some columns and leaves the others as they are."""
 
 CORRUPT, STATEMENT, GAP, STEP_BACK = "corrupt", "statement", "gap", "step_back"
-"""What a problem is: a body that cannot be read; one that says something which is no change of a row, such as DDL or
-TRUNCATE; a sequence number that is missing; one that comes after a higher one."""
+"""Kinds of problems: a body that cannot be read; a statement that changes no single row, such as DDL or TRUNCATE; a gap in
+the sequence; a sequence number after a higher one."""
 
 Sequence_ = tuple[int, ...]
 """A sequence: whole numbers, compared from the left. (binlog file, position, row) is one, and (7,) another."""

@@ -42,7 +42,7 @@ COLUMNS: Final = ("body", "flag", "born_time", "born_host", "offset_id")
 ENTRY_BYTES_MAX: Final = 64
 """What a batch and its request have beside body and properties."""
 BROKER_TEXT_BYTES: Final = 512
-"""Of a message's properties, what is left to the target's broker: it adds its cluster's name."""
+"""Bytes of a message's properties that are reserved for the target's broker, which adds its cluster's name."""
 
 COPIED = pa.schema(
     [
@@ -66,13 +66,13 @@ _ENDS: Final = rf"^{props.PAIR_END}+|{props.PAIR_END}+$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copying:
-    """How messages are copied. Plain values: it travels to the workers."""
+    """Parameters of copying. Plain values: it is pickled for the workers."""
 
     source: str
     """The source's name in marks."""
     target: str
     leave_out: bool
-    """Messages that the target cannot take; else the first one is an error."""
+    """Whether messages that the target cannot take are left out; otherwise the first one is an error."""
     limits: MessageLimits
     """Of the target."""
 
@@ -99,7 +99,7 @@ class Copying:
         return CopyBatch(batch["body"], texts, batch["flag"], offsets, around, unfit)
 
     def _marks(self, queue: MessageQueue, batch: pa.RecordBatch, offsets: Any) -> pa.Array:
-        """The properties that every message gets."""
+        """Properties that every message gets."""
         topic, broker, queue_id = queue
         head = f"{marks.SOURCE}{props.NAME_END}{self.source}/{topic}/{broker}/{queue_id}/"
         source = pc.binary_join_element_wise(head, pa.array(offsets).cast(pa.string()), "")
@@ -109,7 +109,7 @@ class Copying:
         )
 
     def _mirrored(self, texts: pa.Array, mirrored: pa.Array, more: pa.Array) -> tuple[pa.Array, Any]:
-        """What messages get that were mirrored before, and a mask of those that came around."""
+        """Properties of messages that were mirrored before, and a mask of those that came around."""
         written, around = more.to_pylist(), np.zeros(len(texts), bool)
         for row in pc.indices_nonzero(mirrored).to_pylist():
             found = props.parse(texts[row].as_py().decode("utf-8", "replace"))
@@ -146,18 +146,18 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class CopyBatch:
-    """Messages as they go to the target, those that do not go among them."""
+    """Messages as they go to the target, with masks of those that do not."""
 
     bodies: pa.Array
     texts: pa.Array
     flags: pa.Array
     offsets: Any
-    """In the source queue."""
+    """Offsets in the source queue."""
     around: Any
     unfit: Any
 
     def kept(self) -> tuple[hot.RowColumns, Any, int]:
-        """What goes, its offsets, and the bytes of its bodies."""
+        """Columns of the messages that go, their offsets, and the bytes of their bodies."""
         stays = ~(self.around | self.unfit)
         bodies, texts, flags = self.bodies, self.texts, self.flags
         if not stays.all():
@@ -170,7 +170,7 @@ class CopyBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceCopier:
-    """What `mapInArrow` runs: slices in, a summary of each out."""
+    """Function for `mapInArrow`: slices in, a summary of each out."""
 
     name_servers: str
     settings: FetchSettings
@@ -223,7 +223,7 @@ class SliceCopier:
 
 
 def parts_of(row: dict[str, Any]) -> tuple[ManifestPart, ...]:
-    """What was staged for a slice."""
+    """Staged parts of a slice."""
     return msgspec.json.decode(row["parts"], type=tuple[ManifestPart, ...])
 
 

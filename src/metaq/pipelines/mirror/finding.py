@@ -1,4 +1,4 @@
-"""Where the mirror's messages have come to lie in the target: read from the target itself, which alone knows.
+"""Finds the offsets of mirrored messages in the target, by reading the target.
 
 The messages of one part lie together in its queue, so the first one of a part says where all of them are. Only what others
 have written in between is looked at one by one.
@@ -21,13 +21,13 @@ from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 LOOK_MESSAGES: Final = 500
-"""Read at a time where others write too."""
+"""Messages per read in a queue that others write to as well."""
 LAST_MESSAGES: Final = 32
-"""How many of a queue's newest are looked at for an earlier mirror's."""
+"""Newest messages of a queue that are searched for an earlier mirror's."""
 
 
 class Part(NamedTuple):
-    """What went to one target queue from one slice. `runs`: source offset, number in the part, length."""
+    """Copies in one target queue that came from one slice. `runs`: source offset, number in the part, length."""
 
     queue: MessageQueue
     first: int
@@ -42,7 +42,7 @@ class Part(NamedTuple):
 
 
 def settings(retry_seconds: float) -> FetchSettings:
-    """How the target is read. What is gone there needs no translation."""
+    """Settings for reading the target. Messages that it has deleted need no translation."""
     return FetchSettings(fail_on_data_loss=False, retry_seconds=retry_seconds, read_from="master")
 
 
@@ -62,7 +62,7 @@ def look(
     parts: Iterable[tuple[MessageQueue, Part]],
     how: FetchSettings,
 ) -> None:
-    """Look through what is new in the queues `targets`, and note in the state what is found.
+    """Search what is new in the queues `targets`, and note found copies in the state.
 
     Args: parts: what was committed last, and where to; what is not named there is found message by message.
     Raises as `ClusterClient`, `read_slice`: what was found until then is noted.

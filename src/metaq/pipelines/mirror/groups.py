@@ -1,6 +1,6 @@
-"""Carries the progress of consumer groups over: what they have consumed of the source counts in the target, too.
+"""Mirrors the progress of consumer groups: what they have consumed of the source counts in the target, too.
 
-A group is carried over as long as nobody of it is connected to the target; from then on it is at home there, and is left alone.
+A group is carried over until a member of it connects to the target; from then on its progress there is its own.
 Its progress in the target only ever grows, and never passes a message that the group has not consumed.
 """
 
@@ -32,23 +32,23 @@ NOT_MIRRORED: Final = (
 
 
 class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a group in one target queue."""
+    """Result for a group in one target queue."""
 
     queue: str
     sources: dict[str, int | None]
     """Source queue → how far the group has consumed it."""
     offset: int | None
-    """How far the group is in the target; None: it is not known there."""
+    """Offset of the group in the target; None: it is not known there."""
     why: str = ""
-    """What keeps it from being carried over."""
+    """Reason why it is not carried over; empty: it is."""
 
 
 class GroupProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a group."""
+    """Result for a group."""
 
     group: str
     why: str = ""
-    """What keeps all of it from being carried over."""
+    """Reason why none of its queues is carried over; empty: some are."""
     queues: list[QueueProgress] = []
 
 
@@ -59,7 +59,7 @@ def placed(
     starts: Mapping[MessageQueue, int],
     now: int | None,
 ) -> QueueProgress:
-    """Where a group belongs in one target queue.
+    """Compute the offset of a group in one target queue.
 
     Args: consumed: by source queue. starts: the oldest messages kept there. now: its progress in the target.
     Returns: with `offset` as it should be: greater than `now`, or the same.
@@ -90,7 +90,7 @@ def placed(
 
 
 class Carrier:
-    """Does it, group by group. Not thread-safe."""
+    """Carries groups over, one by one. Not thread-safe."""
 
     def __init__(self, source: ClusterClient, target: ClusterClient, groups: list[str]) -> None:
         self._source, self._target, self._groups = source, target, groups
@@ -141,7 +141,7 @@ class Carrier:
 
 
 def _progress(client: ClusterClient, group: str) -> dict[MessageQueue, int]:
-    """How far a group is in all queues of the topics that it is known in.
+    """Progress of a group in all queues of its topics.
 
     Not by asking for single queues: there a broker answers 0 for whoever asks, as long as the queue's first message is kept.
     """
@@ -163,5 +163,5 @@ def _asked(client: ClusterClient, address: str, call: Call[T]) -> T:
 
 
 def to_json(told: list[GroupProgress], now: str) -> dict[str, Any]:
-    """What `groups.json` says."""
+    """Content of `groups.json`."""
     return {"v": 1, "at": now, "groups": msgspec.to_builtins(told)}

@@ -47,9 +47,9 @@ _LOG = logging.getLogger(__name__)
 
 PERM_BOTH = 6
 ROUTE_SECONDS = 60.0
-"""How long a topic that was made may take until the name servers know all of it."""
+"""Time for a new topic to be known, with all queues, to the name servers."""
 FOUND_SECONDS = 30.0
-"""How long the last look waits for copies that the target has acknowledged and not yet put into their queues."""
+"""Time that the last search waits for copies that the target has acknowledged and not yet dispatched to their queues."""
 LOOK_SECONDS = 0.05
 
 
@@ -95,16 +95,16 @@ class _Mirror(BatchJob):
         )
         self._limits = BATCH_LIMITS
         self._remembered = False
-        """Whether the target's coordinator was asked if it knows earlier batches."""
+        """Whether the coordinator has confirmed that it knows earlier batches."""
         self._copied: dict[MessageQueue, int] = {}
-        """Per source queue, one past the last message that this run has copied."""
+        """Source queue → one past the last message that this run has copied."""
         self._looked = False
-        """Whether the target was looked through since the start."""
+        """Whether the target was searched since the start."""
         self._ended = threading.Event()
         self._carrying: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """See that the target can take what is to come. Raises as `start`."""
+        """Check that the target can take the messages. Raises as `start`."""
         if self._options.exact:
             try:
                 Delivery(self._sink).coordinator("mirror:none")
@@ -159,7 +159,7 @@ class _Mirror(BatchJob):
         self._tell(batch, figures, SYSTEM.monotonic() - began)
 
     def _copy(self, frame: Any, query: str, batch: int, slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Copy everything, and decide. Returns a row a slice."""
+        """Copy all slices, and commit. Returns a row per slice."""
         delivery, row, transaction = Delivery(self._sink), f"mirror:{query}", ""
         if self._options.exact:
             coordinator = delivery.coordinator(row)
@@ -193,7 +193,7 @@ class _Mirror(BatchJob):
         return copied
 
     def _check_remembered(self, delivery: Delivery, row: str, coordinator: str) -> None:
-        """A mirror that has copied something has a row at its coordinator, or something is wrong. Asked once a run."""
+        """Check, once a run, that the coordinator remembers this mirror. Raises ConfigError: it does not, though batches were copied."""
         if self._remembered or self._state.decided < 0 or self._options.adopt_batch:
             return
         courier, seconds = delivery.courier, self._options.retry_seconds
@@ -217,7 +217,7 @@ class _Mirror(BatchJob):
             _LOG.warning("where the last messages lie in the target is found later: %s", fault)
 
     def _find_rest(self, client: ClusterClient, seconds: float) -> None:
-        """Look for copies where their batch did not find them, and wait `seconds` for them: no other batch may come.
+        """Search copies that their batch did not find, and wait `seconds` for them: there may be no later batch to do it.
 
         A RocketMQ acknowledges a message before it has a place in its queue. Raises as `finding.look`.
         """
@@ -241,7 +241,7 @@ class _Mirror(BatchJob):
             )
 
     def _unfound(self) -> set[MessageQueue]:
-        """Target queues of which copies were not found yet."""
+        """Target queues with copies that were not found yet."""
         state = self._state
         return {state.queues[queue] for queue, end in self._copied.items() if state.tables[queue].end < end}
 
@@ -258,7 +258,7 @@ class _Mirror(BatchJob):
 
     # -------------------------------------------------------------- queues
     def _begin_queues(self, slices: list[dict[str, Any]]) -> None:
-        """See that every queue has its place in the target, saved before anything is put there."""
+        """Map new queues to the target. The map is saved before anything is copied, so that a crash cannot change it."""
         state = self._state
         for topic in sorted({one["topic"] for one in slices if queue_of_row(one) not in state.queues}):
             self._map_topic(topic, [queue_of_row(one) for one in slices if one["topic"] == topic])
@@ -348,7 +348,7 @@ def _is_active(query: Any) -> bool:
 
 
 def _part_of(row: dict[str, Any]) -> Part | None:
-    """What was copied of a slice; None: nothing."""
+    """Copies of a slice; None: nothing was copied."""
     if not row["rows"]:
         return None
     runs = tuple(OffsetRun(*run) for run in json.loads(row["runs"]))

@@ -48,17 +48,17 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WINDOW: Final = 1_000_000
-"""Places that the driver knows at a time: some 40 MB."""
+"""Places in the driver's memory at a time: some 40 MB."""
 SAMPLES: Final = 5
 SAMPLE_CHARS: Final = 120
 SKEW_MS: Final = 3_600_000
-"""So much earlier than the dead letter the clock of another broker may say that its copy was stored."""
+"""Tolerated skew between brokers' clocks, ms: a copy may seem stored that much before its dead letter."""
 
 
 _OF_A_VALUE: Final = (
     ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, SparkRuntimeException,
 )  # fmt: skip
-"""What Spark raises where an expression cannot be worked out for a row."""
+"""Spark's exceptions for an expression that fails for a row."""
 
 
 def start(spark: Any, options: RedriveOptions, run: Run) -> Outcome:
@@ -91,7 +91,7 @@ class _Redrive:
             only_group=options.group if options.only_group else None,
         )
         self.looked_at: tuple[list[str], int] | None = None
-        """Topics that are looked through for copies, and from when on (ms since 1970)."""
+        """Topics that are searched for copies, and since when (ms since 1970)."""
         self.ledger = Ledger(self.run.place)
         self.ledger.check_topic(options.source)
         self.courier = Courier(options.servers, options.retry_seconds)
@@ -143,7 +143,7 @@ class _Redrive:
 
     # -------------------------------------------------------------- what there is
     def _bounds(self) -> tuple[Positions, Positions]:
-        """Where to begin and end in each queue. What comes later is for the next run."""
+        """Begin and end in each queue. What is stored later is for the next run."""
         begin = self.planner.start(EARLIEST)
         end = self.planner.end(sorted(begin))
         return begin, {queue: max(offset, begin[queue]) for queue, offset in end.items()}
@@ -284,7 +284,7 @@ class _Redrive:
         return self._stoppable(chosen.select(*PLACE, "log_offset").toArrow)
 
     def _wait(self, pace: Pace) -> None:
-        """Until more may be sent. Raises RunStopped."""
+        """Wait until the rate allows the next step. Raises RunStopped."""
         while (seconds := pace.pause(SYSTEM.monotonic())) > 0 and not self.run.stopping:
             self.run.wait(min(seconds, LOOK_SECONDS))
         self._check_stop()
@@ -350,11 +350,11 @@ class _Redrive:
 
 
 STEP_SECONDS = 5.0
-"""What may be sent in so many seconds goes as one transaction: messages come in bursts of that."""
+"""Seconds of the rate that go as one transaction: consumers see bursts of that size."""
 
 
 class Pace:
-    """Says when the next messages may go. Time that was lost, because a broker was away, is not made up for by a burst."""
+    """Rate limiter. Time lost while a broker was away is not made up for by a burst."""
 
     def __init__(self, rate: float | None) -> None:
         """Args: rate: messages a second, above 0; None: no limit."""
@@ -362,7 +362,7 @@ class Pace:
         self._free_at: float | None = None
 
     def step(self, most: int) -> int:
-        """How many messages should go together, at least one and at most `most`."""
+        """Messages of the next step, at least one and at most `most`."""
         return most if self._rate is None else max(1, min(most, int(self._rate * STEP_SECONDS)))
 
     def pause(self, now: float) -> float:
@@ -370,13 +370,13 @@ class Pace:
         return 0.0 if self._free_at is None else max(0.0, self._free_at - now)
 
     def sent(self, messages: int, began: float) -> None:
-        """So many have gone, in a step that began at `began`."""
+        """Account for messages sent in a step that began at `began`."""
         if self._rate is not None:
             self._free_at = max(began, self._free_at or began) + messages / self._rate
 
 
 def _places(some: list[tuple[str, int, int, int]]) -> tuple[Ranges, dict[Place, Witness]]:
-    """What a step's plan says of its messages."""
+    """Ranges and witnesses of a step's plan."""
     queues: dict[Place, list[tuple[int, int]]] = {}
     for broker, queue_id, offset, log_offset in some:
         queues.setdefault((broker, queue_id), []).append((offset, log_offset))

@@ -1,4 +1,4 @@
-"""What a Spark driver asks of name servers and brokers: routes, where queues begin and end, and progress reports."""
+"""Blocking client for a Spark driver: routes, ends of queues, progress of groups."""
 
 from __future__ import annotations
 
@@ -43,38 +43,38 @@ TIMEOUT_SECONDS = 10.0
 _LARGEST: Final = "maxMessageSize"
 REST_SECONDS = 2.0
 TELL_SECONDS = 60.0
-"""How often it is said that something is waited for."""
+"""Interval of log lines while something is waited for."""
 MADE_QUEUES = 4
-"""Of a topic that is made for what a query writes, at each broker."""
+"""Queues per broker of a topic that a query's writes create."""
 UNDER_WAY_MAX = 512
-"""Calls under way on one connection: their answers must fit the peer's limit for unanswered bytes."""
+"""Calls under way on one connection: their answers must fit into the peer's limit of unsent bytes."""
 PULLS_UNDER_WAY_MAX = 8
-"""The same for pulls of single messages, each of which may be as large as a message may be."""
+"""Pulls of single messages under way: fewer, because each answer may be as large as the largest message."""
 
 
 def says_away(fault: MetaqError) -> bool:
-    """Whether a fault may say no more than that its broker is not up: it starts, stops, cannot be reached."""
+    """Whether a fault can mean that the broker is not up: starting, stopping or unreachable."""
     if isinstance(fault, BrokerError):
         return fault.retriable
     return isinstance(fault, ConnectionFailed | RequestTimeout | NoRoute)
 
 
 class Takes(NamedTuple):
-    """What a broker takes: which of our extensions (0: it is a RocketMQ), and bodies of how many bytes."""
+    """Capabilities of a broker: level of our extensions (0: it is a RocketMQ), and most bytes of a body."""
 
     level: int
     body_bytes: int
 
 
 class Tries:
-    """One operation's tries: how long it may go on failing, with pauses that grow."""
+    """Retries of one operation: with growing pauses, for a limited time."""
 
     def __init__(self, seconds: float) -> None:
         self._patience = Patience(Purpose.SLICE, seconds, SYSTEM.monotonic())
         self._told_at: float | None = None
 
     def renew(self) -> None:
-        """Something worked: the next fault starts anew."""
+        """Note a success: the next fault starts the time anew."""
         self._patience.renew(SYSTEM.monotonic())
 
     def pause(self, fault: MetaqError) -> None:
@@ -84,7 +84,7 @@ class Tries:
         threading.Event().wait(seconds)
 
     def rest(self, text: str) -> None:
-        """Wait, now that the time is over, because another try is to be made all the same; say so now and then."""
+        """Wait before a try beyond the time limit; logs this now and then."""
         now = SYSTEM.monotonic()
         if self._told_at is None or now - self._told_at >= TELL_SECONDS:
             self._told_at = now
@@ -98,15 +98,15 @@ class MessageLimits:
 
     body_bytes: int
     whole_bytes: int | None = None
-    """Of body and properties together; None: each has its own limit only."""
+    """Most bytes of body and properties together; None: each has its own limit only."""
     empty: bool = False
     """Whether a body may be empty."""
     retry_topics: bool = False
-    """Whether it may go to the retry topic of a group."""
+    """Whether a message may go to the retry topic of a group."""
 
     @property
     def words(self) -> str:
-        """The limit of what is there beside the properties."""
+        """The limits in words, for errors."""
         least = 0 if self.empty else 1
         if self.whole_bytes is not None:
             return f"{least} to {self.whole_bytes} in all"
@@ -120,7 +120,7 @@ OLDER_TRANSACTION_LIMITS: Final = MessageLimits(body_bytes=CHUNK_BYTES_MAX, whol
 
 
 class ClusterClient:
-    """Blocking questions, with one connection per peer. Not thread-safe. Every method tries again for `retry_seconds`.
+    """Blocking client, with one connection per peer. Not thread-safe. Every method retries for `retry_seconds`.
 
     Raises, from every method: NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError.
     """
@@ -134,7 +134,7 @@ class ClusterClient:
         self._introduced: set[tuple[str, str]] = set()
         """Groups and brokers, of those whose progress was reported."""
         self._begun: dict[str, set[tuple[str, str]]] = {}
-        """Group → brokers and topics that have kept progress of it."""
+        """Group → brokers and topics at which its progress was stored."""
 
     # -------------------------------------------------------------- routes
     def topics(self, pattern: str) -> list[str]:
@@ -181,7 +181,7 @@ class ClusterClient:
         return {name: data.master for name, data in found.items() if data.master is not None}
 
     def takes(self, broker: str) -> Takes:
-        """What the master of that name takes. It may refuse to tell its settings: then RocketMQ's default is taken for it."""
+        """Capabilities of a broker's master. If it refuses to report its settings, RocketMQ's default is assumed."""
         return self._tried(functools.partial(self._takes, broker))
 
     def _takes(self, broker: str) -> Takes:
@@ -225,9 +225,9 @@ class ClusterClient:
     def sizes(
         self, slices: Iterable[Slice], group: str, pulls_max: int, known: Mapping[MessageQueue, list[Sample]]
     ) -> dict[MessageQueue, list[Sample]]:
-        """How large messages of each slice are, by at most `pulls_max` small pulls a queue, for `group`, and what is known.
+        """Sample message sizes of each slice, with at most `pulls_max` small pulls per queue, for `group`.
 
-        Only once, without another try: of queues whose broker is away nothing is found.
+        Without retries: queues whose broker is away have no samples.
         """
         found: dict[MessageQueue, list[Sample]] = {}
         for broker, pieces in itertools.groupby(
@@ -246,7 +246,7 @@ class ClusterClient:
         return found
 
     def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
-        """How far a consumer group has come in each queue; None: it has no progress there."""
+        """Progress of a consumer group in each queue; None: it has none there."""
         return self._ask({queue: GetPosition(group, queue) for queue in queues})
 
     def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
@@ -268,7 +268,7 @@ class ClusterClient:
                     _LOG.warning("RocketMQ's tools may not list the group %s at broker %s: %s", group, broker, fault)
 
     def of_those_there(self, asked: Mapping[MessageQueue, T], ask: Callable[[Mapping[MessageQueue, T]], V]) -> V:
-        """`ask` of all, or where that fails of those that are left: a topic was deleted, a queue taken away.
+        """Call `ask` for all queues; if that fails, for those that still exist: a topic was deleted, or a queue removed.
 
         A query that goes on from a checkpoint has such queues for ever. Raises what `ask` does.
         """
@@ -281,7 +281,7 @@ class ClusterClient:
             return ask({queue: asked[queue] for queue in left})
 
     def _left_of(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Without those that no route names, though their broker is up."""
+        """Queues without those that no route names although their broker is up."""
         up = self.masters()
         left = []
         for topic, mine in itertools.groupby(sorted(queues), lambda queue: queue.topic):
@@ -316,7 +316,7 @@ class ClusterClient:
                 raise
 
     def _ask(self, calls: Mapping[MessageQueue, Call[T]], seconds: float | None = None) -> dict[MessageQueue, T]:
-        """The outcome of each call, made of the broker that holds its queue; many at a time. `seconds` as in `queues`."""
+        """Send each call to the broker that holds its queue, many at a time. `seconds` as in `queues`."""
         per_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(calls):
             per_broker.setdefault(queue.broker, []).append(queue)
@@ -334,12 +334,12 @@ class ClusterClient:
 
     # -------------------------------------------------------------- connections
     def link_to(self, queue: MessageQueue) -> Link:
-        """The connection to whoever tells where `queue` begins and ends: its broker's master, as a rule."""
+        """Connection to the machine that knows where `queue` begins and ends: its broker's master, as a rule."""
         self._find(queue)
         return self.link_at(queue, self.replicas.teller(queue))
 
     def is_told_by_master(self, queue: MessageQueue) -> bool:
-        """Whether it is a master that tells where `queue` begins and ends."""
+        """Whether that machine is a master."""
         self._find(queue)
         return self.replicas.teller(queue) == MASTER_ID
 

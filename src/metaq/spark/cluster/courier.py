@@ -1,4 +1,4 @@
-"""Carries the steps of staged transactions to brokers, for a thread that may block: a task of Spark's, or its driver."""
+"""Blocking driver of staged-transaction conversations, for Spark's tasks and its driver."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
 T = TypeVar("T")
 
 THREADS_MAX = 16
-"""Brokers that are asked at the same time."""
+"""Brokers that are asked in parallel."""
 
 
 class Courier:
-    """Not thread-safe; what goes side by side gets couriers of its own."""
+    """Drives conversations over its own connections. Not thread-safe: parallel steps get couriers of their own."""
 
     def __init__(self, name_servers: str, retry_seconds: float) -> None:
         self._name_servers, self._retry_seconds = name_servers, retry_seconds
@@ -35,7 +35,7 @@ class Courier:
         self._body_bytes_max: dict[str, int] = {}
 
     def now(self) -> float:
-        """The clock of all conversations: seconds that run evenly."""
+        """Monotonic clock of all conversations, seconds."""
         return SYSTEM.monotonic()
 
     def brokers(self) -> list[str]:
@@ -62,7 +62,7 @@ class Courier:
         return self._body_bytes_max[broker]
 
     def drive(self, steps: Steps[T]) -> T:
-        """A conversation to its end. Raises what it raises."""
+        """Drive a conversation to its end. Raises what it raises."""
         return converse(steps, self._take)
 
     def link_to(self, broker: str) -> Link:

@@ -28,7 +28,7 @@ DAMAGE_SCHEMA = pa.schema(
         pa.field("why", pa.string()),
     ]
 )
-"""A row of `rows=damage`: a place that cannot be read."""
+"""Schema of `rows=damage`: places that cannot be read."""
 _WARNINGS_MAX = 20
 """Of one partition; the sum is told at its end."""
 
@@ -42,7 +42,7 @@ class FilesPartition(InputPartition):  # type: ignore[misc]
 
 
 def files_ddl(options: FilesOptions) -> str:
-    """The columns of a row, in Spark's words."""
+    """Columns of a row, as Spark's DDL."""
     if options.rows == "damage":
         return schema.ddl(DAMAGE_SCHEMA)
     return schema.ddl(records.schema_of(schema.columns_of(options.columns)))

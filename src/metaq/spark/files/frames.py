@@ -16,7 +16,7 @@ from metaq.wire import hot
 
 
 def frames_batch(run: FrameRun, columns: Sequence[str]) -> pa.RecordBatch:
-    """A row a frame; null for what frames do not hold."""
+    """A row per frame; null for columns that frames do not have."""
     parts = hot.frame_columns(run.data, 0, len(run.data))
     arrays = [
         _MAKERS[name](run, parts) if name in _MAKERS else pa.nulls(run.rows, records.TYPES[name]) for name in columns

@@ -30,7 +30,7 @@ BATCH_BYTES = 1024 * 1024
 def read_parts(
     parts: Sequence[Part], options: FilesOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | Damage]:
-    """The rows of the parts, in their order, and where some cannot be read.
+    """Rows of the parts, in order, and the places that cannot be read.
 
     Raises: StoreCorrupt: a file has vanished that retention does not delete. OSError: the disk fails.
     """

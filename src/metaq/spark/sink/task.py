@@ -1,4 +1,4 @@
-"""What one attempt of a Spark task does with its rows: to their queues, into batches, to the brokers."""
+"""Writes the rows of one task attempt: chooses queues, makes batches, sends them to the brokers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from metaq.spark.sink.settings import AT_LEAST_ONCE, SinkOptions
 from metaq.wire import hot
 
 GROUP: Final = "metaq-spark"
-"""The producer group of what is sent one by one."""
+"""Producer group of messages that are sent without a transaction."""
 FIRST_ROUTE_SECONDS: Final = 5.0
 BATCH_BYTES: Final = 256 * 1024
 STAGED_MAX: Final = 4 * 1024 * 1024
-"""Bytes that wait in a task before some are staged."""
+"""Bytes buffered in a task before some are staged."""
 
 
 class _Outgoing:
-    """What both ways of writing share. For one attempt; not thread-safe."""
+    """Base of both ways of writing. For one attempt; not thread-safe."""
 
     def __init__(
         self, courier: Courier, options: SinkOptions, purpose: Purpose, id_prefix: Callable[[], bytes] | None
@@ -49,7 +49,7 @@ class _Outgoing:
         self.rows = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Every row of the batches. Raises InvalidMessage: a row; what brokers refuse; the last fault."""
+        """Write all rows of the batches. Raises InvalidMessage: a row; what brokers refuse; the last fault."""
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -64,7 +64,7 @@ class _Outgoing:
         return rows_of(batch, options.topic, empty=options.empty_bodies, only_group=options.only_group)
 
     def put(self, queue: MessageQueue, columns: hot.RowColumns) -> None:
-        """Messages as they are, with all their properties, in their order into one queue. Raises as `write`."""
+        """Write ready-made messages, in order, into one queue. Raises as `write`."""
         self._add(queue, columns, np.arange(columns.count, dtype=np.int32))
         self.rows += columns.count
 
@@ -105,7 +105,7 @@ class _Outgoing:
 
 
 class StagedRows(_Outgoing):
-    """Rows that are kept unseen at their brokers, as parts of one transaction, until that is decided."""
+    """Stages rows at their brokers, invisibly, as parts of one transaction, until it is decided."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class StagedRows(_Outgoing):
         )
 
     def finish(self) -> tuple[ManifestPart, ...]:
-        """Stage what is left, and wait for all answers: the parts. Raises as `write`."""
+        """Stage the rest, and wait for all answers. Returns the parts. Raises as `write`."""
         for broker in self._parts.brokers:
             requests = self._parts.rest(broker)
             for part in self._parts.unsealed(broker):
@@ -164,7 +164,7 @@ class StagedRows(_Outgoing):
 
 
 class SentRows(_Outgoing):
-    """Rows that are sent at once. A task that is tried again sends again."""
+    """Sends rows at once. A task that is retried sends them again."""
 
     def __init__(self, courier: Courier, options: SinkOptions, id_prefix: Callable[[], bytes] | None = None) -> None:
         """Args: id_prefix: as of `StagedRows`."""

@@ -1,4 +1,4 @@
-"""What a query knows of the sizes of its messages: asked of the brokers where it plans, and kept for as long as it runs."""
+"""Samples message sizes of a query's queues when it plans, and keeps them for as long as it runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from metaq.spark.source import slicing
 from metaq.spark.source.slicing import RECORD_BYTES_GUESS, Profile
 
 PULLS_MAX = 64
-"""Of one plan, whatever is planned: its time must not grow with the messages."""
+"""Most pulls per plan: planning time must not grow with the backlog."""
 PULLS_PER_QUEUE = 24
 BEYOND = 2
-"""So many times as far as a limit by bytes may reach, if messages stay as they are, is looked."""
+"""Sampling reaches so many times as far as a byte limit would with messages of the known size."""
 
 
 class Sampler:
@@ -59,6 +59,6 @@ class Sampler:
         self._known |= {queue: samples for queue, samples in found.items() if samples}
 
     def _guess(self) -> float:
-        """Of a queue that has not been looked at."""
+        """Mean size for a queue that was not sampled."""
         means = [samples[-1].mean for samples in self._known.values()]
         return sum(means) / len(means) if means else RECORD_BYTES_GUESS

@@ -1,4 +1,4 @@
-"""What lies between two positions, cut into slices for Spark's tasks and drawn back to limits. Pure."""
+"""Slices between two positions: cut for Spark's tasks, and limited. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 
 RECORD_BYTES_GUESS = 1024
-"""Of a message of which nothing is known."""
+"""Assumed size of a message where nothing is known."""
 
 
 class Profile:
@@ -36,7 +36,7 @@ class Profile:
 
     @property
     def bytes(self) -> float:
-        """Of all of it."""
+        """Total bytes."""
         return self._sums[-1]
 
     def until(self, offset: int) -> float:
@@ -63,7 +63,7 @@ class Profile:
 
 
 def slices_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Slice]:
-    """What lies between two positions, one slice a queue, sorted.
+    """Slices between two positions, one per queue, sorted.
 
     A queue that `start` does not know is new in `end`, which pins its beginning: nothing of it is read yet. A queue whose
     start is at or behind its end has nothing to read. Only a function of its arguments: a replayed batch gets the same.
@@ -118,9 +118,9 @@ def _evenly(start: int, end: int, pieces: int) -> list[int]:
 
 
 def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Positions:
-    """Until where at most `bytes_max` bytes lie in all, each queue in the share of its own.
+    """End positions for at most `bytes_max` bytes in all, each queue in proportion to its backlog.
 
-    At least one message is taken, or one that is larger than the limit would stop everything.
+    At least one message is taken: one that is larger than the limit would stop the query for good.
     """
     total = sum(profile.bytes for profile in profiles.values())
     if total <= bytes_max:
@@ -141,9 +141,9 @@ def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Pos
 
 
 def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], messages_max: int) -> Positions:
-    """`end`, drawn back so that at most `messages_max` messages lie after `start`, each queue in the share of its backlog.
+    """End positions for at most `messages_max` messages in all, each queue in proportion to its backlog.
 
-    At least one message is left, or a small limit over many queues would stand still.
+    At least one message is taken: a small limit over many queues would round down to none.
     """
     behind = {queue: max(0, stop - start.get(queue, stop)) for queue, stop in end.items()}
     total = sum(behind.values())
