@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import pathlib
+import re
 from typing import NamedTuple
 
 import pytest
@@ -197,6 +198,9 @@ NO_FILES = {
 }
 """Layers that open no file: data files are the store's, configuration files are read by `app`."""
 
+PROTOCOL = re.compile(r"servers\.(\w+)\.")
+"""A module in the folder of one protocol's server."""
+
 OPENING = {"read_text", "write_text", "read_bytes", "write_bytes"}
 WALL_CLOCK = {"now", "utcnow", "today", "urandom"}
 
@@ -269,6 +273,17 @@ def mutual_folders() -> set[frozenset[str]]:
 def test_no_two_folders_import_each_other() -> None:
     """A folder is a room: what uses it does not serve it. The list of exceptions may only become shorter."""
     assert mutual_folders() == {frozenset({"pipelines", "spark"})}, "the facade metaq.spark hands out pipelines' names"
+
+
+def test_protocol_servers_import_nothing_of_each_other() -> None:
+    """What two of them need lies beside their folders: one can be taken away, and the others do not notice."""
+    wrong = [
+        (module, target)
+        for module in MODULES
+        for target in imported_of_ours(module)
+        if (own := PROTOCOL.match(inside(module))) and (other := PROTOCOL.match(target)) and own[1] != other[1]
+    ]
+    assert not wrong
 
 
 def test_no_folder_is_crowded() -> None:

@@ -26,9 +26,9 @@ from metaq.net.peer import Peer, Session
 from metaq.options import BrokerOptions
 from metaq.saved import Saving
 from metaq.servers.server import BrokerServices, PeerServer, SessionServer
-from metaq.servers.waiting import Parked, Parking
+from metaq.servers.waiting import WAIT_SECONDS, Parked, Parking
 from metaq.wire.record import decode_record
-from tests.broker.support import open_broker, small_store
+from tests.broker.support import SlowFile, open_broker, small_store
 from tests.servers.support import Client, FakePeer, open_server
 from tests.support import PATIENCE
 
@@ -55,8 +55,15 @@ class EchoSession:
             self._say(self._put(topic, *rest) if word == "put" else self._get(topic, *map(int, rest)))
         except Refused as refused:
             self._refuse(refused)
-        except Saving as saving:  # the topic is being made
+        except Saving as saving:
+            self._wait(line, saving)
+
+    def _wait(self, line: str, saving: Saving) -> None:
+        """The topic is being made: once more when it is there."""
+        try:
             self._parking.park(saving, self._parked, lambda _then: self._one(line), self._refuse)
+        except Refused as busy:
+            self._refuse(busy)
 
     def _refuse(self, refused: Refused) -> None:
         self._say(f"{CODES.get(refused.reason, '500')} {refused.text}")
@@ -213,3 +220,27 @@ def test_a_broker_runs_an_echo_server_as_it_runs_its_own(tmp_path, loop_factory)
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(asyncio.wait_for(main(), PATIENCE))
+
+
+def test_what_an_echo_server_waits_for_comes_or_is_given_up(tmp_path, clock) -> None:
+    """In the words that no protocol has chosen; the put is not done later."""
+    file = SlowFile()
+    file.slow = False
+    with open_broker(tmp_path, clock, files={"topics.json": file}) as broker:
+        file.slow = True
+        server = EchoServer(broker)
+        peer, session = connect(server)
+        session.data_received(memoryview(b"put orders one\n"))
+        assert peer.lines() == []
+        file.end()
+        assert peer.lines() == ["ok 0 0"]
+        session.data_received(memoryview(b"put others one\n"))
+        clock.advance(WAIT_SECONDS)
+        server.tick()
+        (late,) = peer.lines()
+        assert late == (
+            "500 busy: a change that the request needs was not saved within 5 s. Nothing was done for it, try again"
+        )
+        file.end()
+        session.data_received(memoryview(b"get others 0\n"))
+        assert peer.lines() == ["none"]
