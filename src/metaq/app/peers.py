@@ -16,7 +16,6 @@ from metaq.broker.staged.peers import Finish, NoAnswer, Question, Settle, StateO
 from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS, At, Call
 from metaq.client.conversation.name_servers import NameServers
-from metaq.client.conversation.staged import staging as conversation
 from metaq.client.shared.transport import Transport
 from metaq.errors import NoRoute
 
@@ -134,6 +133,10 @@ class BrokerPeers:
 
 def call_of(question: Question, broker: str) -> Call[Any]:
     """How a broker is asked a question over the remoting protocol."""
+    from metaq.client.conversation.staged import (
+        staging as conversation,
+    )  # here and not above: most brokers never ask one
+
     match question:
         case StateOf(transaction):
             return conversation.GetTransaction(transaction, broker)

@@ -35,7 +35,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
 from metaq.net.layer import is_plain
 from metaq.net.peer import Peer, Session
-from metaq.net.sweep import Sweep, send_now
+from metaq.net.sweep import Sweep, receive_buffer, send_now
 from metaq.net.turns import JOB_COST, Source
 
 log = logging.getLogger("metaq.net")
@@ -62,7 +62,7 @@ class _SharedBuffer(threading.local):
     """One receive buffer per thread: between filling it and emptying it no other connection of its loop runs."""
 
     def __init__(self) -> None:
-        self.view = memoryview(bytearray(SHARED_BYTES))
+        self.view = receive_buffer(SHARED_BYTES)
 
 
 _shared = _SharedBuffer()

@@ -25,7 +25,8 @@ from metaq.store.offline.log_pieces import (
     is_log_name,
     may_begin,
 )
-from metaq.store.offline.segments import LIVE, Segment, find_segments, is_zip_fault
+from metaq.store.offline.segments import Segment, find_segments, is_zip_fault
+from metaq.wire.metaq1.frame import LIVE
 
 _LOG = logging.getLogger(__name__)
 
