@@ -15,6 +15,7 @@ from metaq.broker.broker import Broker
 from metaq.client.conversation.staged.staging import Decide, ForgetStaged, SealPart
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
+from metaq.model import MessageQueue, QueueLocks
 from metaq.model.access import Action, Caller
 from metaq.model.transactions.staging import Outcome
 from metaq.net import sweep as sweeps
@@ -24,7 +25,7 @@ from metaq.servers.callers import caller_of
 from metaq.servers.metaq1 import session as text_session
 from metaq.servers.remoting import dispatch
 from metaq.servers.remoting.server import RemotingServer
-from metaq.wire import headers
+from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, SerializeType, decode, encode, request
 from metaq.wire.headers import SendHeader
@@ -329,8 +330,9 @@ def test_whoever_was_judged_once_gives_back_by_the_fast_path(tmp_path, rules, wh
             rules.swap(broker)
 
 
-def test_locks_administration_and_statistics_ask_the_same_gatekeeper(tmp_path, rules, who) -> None:
-    """The slow path remembers too: one question for many requests."""
+def test_what_has_no_fast_path_asks_the_same_gatekeeper(tmp_path, rules, who) -> None:
+    """Once for many requests alike: an offset, and the locks of a group, where group and topic are asked about."""
+    locks = bodies.queue_locks(QueueLocks("G", "a@1", (MessageQueue("orders", "broker-a", 0),)))
     with open_server(tmp_path, authorise=rules) as (broker, server):
         anna, bert = both(who, server)
         anna.send("orders")
@@ -342,6 +344,11 @@ def test_locks_administration_and_statistics_ask_the_same_gatekeeper(tmp_path, r
             assert len(rules.asked) == 1
             answer = may_not.ask(RequestCode.GET_MAX_OFFSET, headers.QueueHeader(topic="orders", queue_id=0))
             assert answer.code == ResponseCode.NO_PERMISSION
+            assert may_not.ask(RequestCode.LOCK_BATCH_MQ, None, locks).code == ResponseCode.NO_PERMISSION
+            for _ in range(3):
+                assert may.ask(RequestCode.LOCK_BATCH_MQ, None, locks).code == 0
+            mine = [asked for asked in rules.asked if asked[0] == rules.may]
+            assert len(mine) == len(set(mine))
             rules.swap(broker)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from metaq.net.sweep import Member
+from metaq.net.sweep import SweptStream
 
 def send_now(fd: int, data: bytes) -> int:
     """Send on a socket what it takes without waiting. Returns how many bytes that was; 0 also for an error, which the next call meets."""
@@ -22,14 +22,14 @@ class Sweep:
     """Readable when one of the members is."""
     buffer: memoryview
     parts: memoryview
-    members: list[Member | None]
+    members: list[SweptStream | None]
     senders: list[Any]
     """By slot, what the handler wants to know of each member."""
 
     def __init__(self) -> None:
         """Raises OSError."""
 
-    def add(self, fd: int, member: Member, sender: object) -> int:
+    def add(self, fd: int, member: SweptStream, sender: object) -> int:
         """Returns the slot. Raises OSError."""
 
     def remove(self, slot: int) -> None:
@@ -44,7 +44,7 @@ class Sweep:
     def send(self, slot: int, data: bytes) -> int:
         """Write to one member. Returns how many bytes went out. Raises LookupError."""
 
-    def answered(self, parts: memoryview) -> list[Member | None]:
+    def answered(self, parts: memoryview) -> list[SweptStream | None]:
         """The members that answers are for, in the order of their parts; None: one that has left."""
 
     def read(self, awake_ns: int = 0) -> int:
@@ -54,12 +54,12 @@ class Sweep:
         """
 
     def write(
-        self, answers: bytes, parts: memoryview, members: list[Member | None] | None = None
-    ) -> list[tuple[Member, int, int]]:
+        self, answers: bytes, parts: memoryview, members: list[SweptStream | None] | None = None
+    ) -> list[tuple[SweptStream, int, int]]:
         """Write each part's answers. Returns, of which members, from where to where they did not go out.
 
         `members`: what `answered` said of the parts earlier; who has left since is returned too, without it he is passed over.
         """
 
-    def left(self, parts: memoryview) -> list[tuple[Member, int, int]]:
+    def left(self, parts: memoryview) -> list[tuple[SweptStream, int, int]]:
         """Of which members, from where to where their bytes in `buffer` were not used."""

@@ -16,7 +16,7 @@ from metaq.net.address import split_address
 
 _SMALL_BYTES = 64 * 1024
 _AT_ONCE_BYTES_MAX = 256 * 1024
-"""What comes of a large answer is taken when so much of it is there: to be woken for each 64 KiB costs more than they do."""
+"""Low-water mark of the kernel's buffer for a large answer: waking for each 64 KiB costs more than the bytes do."""
 
 Wrap: TypeAlias = Callable[[socket.socket], socket.socket]
 """Makes of a connected socket one that changes the bytes both ways, as `ssl.SSLContext.wrap_socket` does."""

@@ -18,7 +18,7 @@ from metaq.errors import ConnectionFailed, RequestTimeout
 
 LOOK_SECONDS = 1.0
 _LEAST_SECONDS = 0.001
-"""Zero would be for ever."""
+"""Shortest time-out given to the kernel, where 0 means none."""
 _ROOM_BYTES = 4096
 POSSIBLE = sys.platform != "win32"
 """Windows leaves a socket in an undefined state when such a wait ends."""

@@ -15,9 +15,9 @@ log = logging.getLogger("metaq.net")
 
 MIB = 1024 * 1024
 CONGESTED_BYTES = 1 * MIB
-"""A server reads no more from a peer that leaves so much unread."""
+"""Unread bytes above which a server stops reading a peer's requests."""
 _TICKS_IDLE = 4
-"""The idle time is measured in quarters: an event only notes the number of the running quarter."""
+"""Ticks per idle time-out. An event only notes the number of the running tick, which asks no clock."""
 
 
 class ListenLimits(Struct, frozen=True):
@@ -32,7 +32,7 @@ class ListenLimits(Struct, frozen=True):
     idle_seconds: float = 120
 
 
-class Member(Protocol):
+class LimitedStream(Protocol):
     """A connection, as the limits see it."""
 
     held: int
@@ -63,23 +63,23 @@ class Group:
     def __init__(self, limits: ListenLimits, *, server: bool) -> None:
         self.limits = limits
         self.server = server
-        self.streams: set[Member] = set()
+        self.streams: set[LimitedStream] = set()
         self.half_read_bytes = 0
         self.unanswered_bytes = 0
         """What the peers in `behind` leave unread."""
-        self.behind: set[Member] = set()
+        self.behind: set[LimitedStream] = set()
         """The connections whose peers do not take what we write as fast as we write it."""
         self.turns = Turns()
         self.tick = 0
         self.crowded = False
         """Whether the last two reads came from different connections."""
         self.faults = RateLimitedLog(log)
-        self._last_read: Member | None = None
-        self._unsent: list[Member] = []
+        self._last_read: LimitedStream | None = None
+        self._unsent: list[LimitedStream] = []
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
-    def add(self, stream: Member) -> bool:
+    def add(self, stream: LimitedStream) -> bool:
         """Count a connection in; False if there are as many as may be."""
         limit = self.limits.connections_max
         if limit and len(self.streams) >= limit:
@@ -87,7 +87,7 @@ class Group:
         self.streams.add(stream)
         return True
 
-    def remove(self, stream: Member) -> None:
+    def remove(self, stream: LimitedStream) -> None:
         self.streams.discard(stream)
         if self._last_read is stream:
             self._last_read = None
@@ -118,11 +118,11 @@ class Group:
         self.faults.tick()
         self.start()
 
-    def was_read(self, stream: Member) -> None:
+    def was_read(self, stream: LimitedStream) -> None:
         self.crowded = stream is not self._last_read
         self._last_read = stream
 
-    def send_later(self, stream: Member) -> None:
+    def send_later(self, stream: LimitedStream) -> None:
         """Let `stream` write what it has gathered when this turn of the loop is over."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send)

@@ -17,7 +17,7 @@ from metaq.net.stream import Stream
 
 BACKLOG = 1024
 FREE_PORTS_MAX = 100
-"""How many free ports are tried for one whose second port is free too."""
+"""Free ports tried until one is found whose second port is free too."""
 
 
 MakeSession: TypeAlias = Callable[[Peer], Session]

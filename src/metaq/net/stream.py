@@ -44,18 +44,18 @@ KIB, MIB = 1024, 1024 * 1024
 SHARED_BYTES = 512 * KIB
 _LONG_READ_BYTES = SHARED_BYTES // 2
 LONG_READ_SECONDS = 0.005
-"""After a read of so much that took so long, the other connections have their turn."""
+"""A long read that takes more ends its connection's turn: libuv reads on while a peer fills the buffer, and others would starve."""
 _PREFIX_BYTES_MAX = 16 * KIB
-"""A longer rest would be copied again for each small packet of a slow peer."""
+"""Longest rest put in front of the next read. A longer one would be copied again for each small packet of a slow peer."""
 _PRIVATE_BYTES_MIN = 64 * KIB
 BEHIND_BYTES = 32 * KIB
-"""A server's transport that holds more has a peer that does not keep up; so little is not worth counting."""
+"""High-water mark of a server's transport: a peer that leaves more is behind, and counted. Less is not worth counting."""
 TURNS_MAX = 1024
-"""Jobs of one connection that may wait for their turn."""
+"""Limit of jobs of one connection that wait for their turn."""
 LEFTOVERS_MAX = 16
-"""A connection of whose reads a sweep has left so many to the session leaves it: reading them twice saves nothing."""
+"""Reads that a sweep may pass on to the session before the connection leaves it: to look at each twice saves nothing."""
 _JOINED_BYTES_MAX = 64 * KIB
-"""Longer writes go out at once: they are views of the log, which nobody wants copied."""
+"""Longest write that is gathered with others. Longer ones go out at once: they are views of the log, and a join copies."""
 
 
 class _SharedBuffer(threading.local):

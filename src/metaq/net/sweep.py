@@ -4,7 +4,7 @@ A connection whose requests come one at a time costs an event each: a call of th
 many such connections are ready, their events differ in nothing but the bytes. So a connection may join a `Sweep`: the loop
 watches one descriptor for all of them, and one native pass reads each that is ready. What becomes of the parts is for
 whoever handles the sweep: it marks how much of each it has used, hands in the answers of all, and what is left
-goes the usual way, through `Member.take`.
+goes the usual way, through `SweptStream.take`.
 
 A sweep needs epoll and the compiled module (`METAQ_HOT=0` goes without, see `metaq.compiled`). A part is a row of six 32-bit numbers:
 
@@ -30,16 +30,16 @@ log = logging.getLogger("metaq.net")
 
 PARTS_MAX: Final = 64
 PART_BYTES: Final = 16 * 1024
-"""A connection with more to read at once is no longer one that sends small requests one by one."""
+"""Largest read of one connection in a pass: with more at once it does not send small requests one by one."""
 COLUMNS: Final = 6
 ANSWERED: Final = 5
 _PASSES_MAX: Final = 32
-"""Of a turn of the loop, whose other events wait meanwhile: a millisecond or two at most."""
+"""Passes per turn of the loop: its other events wait meanwhile, a millisecond or two at most."""
 _CREDIT_MAX, _CREDIT_LOST, _RESTS = 8, 3, 64
-"""So many waits in vain, among others, end it; and it is tried again after so many chances."""
+"""Credit of busy polling: an answered wait earns 1, one in vain costs `_CREDIT_LOST`; without credit `_RESTS` chances are skipped."""
 
 
-class Member(Protocol):
+class SweptStream(Protocol):
     """A connection in a sweep."""
 
     def take(self, data: memoryview) -> None:
@@ -120,7 +120,7 @@ class Sweep:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, fd: int, member: Member, sender: object) -> int:
+    def add(self, fd: int, member: SweptStream, sender: object) -> int:
         """Take a connection in, whose transport does not read any more. Returns its slot. Raises OSError."""
         slot = self._native.add(fd, member, sender)
         if not self._count:
@@ -157,7 +157,7 @@ class Sweep:
         self._parts_read = self._native.read(self._wait_ns)
         return self._native.parts[: COLUMNS * self._parts_read]
 
-    def write(self, answers: bytes, parts: memoryview, members: list[Member | None] | None = None) -> None:
+    def write(self, answers: bytes, parts: memoryview, members: list[SweptStream | None] | None = None) -> None:
         """Write the answers of parts, each to its connection.
 
         Answers that had to wait need `members`, what `answered` said before: a connection may have left the sweep since, and
@@ -166,10 +166,10 @@ class Sweep:
         for member, start, end in self._native.write(answers, parts, members):
             member.answer(answers[start:end])
 
-    def answered(self, parts: memoryview) -> list[Member | None]:
+    def answered(self, parts: memoryview) -> list[SweptStream | None]:
         """The members that the answers of these parts are for, in their order; None: one that has left."""
         return self._native.answered(parts)
 
-    def left(self, parts: memoryview) -> list[tuple[Member, memoryview]]:
+    def left(self, parts: memoryview) -> list[tuple[SweptStream, memoryview]]:
         """The members of parts that were not used up, and their bytes; no bytes at a connection's end."""
         return [(member, self.buffer[used:end]) for member, used, end in self._native.left(parts)]

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 TURN_BYTES = 1024 * 1024
-"""Of long answers in one turn of the loop: half a millisecond to a millisecond."""
+"""Budget of long answers per turn of the loop: half a millisecond to a millisecond."""
 JOB_COST = 256 * 1024
-"""What a job takes of a turn; its own writing comes on top."""
+"""Share of a turn that a job counts for; what it writes is counted on top."""
 
 
 class Source(Protocol):

@@ -11,7 +11,7 @@ import logging
 import os
 from typing import Final
 
-from metaq.net.sweep import ANSWERED, COLUMNS, Member, Sweep
+from metaq.net.sweep import ANSWERED, COLUMNS, Sweep, SweptStream
 from metaq.servers.remoting.session import Workspace
 from metaq.wire.frame import frame_bytes
 
@@ -35,7 +35,7 @@ class SweptSends:
         parts = sweep.read()
         if not parts:
             return
-        left: list[tuple[Member, memoryview]] = []
+        left: list[tuple[SweptStream, memoryview]] = []
         try:
             space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)
             left = sweep.left(parts)  # before anything is written, which may let a member leave
