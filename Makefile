@@ -34,7 +34,7 @@ FIRST ?= 1
 
 # What decides whether an environment is still right. The compiled modules are built while installing.
 NATIVE := src/metaq/net src/metaq/store/log src/metaq/wire/hot
-INSTALLED_FROM := pyproject.toml setup.py $(wildcard $(NATIVE:%=%/_*.pyx) $(NATIVE:%=%/_*.h) $(NATIVE:%=%/native/*.pxi))
+INSTALLED_FROM := pyproject.toml setup.py $(sort $(wildcard $(NATIVE:%=%/_*.pyx) $(NATIVE:%=%/_*.h) $(NATIVE:%=%/native/*.pxi)))
 
 ##@ Run
 

@@ -19,7 +19,7 @@ DISPATCHERS = (
 )  # fmt: skip
 """Modules whose imports inside functions are on demand; with a dot at the end, all modules of that package."""
 
-PACKAGES = {"src/metaq/": "src/", "tests/": "", "demo/": "", "fuzz/": "", "bench/": "bench/", "examples/": "examples/"}
+PACKAGES = {"src/": "src/", "tests/": "", "demo/": "", "fuzz/": "", "bench/": "bench/", "examples/": "examples/"}
 """Folder of sources → what is taken from the paths in it to make module names."""
 
 

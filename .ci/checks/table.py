@@ -25,7 +25,8 @@ COMMANDS = (
     "metaq.store.offline",
 )
 """What `metaq` commands load when they run; those of pipelines are beside."""
-SPARK = ("metaq.spark", "tests.spark.running")
+SPARK = ("metaq.spark", "pyspark_metaq", "tests.spark.running")
+"""Every session of Spark imports packages that are called `pyspark_…` by itself."""
 PIPELINE = (
     *SERVERS, *COMMANDS, *SPARK, "metaq.archive", "metaq.cli.pipeline", "metaq.cli.pipeline_project", "metaq.cli.pipeline_run",
     "metaq.cli.pipeline_show", "metaq.pipelines.driver", "metaq.pipelines.own",

@@ -101,7 +101,7 @@ def nightly() -> int:
     """Run everything, in this tree and its environment, and record what the steps of CI open. Returns the exit code."""
     begun = time.monotonic()
     root = pathlib.Path.cwd()
-    contents = blobs(root)
+    contents = {path: about for path, about in blobs(root).items() if (root / path).exists()}
     with tempfile.TemporaryDirectory() as work:
         runner = Runner(
             root, pathlib.Path(work), limit=NIGHTLY_LIMIT, clock=lambda: time.monotonic() - begun,

@@ -27,6 +27,7 @@ def tree(tmp_path):
     [
         ("src/metaq/store/log/__init__.py", "metaq.store.log"),
         ("src/metaq/clock.py", "metaq.clock"),
+        ("src/pyspark_metaq/__init__.py", "pyspark_metaq"),
         ("tests/spark/running.py", "tests.spark.running"),
         ("bench/row.py", "row"),
         ("docs/page.md", None),

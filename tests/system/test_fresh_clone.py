@@ -118,7 +118,20 @@ COREUTILS = [
     "[",
 ]
 
-TARGETS = ["demo", "test", "test-interop", "test-all", "lint", "types", "bench-small", "wheel", "clean", "help"]
+TARGETS = [
+    "demo",
+    "quick",
+    "nightly",
+    "test",
+    "test-interop",
+    "test-all",
+    "lint",
+    "types",
+    "bench-small",
+    "wheel",
+    "clean",
+    "help",
+]
 
 
 @pytest.fixture
