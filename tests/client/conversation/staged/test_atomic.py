@@ -16,8 +16,8 @@ from metaq.client.conversation.staged.atomic import (
     AtomicSteps,
     Ending,
     Oneway,
-    Pause,
     SideBySide,
+    Sleep,
     Standing,
     outcome_of,
     settled,
@@ -237,7 +237,7 @@ class World:
             value, error = None, None
             if isinstance(step, Oneway):
                 self.told.append((step.broker, step.call.confirmed))
-            elif isinstance(step, Pause):
+            elif isinstance(step, Sleep):
                 self.now += step.seconds
             elif isinstance(step, SideBySide):
                 value = self.together(dict(step.by_broker), choose)
@@ -271,7 +271,7 @@ class World:
                 return end.value
             value, error = None, None
             assert not isinstance(step, SideBySide)
-            if isinstance(step, Pause):
+            if isinstance(step, Sleep):
                 self.now += step.seconds
             else:
                 try:
