@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from metaq.admin.brokers import masters
 from metaq.admin.transactions import TransactionNotFound, ask_all
-from metaq.client.conversation.staged.staging import EndBranch, ListBranches
+from metaq.client.conversation.staged.xa_by_hand import EndBranch, ListBranches
 from metaq.client.shared.core import ClientCore
 from metaq.model.transactions.metaq1 import BranchState
 

@@ -23,10 +23,10 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 `lookups`          `QueryMessages`: messages by key or id
 `sending`          `Send` (`Outgoing` → `Stored`), `GiveBack`: a message that failed
 `transactions`     `half_message`, `EndTransaction`; `check_of`: what a broker asks about a half message
-`staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `ListStaged`, …: staged transactions; `ListBranches`, `EndBranch`: XA
+`staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `ListStaged`, …: staged transactions; `xa_by_hand`
 `parts`            `Parts`: a transaction's messages gathered into chunks, per queue
 `atomic`           `AtomicSteps`: which of these is asked of whom, and what after a lost answer; `settled`, `outcome_of`
-`groups`           `SendHeartbeat`, `LeaveGroup`, `LockQueues`, `UnlockQueues`, `ListMembers`, `members_of`, `GetConnections`, …
+`groups`           `SendHeartbeat`, `LeaveGroup`, `ListMembers`, `members_of`, `GetConnections`, `GetProducers`, …; `locks`
 `administration`   `CreateTopic`, `DeleteTopic`, `GetTopicStats`, `GetRuntime`
 `registration`     `RegisterBroker`, `UnregisterBroker`: a broker's words to a name server
 `notices`          requests that a broker sends to a client on its own account

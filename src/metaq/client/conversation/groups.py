@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metaq.client.conversation.call import FAULTS, Call, Consultation, Order, asked_at
 from metaq.errors import MetaqError, NoRoute
-from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, MessageQueue, QueueLocks
+from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, MessageQueue
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
@@ -145,28 +145,3 @@ class GetGroups(Call[list[str]], frozen=True):
 
     def read(self, answer: Command) -> list[str]:
         return sorted(bodies.group_list_of(answer.body))
-
-
-class LockQueues(Call[frozenset[MessageQueue]], frozen=True):
-    """Lock queues of one broker for a client, or renew its locks. The outcome: those that it has now."""
-
-    action = "lock queues"
-
-    locks: QueueLocks
-
-    def request(self) -> Command:
-        return request(RequestCode.LOCK_BATCH_MQ, body=bodies.queue_locks(self.locks))
-
-    def read(self, answer: Command) -> frozenset[MessageQueue]:
-        return frozenset(bodies.locked_queues_of(answer.body)) & frozenset(self.locks.queues)
-
-
-class UnlockQueues(Order, frozen=True):
-    """Release the locks of queues."""
-
-    action = "unlock queues"
-
-    locks: QueueLocks
-
-    def request(self) -> Command:
-        return request(RequestCode.UNLOCK_BATCH_MQ, body=bodies.queue_locks(self.locks))

@@ -80,7 +80,7 @@ class Tracer:
         self._host = self._core.client_id.partition("@")[0]
         self._requests = itertools.count()
         self._prefix = self._core.id_prefixes.next().decode()
-        self._told = RateLimitedLog(log, core.clock)
+        self._limited_log = RateLimitedLog(log, core.clock)
         self._ticking: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
 
@@ -101,7 +101,7 @@ class Tracer:
             async with self._writing:  # In the midst of a writing a cancellation would lose what that has taken.
                 self._ticking.cancel()
         await self.write()
-        self._told.tick()
+        self._limited_log.tick()
 
     # -------------------------------------------------------------- what happens
 
@@ -170,7 +170,7 @@ class Tracer:
                 await asyncio.sleep(0)  # Others of the loop come first.
             if self._left_out:
                 count, self._left_out = self._left_out, 0
-                self._told.warning(
+                self._limited_log.warning(
                     "rate",
                     "%d messages of group %s were not traced: more than trace_rate=%d in a second",
                     count, self._group, round(self._limit / EVERY_SECONDS),
@@ -234,7 +234,7 @@ class Tracer:
         try:
             await self._sender.send(Outgoing(self._topic, body, flags, properties=properties), SEND_SECONDS)
         except (*FAULTS, MetaqError) as error:
-            self._told.warning(
+            self._limited_log.warning(
                 "lost",
                 "traces of group %s could not be written to topic %s and are lost: %s",
                 self._group,

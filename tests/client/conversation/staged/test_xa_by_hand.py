@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.client.conversation.staged.staging import EndBranch, ListBranches
+from metaq.client.conversation.staged.xa_by_hand import EndBranch, ListBranches
 from metaq.errors import BadRequest, BrokerError
 from metaq.model.transactions.metaq1 import BranchPhase, BranchState
 from metaq.wire import staging

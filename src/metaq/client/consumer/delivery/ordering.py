@@ -17,7 +17,7 @@ from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.groups import LockQueues, UnlockQueues
+from metaq.client.conversation.locks import LockQueues, UnlockQueues
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pulling import PulledMessages
 from metaq.errors import MetaqError

@@ -20,6 +20,7 @@ from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ordering import OrderedDelivery
 from metaq.client.consumer.delivery.window import Chunk, Shut, Window
 from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, start_offset
+from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.puller import Pulling, QueuePuller
 from metaq.client.consumer.membership.sharing import Sharing
@@ -31,7 +32,6 @@ from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
 from metaq.errors import ConfigError
-from metaq.log import OnceLog
 from metaq.model import ConsumerView, MessageModel, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX

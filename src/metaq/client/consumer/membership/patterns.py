@@ -82,7 +82,7 @@ class Discovery:
         self._found: set[str] = set()
         self._missing: Counter[str] = Counter()
         """Topic → looks in a row that did not find it."""
-        self._told_of_none = self._told_of_many = self._failed = False
+        self._warned_of_none = self._warned_of_many = self._failed = False
 
     async def run(self) -> None:
         """Look every so often, until cancelled."""
@@ -110,8 +110,8 @@ class Discovery:
             self._found.update(fresh)
             self._owner.subscribe_to(fresh)
         self._let_go(matching)
-        if not self._found and not self._told_of_none:
-            self._told_of_none = True
+        if not self._found and not self._warned_of_none:
+            self._warned_of_none = True
             names = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
             log.warning("no topic matches %s yet, which group %s waits for", names, self._group)
         return True
@@ -149,8 +149,8 @@ class Discovery:
                 *(topic for topic in found if topic in self._found),
                 *(topic for topic in found if topic not in self._found),
             ]
-            if not self._told_of_many:
-                self._told_of_many = True
+            if not self._warned_of_many:
+                self._warned_of_many = True
                 log.error(
                     "%d topics match the patterns of group %s, of which %d are consumed: a member has at most that many. Let "
                     "consumers of several groups share them", len(found), self._group, self._topics_max,

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
+from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange
-from metaq.log import OnceLog
 from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
 from metaq.client.consumer.membership.offset_store import Offsets, start_offset
+from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
 from metaq.client.consumer.membership.subscriptions import Subscriptions
@@ -24,7 +25,6 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
 from metaq.errors import ConfigError
-from metaq.log import OnceLog
 from metaq.model import ConsumerView, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX

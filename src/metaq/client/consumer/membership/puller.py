@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 
 from metaq.client.consumer.delivery.delivery import Delivery
+from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -19,7 +20,6 @@ from metaq.client.shared.pulling import PulledMessages, PullSettings, pull
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
-from metaq.log import OnceLog
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.topics.topic import RETRY_PREFIX

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.rebalance import checked_share, in_order, queues_in_order
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
@@ -21,7 +22,6 @@ from metaq.client.conversation.groups import members_of
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
 from metaq.errors import ClientError, NoRoute
-from metaq.log import OnceLog
 from metaq.model import MessageModel, MessageQueue
 from metaq.wire.extensions import KEEPING_LEVEL
 
@@ -78,7 +78,7 @@ class Sharing:
         """Set once the first rebalance is through."""
         self._asked: dict[tuple[str, ...], asyncio.Future[list[str]]] = {}
         """Brokers in the order in which this rebalance asks them → the members that they list."""
-        self._untold = False
+        self._unannounced_topics = False
         """Whether brokers must get a heartbeat with the subscriptions before anything of them is pulled."""
         self._retry_topic_missing = 0
         """Rebalances in a row that missed the retry topic. A new group's first heartbeat creates it; its route comes
@@ -86,7 +86,7 @@ class Sharing:
 
     def newly_subscribed(self) -> None:
         """Send heartbeats soon: the subscriptions have changed since the last ones."""
-        self._untold = True
+        self._unannounced_topics = True
         self.soon()
 
     def soon(self) -> None:
@@ -131,8 +131,8 @@ class Sharing:
                 await self._change(topic, [], [])
                 self._core.routes.forget(topic)
             self._subscriptions.left(topic)
-        if self._untold:
-            self._untold = False
+        if self._unannounced_topics:
+            self._unannounced_topics = False
             await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
             self._subscriptions.renew()
             await self._core.send_heartbeats()
