@@ -9,6 +9,9 @@ from msgspec import Struct
 
 from metaq.pipelines.audit.options import AuditOptions
 
+KINDS = {"missing": "missing", "repeated": "repeated", "out_of_order": "out of order", "late": "late", "stray": "stray"}
+"""Kind of finding → its name for people."""
+
 
 class Counts(Struct, frozen=True, kw_only=True):
     """Counts of messages of one group, or of a part of its messages; latencies in ms, None where no time is known."""

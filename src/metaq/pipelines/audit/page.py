@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from metaq.pipelines.audit.figures import AuditFigures, Finding, GroupFigures, messages
+from metaq.pipelines.audit.figures import KINDS, AuditFigures, Finding, GroupFigures, messages
 from metaq.pipelines.audit.options import OFF, PROGRESS
 from metaq.pipelines.audit.style import STYLE
-from metaq.pipelines.audit.text import UNKNOWN, cells, span, when
+from metaq.pipelines.audit.text import FIGURES_HEAD, UNKNOWN, cells, span, when
 
-KINDS = {"missing": "missing", "repeated": "repeated", "out_of_order": "out of order", "late": "late", "stray": "stray"}
 _SIDES = {
     "topic": "the messages stored in the topics", "trace": "traces", "ledger": "a ledger", "progress": "groups’ offsets"
 }  # fmt: skip
@@ -99,7 +98,7 @@ def _notes(notes: Sequence[str]) -> str:
     return f"<aside><h2>To judge this by</h2><ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul></aside>"
 
 
-_HEADINGS = ("group", "known by", "sent", "consumed", "missing", "repeated", "out of order", "late", "stray", "median", "99 %", "latest")  # fmt: skip
+_HEADINGS = ("group", "known by", *FIGURES_HEAD)
 
 
 def _groups(found: AuditFigures, overview: str) -> str:

@@ -17,7 +17,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from metaq.pipelines.audit.figures import Counts, GroupFigures, WindowCounts
+from metaq.pipelines.audit.figures import KINDS, Counts, GroupFigures, WindowCounts
 from metaq.pipelines.audit.text import span
 
 _VARIABLES = {
@@ -37,7 +37,6 @@ _SETTINGS = {
 _WIDTH = 10.0
 _TICKS_MS = (0, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 360_000_000)
 _NOTHING = Counts()
-KINDS = {"missing": "missing", "repeated": "repeated", "out_of_order": "out of order", "late": "late", "stray": "stray"}
 
 
 def sent_and_consumed(windows: Sequence[WindowCounts], window_ms: int) -> str:

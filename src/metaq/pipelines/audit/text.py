@@ -8,20 +8,10 @@ from collections.abc import Sequence
 from metaq.pipelines.audit.figures import AuditFigures, GroupFigures, messages
 from metaq.pipelines.audit.options import OFF, PROGRESS
 
-_HEAD = (
-    "group",
-    "by",
-    "sent",
-    "consumed",
-    "missing",
-    "repeated",
-    "out of order",
-    "late",
-    "stray",
-    "median",
-    "99 %",
-    "latest",
-)
+FIGURES_HEAD = (
+    "sent", "consumed", "missing", "repeated", "out of order", "late", "stray", "median", "99 %", "latest"
+)  # fmt: skip
+"""Headings of a group's figures, in the order of `cells`."""
 UNKNOWN = "–"
 """Cell of a figure that is not known."""
 
@@ -30,7 +20,7 @@ def table(found: AuditFigures) -> str:
     """Title, a line per group, notes, and whether it is clean."""
     lines = [title(found)]
     if found.groups:
-        lines += ["", *_aligned([_HEAD, *(cells(one, found.order) for one in found.groups)])]
+        lines += ["", *_aligned([("group", "by", *FIGURES_HEAD), *(cells(one, found.order) for one in found.groups)])]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
     lines += ["", *(f"NOT CLEAN: {breach}" for breach in found.breaches)] if found.breaches else ["", "clean"]
     return "\n".join(map(printable, lines))
