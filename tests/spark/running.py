@@ -27,7 +27,7 @@ def first_spark(tmp_path_factory):
     from metaq.spark import session
 
     folder = tmp_path_factory.mktemp("spark")
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    paths = os.pathsep.join(map(str, [ROOT / "tests" / "spark" / "planners", ROOT / "src", ROOT]))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [paths, os.environ.get("PYTHONPATH")]))
     running = session(
         "metaq tests",

@@ -24,7 +24,7 @@ from tests.pipelines import commands
 from tests.pipelines.archive.cut_archive import MANIFEST_MADE, POINTS
 from tests.spark.jvm import java_options
 from tests.spark.test_kill import producing
-from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment, eventually, metaq_command, run_metaq
+from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment, eventually, run_metaq
 
 pytestmark = [
     pytest.mark.spark, pytest.mark.interop, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all,
@@ -72,11 +72,9 @@ def log_of(folder: Path) -> str:
 
 
 def stored(broker, topic: str) -> Counter:
-    dumped = subprocess.run(
-        metaq_command("store", "dump", str(broker.data)),
-        env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE,
-    ).stdout  # fmt: skip
-    found = [message for line in dumped.splitlines() if (message := json.loads(line))["topic"] == topic]
+    dumped = run_metaq("store", "dump", str(broker.data))
+    assert dumped.returncode == 0, dumped.stderr
+    found = [message for line in dumped.stdout.splitlines() if (message := json.loads(line))["topic"] == topic]
     return Counter((one["queue_id"], one["queue_offset"], one["message_id"], one["body"]) for one in found)
 
 
@@ -85,17 +83,17 @@ def archived(hdfs, output: str, folder: Path) -> Counter:
     return Counter((row["queue_id"], row["queue_offset"], row["message_id"], row["body"].decode()) for row in rows)
 
 
-def finish(broker, hdfs, topic: str, output: str, folder: Path) -> None:
+def finish(spark, broker, hdfs, topic: str, output: str, folder: Path) -> None:
     """Run it to the end of what is there, and compare."""
-    with commands.pipeline(folder / "pipeline.log", "archive", *flags(broker, topic, output, folder), "--once") as last:
-        assert last.wait(WHOLE_PATIENCE) == 0, log_of(folder)
+    last = commands.run_here(spark, "archive", *flags(broker, topic, output, folder), "--once")
+    assert last.returncode == 0, last.stderr
     found = archived(hdfs, output, folder)
     assert found == stored(broker, topic)
     assert set(found.values()) == {1}
     assert [name for name in hdfs.names(output.rpartition("/")[0]) if name.startswith(".")] == []
 
 
-def test_killed_at_every_point_of_publishing_the_archive_is_what_the_store_holds(metaq_broker, hdfs, tmp_path):
+def test_killed_at_every_point_of_publishing_the_archive_is_what_the_store_holds(spark, metaq_broker, hdfs, tmp_path):
     """Each run is killed -9 at another point, with what the one before left; nobody gives the lease back."""
     topic, output = "hdfs-killed", f"{hdfs.folder('killed')}/out"
     words = flags(metaq_broker, topic, output, tmp_path)
@@ -111,10 +109,10 @@ def test_killed_at_every_point_of_publishing_the_archive_is_what_the_store_holds
     assert run_metaq("pipeline", "status", "--folder", str(tmp_path / "run")).stdout.startswith(
         "archive: lost (process "
     )
-    finish(metaq_broker, hdfs, topic, output, tmp_path)
+    finish(spark, metaq_broker, hdfs, topic, output, tmp_path)
 
 
-def test_a_run_that_sleeps_while_another_takes_over_is_refused_when_it_wakes(metaq_broker, hdfs, tmp_path):
+def test_a_run_that_sleeps_while_another_takes_over_is_refused_when_it_wakes(spark, metaq_broker, hdfs, tmp_path):
     """It has looked at the lease, and all that it has to do is to name its manifest."""
     topic, output = "hdfs-asleep", f"{hdfs.folder('asleep')}/out"
     (tmp_path / "sleeper").mkdir()
@@ -128,17 +126,17 @@ def test_a_run_that_sleeps_while_another_takes_over_is_refused_when_it_wakes(met
         assert hdfs.names(f"{output}/_manifests") == [] or not any(
             name.endswith(".json") for name in hdfs.names(f"{output}/_manifests")
         )
-        finish(metaq_broker, hdfs, topic, output, tmp_path)
+        finish(spark, metaq_broker, hdfs, topic, output, tmp_path)
         manifests = hdfs.files(f"{output}/_manifests")
         sleeper.send_signal(signal.SIGCONT)
         assert sleeper.wait(WHOLE_PATIENCE) == 1
     refused = rf"the query failed: another run publishes in {output}, and batch \d+ is its: this one was taken for dead"
     assert re.search(refused, log_of(tmp_path / "sleeper"))
     assert hdfs.files(f"{output}/_manifests") == manifests
-    finish(metaq_broker, hdfs, topic, output, tmp_path)
+    finish(spark, metaq_broker, hdfs, topic, output, tmp_path)
 
 
-def test_a_second_run_is_refused_by_name_while_the_first_one_lives(metaq_broker, hdfs, tmp_path):
+def test_a_second_run_is_refused_by_name_while_the_first_one_lives(spark, metaq_broker, hdfs, tmp_path):
     """From another machine, as it were: with a run folder of its own. The first is then stopped by its folder."""
     topic, output = "hdfs-second", f"{hdfs.folder('second')}/out"
     with metaq.Producer(metaq_broker.namesrv) as producer:
@@ -146,20 +144,17 @@ def test_a_second_run_is_refused_by_name_while_the_first_one_lives(metaq_broker,
     first = flags(metaq_broker, topic, output, tmp_path)
     with commands.pipeline(tmp_path / "pipeline.log", "archive", *first, "--trigger", "0.2", "--json") as running:
         assert json.loads(running.stdout.readline())["rows"] == 1
-        other = tmp_path / "other"
-        other.mkdir()
-        with commands.pipeline(
-            other / "pipeline.log", "archive", *flags(metaq_broker, topic, output, other), "--once"
-        ) as second:
-            assert second.wait(WHOLE_PATIENCE) == 1
-        assert f"another run writes into {output}: process {running.pid} on " in log_of(other)
+        other = flags(metaq_broker, topic, output, tmp_path / "other")
+        second = commands.run_here(spark, "archive", *other, "--once")
+        assert second.returncode == 1
+        assert f"another run writes into {output}: process {running.pid} on " in second.stderr
         stopped = run_metaq("pipeline", "stop", "--folder", str(tmp_path / "run"), timeout=WHOLE_PATIENCE)
         assert stopped.stdout.startswith("archive has stopped: "), stopped
         assert running.wait(WHOLE_PATIENCE) == 0
-    finish(metaq_broker, hdfs, topic, output, tmp_path)
+    finish(spark, metaq_broker, hdfs, topic, output, tmp_path)
 
 
-def test_a_name_node_that_goes_away_is_one_error_and_the_next_run_goes_on(metaq_broker, hdfs, tmp_path):
+def test_a_name_node_that_goes_away_is_one_error_and_the_next_run_goes_on(spark, metaq_broker, hdfs, tmp_path):
     """In the middle of a run, with messages coming: nothing is lost."""
     topic, output = "hdfs-gone", f"{hdfs.folder('gone')}/out"
     with metaq.Producer(metaq_broker.namesrv) as producer:
@@ -174,4 +169,4 @@ def test_a_name_node_that_goes_away_is_one_error_and_the_next_run_goes_on(metaq_
             finally:
                 hdfs.order("start")
         assert "onnection" in log_of(tmp_path), log_of(tmp_path)
-    finish(metaq_broker, hdfs, topic, output, tmp_path)
+    finish(spark, metaq_broker, hdfs, topic, output, tmp_path)
