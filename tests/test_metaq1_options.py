@@ -101,13 +101,13 @@ class Served:
             if value != getattr(StoreOptions(), name)
         }
         own.pop("store_path_root_dir")
-        self.text = self.configuration.text
-        self._open = open_metaq1_server(root / "data", self.clock, self.text, store=own, disk=self.disk)
+        self.metaq1 = self.configuration.metaq1_settings
+        self._open = open_metaq1_server(root / "data", self.clock, self.metaq1, store=own, disk=self.disk)
 
     def __enter__(self):
         self.broker, self.protocol_server = self._open.__enter__()
         self.store, self.client = self.broker.store, TextClient(self.protocol_server)
-        self.settings = {"broker": self.broker.settings, "store": self.broker.settings, "metaq1": self.text.settings}
+        self.settings = {"broker": self.broker.settings, "store": self.broker.settings, "metaq1": self.metaq1.settings}
         self.reloading = self.broker.reloading
         if self.reloads:
             root, lines, topics = self._all
@@ -145,7 +145,7 @@ def started(configuration, use=lambda _running: None):
     """Start the whole broker, and let `use` do something with it in the event loop."""
 
     async def run():
-        running = await start_broker(configuration.broker, configuration.store, text=configuration.text)
+        running = await start_broker(configuration.broker, configuration.store, metaq1=configuration.metaq1_settings)
         try:
             done = use(running)
             if asyncio.iscoroutine(done):

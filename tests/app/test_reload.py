@@ -28,7 +28,7 @@ class Loaded:
         self.broker, self.store = first.broker.replace(), first.store.replace()
         settings = Settings(self.broker, self.store)
         self.settings = {"broker": settings, "store": settings}
-        self.text = self.reloading = None
+        self.metaq1 = self.reloading = None
         self._reload = Reload(str(path), self._load, first)
 
     def _load(self):

@@ -39,12 +39,12 @@ class Loaded:
         self.write(more)
         first = self._load()
         broker, store = first.broker.replace(), first.store.replace()
-        self.store, self.text, self.reloading = store, first.text, None
+        self.store, self.metaq1, self.reloading = store, first.metaq1_settings, None
         settings = Settings(broker, store)
-        self.settings = {"broker": settings, "store": settings, "metaq1": self.text.settings}
+        self.settings = {"broker": settings, "store": settings, "metaq1": self.metaq1.settings}
         self._reload = Reload(str(self.file), self._load, first)
         self.told = []
-        self.text.watch(self.told.append)
+        self.metaq1.watch(self.told.append)
 
     def _load(self):
         return load(str(self.file), serving=("broker", "store", "metaq1"), environment={})
@@ -80,8 +80,8 @@ def test_topics_are_added_grown_and_set_while_the_broker_runs(tmp_path):
     )
     assert outcome.waiting == ()
     assert [sorted(names) for names in loaded.told] == [["new", "orders"]]
-    assert loaded.text.rules.accepts("log-1")
-    assert loaded.text.text == loaded.file.read_bytes()
+    assert loaded.metaq1.rules.accepts("log-1")
+    assert loaded.metaq1.text == loaded.file.read_bytes()
     assert loaded.store.flush_interval_commit_log == 500
 
 
@@ -90,7 +90,7 @@ def test_topic_ini_is_read_again_too(tmp_path):
     loaded = Loaded(tmp_path)
     (tmp_path / "topic.ini").write_text("[topic=beside]\n")
     assert loaded.reload().changed == ("topic beside (numPartitions=1)",)
-    assert loaded.text.text.endswith(b"[topic=beside]\n")
+    assert loaded.metaq1.text.endswith(b"[topic=beside]\n")
 
 
 def test_defaults_of_system_reach_every_topic_without_its_own(tmp_path):
@@ -104,8 +104,8 @@ def test_defaults_of_system_reach_every_topic_without_its_own(tmp_path):
         "metaq1.stat=true (it was false)",
         "topic orders: stat=true (it was false)",
     )
-    assert (loaded.text.options.max_transfer_size, loaded.text.options.stat) == (2048, True)
-    assert (loaded.text.rules.default.stat, loaded.text.rules.settings("own").stat) == (True, False)
+    assert (loaded.metaq1.options.max_transfer_size, loaded.metaq1.options.stat) == (2048, True)
+    assert (loaded.metaq1.rules.default.stat, loaded.metaq1.rules.settings("own").stat) == (True, False)
 
 
 def test_what_cannot_change_in_a_running_broker_is_said_at_each_reading(tmp_path, caplog):
@@ -124,9 +124,9 @@ def test_what_cannot_change_in_a_running_broker_is_said_at_each_reading(tmp_path
         ),
     )
     assert outcome.changed == ("topic orders: numPartitions=2 (it was 4)",)
-    assert loaded.text.options.broker_id == 3
-    assert loaded.text.rules.accepts("gone")
-    assert loaded.text.rules.accepts("gone-1")
+    assert loaded.metaq1.options.broker_id == 3
+    assert loaded.metaq1.rules.accepts("gone")
+    assert loaded.metaq1.rules.accepts("gone-1")
     assert "needs a restart and is not in force: broker.brokerName=broker-4" in caplog.text
     again = loaded.reload("numPartitions=2\n", **{"brokerId=3": "brokerId=4"})
     assert "topic gone has no section any more and stays in use until then" in again.waiting
@@ -136,17 +136,22 @@ def test_what_cannot_change_in_a_running_broker_is_said_at_each_reading(tmp_path
 def test_a_wrong_line_and_a_rule_that_is_refused_change_nothing(tmp_path):
     """Neither of the rest of the file."""
     loaded = Loaded(tmp_path)
-    rules, text = loaded.text.rules, loaded.text.text
+    rules, text = loaded.metaq1.rules, loaded.metaq1.text
     with pytest.raises(ConfigError, match="line 13: a topic has no option"):
         loaded.reload("numPartition=3\n", **{"numPartitions=1": "numPartitions=1\nstat=true"})
 
     def refuse(_rules):
         raise ConfigError("the filter m:N cannot be loaded")
 
-    loaded.text.require(refuse)
+    loaded.metaq1.require(refuse)
     with pytest.raises(ConfigError, match="cannot be loaded"):
         loaded.reload("group.g=m:N\n", **{"numPartitions=1": "numPartitions=1\nstat=true"})
-    assert (loaded.text.rules, loaded.text.text, loaded.text.options.stat, loaded.told) == (rules, text, False, [])
+    assert (loaded.metaq1.rules, loaded.metaq1.text, loaded.metaq1.options.stat, loaded.told) == (
+        rules,
+        text,
+        False,
+        [],
+    )
 
 
 def test_serving_metaq1_at_all_needs_a_restart(tmp_path):
@@ -160,7 +165,7 @@ def test_serving_metaq1_at_all_needs_a_restart(tmp_path):
     class Service:
         def __init__(self):
             self.settings = {"broker": Settings(read().broker)}
-            self.text, self.reloading = None, object()
+            self.metaq1, self.reloading = None, object()
 
     reload = Reload(str(file), read, read())
     file.write_text("[metaq1]\nenable = true\n")

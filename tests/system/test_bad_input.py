@@ -92,7 +92,7 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("server", ["broker", "namesrv"])
+@pytest.mark.parametrize("protocol_server", ["broker", "namesrv"])
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage_ends_its_own_connection(server, bystander, protocol_server, garbage):
     """The connection is closed (or answered with an error); the log says why and from where."""
@@ -103,7 +103,7 @@ def test_garbage_ends_its_own_connection(server, bystander, protocol_server, gar
             pass
 
 
-@pytest.mark.parametrize("server", ["broker", "namesrv"])
+@pytest.mark.parametrize("protocol_server", ["broker", "namesrv"])
 def test_truncated_frame_waits_and_is_dropped(server, bystander, protocol_server):
     """Half a frame is kept while its peer is there, and forgotten when it leaves."""
     frame = command.encode(command.Command(code=int(RequestCode.SEND_MESSAGE_V2), ext=send_ext(), body=b"x" * 1000))

@@ -87,7 +87,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize(("garbage", "says"), GARBAGE.values(), ids=GARBAGE.keys())
-@pytest.mark.parametrize("server", ["broker", "namesrv"])
+@pytest.mark.parametrize("protocol_server", ["broker", "namesrv"])
 def test_garbage_is_cut_off(
     server: EmbeddedBroker, witness: None, protocol_server: str, garbage: bytes, says: str
 ) -> None:

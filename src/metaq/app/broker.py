@@ -73,9 +73,9 @@ class RunningBroker:
         self._broker, self._clock, self._tasks = broker, broker.clock, tasks
         self._services, self._serving = services, serving
         self.settings = {"broker": broker.settings, "store": broker.settings}
-        self.text, self.reloading = broker.text, broker.reloading
-        if self.text is not None:
-            self.settings[METAQ1] = self.text.settings
+        self.metaq1, self.reloading = broker.text, broker.reloading
+        if self.metaq1 is not None:
+            self.settings[METAQ1] = self.metaq1.settings
         broker.settings.watch(lambda _names: serving.limit(listen_limits(broker.options)))
         self._faults = RateLimitedLog(log, broker.clock)
         self._loop = asyncio.get_running_loop()
@@ -138,12 +138,12 @@ async def start_broker(
     store_options: StoreOptions,
     clock: Clock = SYSTEM,
     disk: Disk | None = None,
-    text: Metaq1Settings | None = None,
+    metaq1: Metaq1Settings | None = None,
     servers: Sequence[Server[BrokerServices]] = (),
 ) -> RunningBroker:
     """Start a broker with a copy of the options; returns when it accepts connections and, if it has name servers, is registered at one.
 
-    Args: disk: for tests, a `metaq.testing.FaultyDisk`. text: to serve MetaQ 1.x, with these settings. servers: those of
+    Args: disk: for tests, a `metaq.testing.FaultyDisk`. metaq1: to serve MetaQ 1.x, with these settings. servers: those of
           further protocols, not bound yet.
     Raises: ConfigError: a port is taken, a configuration file is broken, or a name server's address is no address.
     StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
@@ -151,11 +151,11 @@ async def start_broker(
     options, store_options = options.replace(), store_options.replace()
     # A wrong address should be found before anything is touched.
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
-    front = _front(options, text, name_servers, servers)
+    front = _front(options, metaq1, name_servers, servers)
     # The ports first: records name that of remoting, and a taken one should be found before the store is touched.
     await front.serving.bind()
     try:
-        running = _compose((options, store_options, text), clock, disk, front, BrokerPeers(name_servers))
+        running = _compose((options, store_options, metaq1), clock, disk, front, BrokerPeers(name_servers))
     except BaseException:
         await front.serving.close()
         raise
@@ -169,7 +169,7 @@ async def start_broker(
 
 def _front(
     options: BrokerOptions,
-    text: Metaq1Settings | None,
+    metaq1: Metaq1Settings | None,
     name_servers: Sequence[str],
     more: Sequence[Server[BrokerServices]],
 ) -> Front:
@@ -179,10 +179,10 @@ def _front(
     servers: list[Server[BrokerServices]] = [remoting]
     announced = NameServerRegistration(name_servers, _name(options), remoting)
     registrations: list[Registration] = [announced]
-    if text is not None:
-        metaq1 = metaq1_server(options.bind_address, text, limits, metaq.__version__)
-        servers.append(metaq1)
-        registrations.append(ZookeeperRegistration(text, metaq1))
+    if metaq1 is not None:
+        server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__)
+        servers.append(server)
+        registrations.append(ZookeeperRegistration(metaq1, server))
     return Front(Serving([*servers, *more]), remoting, announced, registrations)
 
 
@@ -197,7 +197,7 @@ def _compose(
     front: Front,
     peers: BrokerPeers,
 ) -> RunningBroker:
-    options, store_options, text = settings
+    options, store_options, metaq1 = settings
     listen_host, port = front.remoting.host, front.remoting.port
     host = options.broker_ip1 or (local_address() if listen_host in {EVERYWHERE, "::"} else listen_host)
     store_host = host_bytes(host, port)
@@ -227,8 +227,8 @@ def _compose(
             read_cold=tasks.delivery.read,
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
-            make_filter_helper=filter_helpers(options, text.options, call_soon) if text is not None else None,
-            text=text,
+            make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
+            text=metaq1,
         )
         broker.lead()
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)

@@ -65,7 +65,7 @@ class Configuration(Struct, frozen=True):
         return partition_sections.rules(self.metaq1, self.sections)
 
     @property
-    def text(self) -> Metaq1Settings | None:
+    def metaq1_settings(self) -> Metaq1Settings | None:
         """What a broker is to serve MetaQ 1.x by: a copy that it may change; None: it does not."""
         if not self.metaq1.enable:
             return None

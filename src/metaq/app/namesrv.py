@@ -21,7 +21,7 @@ from metaq.store.disk import Disk
 from metaq.wire.files import KV_CONFIG
 
 EXPIRY_SECONDS: Final = 10.0
-"""Between two looks for brokers whose lease has ended, as in RocketMQ."""
+"""Interval of the search for brokers whose lease has ended, as in RocketMQ."""
 
 KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 
@@ -32,7 +32,7 @@ class RunningNamesrv:
     def __init__(self, address: str, serving: Serving[NameService], service: NameService) -> None:
         self.address, self._serving, self._service = address, serving, service
         self.settings = {"namesrv": service.settings}
-        self.text = self.reloading = None
+        self.metaq1 = self.reloading = None
         service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = loop.create_future()

@@ -205,14 +205,14 @@ def program(path: str, asked: str) -> tuple[list[str], dict[str, str]]:
 
 
 def filter_helpers(
-    options: BrokerOptions, text: Metaq1Options, call_soon: Callable[[Callable[[], None]], None]
+    options: BrokerOptions, metaq1: Metaq1Options, call_soon: Callable[[Callable[[], None]], None]
 ) -> MakeFilterHelper:
     """How a broker with these options gets processes for filters of MetaQ 1.x."""
 
     def make_for(names: Mapping[str, str]) -> MakeHelper:
         def make(told: Told) -> HelperProcess:
             return HelperProcess(
-                names, path=text.app_class_path or "", memory=options.filter_memory_limit, filters=True,
+                names, path=metaq1.app_class_path or "", memory=options.filter_memory_limit, filters=True,
                 call_soon=call_soon, told=told,
             )  # fmt: skip
 

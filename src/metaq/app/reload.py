@@ -31,7 +31,7 @@ class Reloadable(Protocol):
         ...
 
     @property
-    def text(self) -> Metaq1Settings | None:
+    def metaq1(self) -> Metaq1Settings | None:
         """What it serves MetaQ 1.x by, if it does."""
         ...
 
@@ -79,9 +79,9 @@ class Reload:
         Raises ConfigError: nothing was changed.
         """
         rules = None
-        if service.text is not None:
-            rules = found.rules.keeping(service.text.rules)
-            service.text.check(rules)
+        if service.metaq1 is not None:
+            rules = found.rules.keeping(service.metaq1.rules)
+            service.metaq1.check(rules)
         changed, refused = list[str](), list[str]()
         for section, setting in service.settings.items():
             before, after = getattr(self._loaded, section), getattr(found, section)
@@ -92,10 +92,10 @@ class Reload:
             refused += [f"{section}.{change}" for change in applied.refused.values()]
             hot = {name: value for name, value in changes.items() if name in after.hot_names()}
             self._loaded = structs.replace(self._loaded, **{section: before.replace(**hot)})
-        if service.text is not None and rules is not None:
-            changed += differences(service.text.rules, rules)
-            refused += lasting(service.text.rules, found.rules)
-            service.text.exchange(rules, found.server_ini)
+        if service.metaq1 is not None and rules is not None:
+            changed += differences(service.metaq1.rules, rules)
+            refused += lasting(service.metaq1.rules, found.rules)
+            service.metaq1.exchange(rules, found.server_ini)
         elif found.metaq1.enable and METAQ1 not in service.settings and service.reloading is not None:
             refused.append("metaq1.enable=true (it was false)")
         self._log(found.warnings, changed, refused)

@@ -45,7 +45,7 @@ def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -
     At SIGHUP its configuration is read again by `reload`. Without one there is nothing to read, and SIGHUP stops it: its
     terminal has been closed.
 
-    A failure to start (ConfigError, StoreLocked, a taken port) is told in one line on standard error.
+    A failure to start (ConfigError, StoreLocked, a taken port) is reported in one line on standard error.
     """
     gc.enable()  # the command line has it off while it imports
     keep_freed_memory()
@@ -71,7 +71,7 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
     reloading: asyncio.Future[None] | None = None
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():  # told to stop while, for example, waiting for a name server
+        if not starting.done():  # a signal came during the start, for example while waiting for a name server
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await starting
@@ -80,7 +80,7 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
         if reload is not None:
             reloading = asyncio.ensure_future(reload.whenever(hung_up, service))
         print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
-        # What lives now lives long: keep the collector from walking it again and again.
+        # Objects of the start live as long as the process: frozen, the collector does not walk them in every full run.
         gc.collect()
         gc.freeze()
         return_freed_memory()

@@ -18,7 +18,7 @@ class RunningUp:
         self.namesrv, self.broker, self.data = namesrv, broker, data
         self.failure = broker.failure
         self.settings = {**broker.settings, **namesrv.settings}
-        self.text, self.reloading = broker.text, broker.reloading
+        self.metaq1, self.reloading = broker.metaq1, broker.reloading
 
     @property
     def ready(self) -> str:
@@ -35,14 +35,14 @@ async def start_up(
     namesrv: NamesrvOptions,
     clock: Clock = SYSTEM,
     disk: Disk | None = None,
-    text: Metaq1Settings | None = None,
+    metaq1: Metaq1Settings | None = None,
 ) -> RunningUp:
     """Start both; the broker registers at this very name server (and at those of `namesrvAddr`, if it is set)."""
     first = await start_namesrv(namesrv, clock)
     try:
         own = first.address.replace(EVERYWHERE, LOOPBACK)
         addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
-        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk, text)
+        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk, metaq1)
     except BaseException:
         await first.close()
         raise

@@ -84,11 +84,16 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
                 " of RocketMQ's" if configuration.metaq1.enable else "",
             )
 
-        return run(lambda: start_broker(configuration.broker, configuration.store, text=configuration.text), reload)
+        return run(
+            lambda: start_broker(configuration.broker, configuration.store, metaq1=configuration.metaq1_settings),
+            reload,
+        )
     from metaq.app.up import start_up
 
     return run(
-        lambda: start_up(configuration.broker, configuration.store, configuration.namesrv, text=configuration.text),
+        lambda: start_up(
+            configuration.broker, configuration.store, configuration.namesrv, metaq1=configuration.metaq1_settings
+        ),
         reload,
     )
 

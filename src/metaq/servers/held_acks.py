@@ -29,8 +29,8 @@ class FlushedLog(Protocol):
         ...
 
 
-class Writes(Protocol):
-    """Where answers go when they may: a peer, or a place among its other answers."""
+class AckSink(Protocol):
+    """Where released answers are written: a peer, or a place among its other answers."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -40,7 +40,7 @@ class Waiting(NamedTuple):
 
     due: Due
     deadline: float
-    peer: Writes
+    peer: AckSink
     frames: bytes
 
 
@@ -51,7 +51,11 @@ CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
 
 
 class HeldAcks:
-    """Holds answers back. `call_soon` brings a call from another thread to the event loop; `too_late`: see `hold`."""
+    """Holds answers back until what they promise is true.
+
+    Args: call_soon: brings a call from another thread to the event loop. timeout_seconds: how long an answer is held.
+          too_late: rewrites answers whose time is up so that they say what their messages lack; see `hold`.
+    """
 
     def __init__(
         self,
@@ -66,12 +70,12 @@ class HeldAcks:
         self._call_soon, self._timeout = call_soon, timeout_seconds
         self._too_late = _too_late if too_late is None else too_late
         self._waiting: deque[Waiting] = deque()
-        self._told = self._lost = self._copying = False
+        self._releasing = self._lost = self._copying = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def hold(self, peer: Writes, due: Due, frames: bytes) -> None:
+    def hold(self, peer: AckSink, due: Due, frames: bytes) -> None:
         """Write `frames`, whole answers, to `peer` when what is due has come. Offsets never go back from call to call.
 
         When the time is up before, they go out too: as they are, or, if they promise what they lack, as `too_late` says it.
@@ -85,17 +89,17 @@ class HeldAcks:
             self._store.when_flushed(due.flushed, self._flushed)
 
     def _wait_for_copy(self, due: Due) -> None:
-        """Of the first who waits: the others are looked at when he is released."""
+        """Wait for the first answer's copy only: copies come in order, so `_release` then looks at the others."""
         if not self._copying:
             self._copying = True
             self._acks.copies.when_copied(due.copied, self._copied)
 
     def _flushed(self, good: bool) -> None:
-        """Any thread. Of several at once, the first has all of them released."""
+        """Release what is due, on the event loop. Called from any thread; calls until then are one."""
         if not good:
             self._lost = True
-        if not self._told:
-            self._told = True
+        if not self._releasing:
+            self._releasing = True
             self._call_soon(self._release)
 
     def _copied(self) -> None:
@@ -103,7 +107,7 @@ class HeldAcks:
         self._flushed(good=True)
 
     def _release(self) -> None:
-        self._told = False  # first: who is told from here on has us called once more
+        self._releasing = False  # first: a flush that is reported from here on schedules another release
         if self._lost:
             # A failed fsync is final (DESIGN, promise 1): nobody gets an acknowledgement any more.
             self._lost = False
@@ -135,9 +139,9 @@ class HeldAcks:
 
 
 def _too_late(frames: bytes, lack: Lack) -> bytes:
-    """The same answers, those to sends and about staged transactions with the code that tells what they lack.
+    """The same remoting answers, those to sends and staged transactions with the code of what they lack.
 
-    The end of a half message's transaction has no such codes: it is answered with success, as RocketMQ does it.
+    The end of a half message's transaction has no such code: it is answered with success, as RocketMQ does.
     """
     parts, start = [], 0
     while start < len(frames):

@@ -1,4 +1,4 @@
-"""Long answers to pulls, piece by piece, and reads of old messages, in turns."""
+"""Bodies of long answers, made piece by piece as the peer reads; and reads of old messages, in threads and in turns."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 from metaq.store.reads.long_body import ColdBody, LongBody
 
 UNDER_WAY_MAX = 8
-"""Reads of old messages at a time: what each brings into memory is at most 256 KiB, or one message."""
+"""Concurrent reads of old messages: each brings at most 256 KiB into memory, or one message."""
 WAITING_MAX = 1024
-"""Reads of one connection that may wait."""
+"""Queued reads of one connection."""
 
 Done = Callable[["asyncio.Future[Any]"], None]
 
 
 class ColdReads:
-    """Reads that may wait for the disk, in threads: the connections that want one take turns."""
+    """Runs reads that may wait for the disk in threads. Connections take turns, so one with many reads delays no other."""
 
     def __init__(self, readers: Executor) -> None:
         self._readers = readers
         self._waiting: dict[object, deque[tuple[Callable[[], Any], Done]]] = {}
-        """By connection; the first has the next turn."""
+        """Queued reads by connection, in the order of their turns."""
         self._under_way = 0
 
     def read(self, connection: object, job: Callable[[], Any], done: Done) -> bool:
@@ -63,7 +63,7 @@ class ColdReads:
     def _done(self, done: Done, future: asyncio.Future[Any]) -> None:
         self._under_way -= 1
         if not future.cancelled():
-            future.exception()  # looked at, so that nobody complains when the connection is gone meanwhile
+            future.exception()  # retrieved: asyncio logs a failure that nobody retrieved, and the connection may be gone
             self._begin()
         done(future)
 

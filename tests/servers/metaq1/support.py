@@ -17,7 +17,7 @@ from metaq.options import Metaq1Options
 from metaq.saved import SavedText
 from metaq.servers.metaq1.server import Metaq1Server
 from metaq.servers.metaq1.session import Transactions
-from metaq.servers.metaq1.transactions import TransactionHandlers
+from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.store.disk import Disk
 from metaq.wire.metaq1.commands import Line, Reader, put_place
 from tests.broker.metaq1.support import settled
@@ -151,7 +151,7 @@ def open_metaq1_server(
             for partition in range(text.rules.settings(topic).num_partitions):
                 settled(broker, functools.partial(broker.bases.touch, topic, partition))
         protocol_server = Metaq1Server(
-            broker, text, transactions or TransactionHandlers(broker.branches), lambda act: act(), place, VERSION
+            broker, text, transactions or TransactionSteps(broker.branches), lambda act: act(), place, VERSION
         )
         yield broker, protocol_server
         protocol_server.close()

@@ -36,7 +36,7 @@ class Server:
         self._thread.start()
         text = settings({"test": 3}, server_port=0, max_transfer_size=65_536, **text_options or {})
         table = BrokerOptions(listen_port=0, vip_port_enable=False, broker_name="broker-a", **options)
-        self.running: RunningBroker = self.run(start_broker(table, small_store(folder), text=text))
+        self.running: RunningBroker = self.run(start_broker(table, small_store(folder), metaq1=text))
         host, port = self.running.addresses["metaq1"].rsplit(":", 1)
         self.place = host, int(port)
 

@@ -11,7 +11,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Refused
 from metaq.model.metaq1.partition import PartitionPut
 from metaq.model.transactions.metaq1 import BranchPhase, BranchState
-from metaq.servers.metaq1.transactions import TransactionHandlers
+from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.metaq1.commands import PutLine, Reader, TransactionLine
@@ -26,7 +26,7 @@ XID = "XID:7:6731:6231:uqA"
 def say(broker: Broker, channel: FakeChannel, line: str, body: bytes = b"") -> bytes | None:
     """A line of a 1.x client."""
     assert broker.branches is not None
-    handlers = TransactionHandlers(broker.branches)
+    handlers = TransactionSteps(broker.branches)
     read, _ = Reader(1 << 20).next(line.encode() + b"\r\n" + body)
     if isinstance(read, TransactionLine):
         return handlers.step(read, channel)

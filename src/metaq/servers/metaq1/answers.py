@@ -24,7 +24,7 @@ LONG_BYTES: Final = 32 * 1024
 """From here on an answer is written by itself: joining it with others would cost more than a write."""
 
 
-class Writes(Protocol):
+class AnswerSink(Protocol):
     """The peer."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None: ...
@@ -60,7 +60,7 @@ class Answers:
     `behind`: what it shares with the other connections.
     """
 
-    def __init__(self, peer: Writes, drained: Callable[[], None], behind: Behind | None = None) -> None:
+    def __init__(self, peer: AnswerSink, drained: Callable[[], None], behind: Behind | None = None) -> None:
         self._peer, self._drained, self._behind = peer, drained, behind or Behind()
         self._gathered = list[bytes | memoryview]()
         self._gathered_bytes = 0

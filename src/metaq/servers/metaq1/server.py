@@ -1,4 +1,4 @@
-"""The MetaQ 1.x server: MetaQ 1.x on the partitions of a broker. What its sessions share; `metaq1_session` has the commands."""
+"""The MetaQ 1.x server: MetaQ 1.x on the partitions of a broker. What its sessions share; `session` has the commands."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Behind
 from metaq.servers.metaq1.counters import Counters
-from metaq.servers.metaq1.session import Space, TextSession, Transactions
+from metaq.servers.metaq1.session import Metaq1Session, Space, Transactions
 from metaq.servers.metaq1.stats import StatsBodies
-from metaq.servers.metaq1.transactions import TransactionHandlers
+from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer
 from metaq.servers.waiting import Parking, Wording
@@ -99,9 +99,9 @@ class Metaq1Server:
                 branches.begun, branches.begun_xa, branches.committed, branches.rolled_back,
             )  # fmt: skip
 
-    def session(self, peer: Peer) -> TextSession:
+    def session(self, peer: Peer) -> Metaq1Session:
         """A new connection."""
-        return TextSession(peer, self._space)
+        return Metaq1Session(peer, self._space)
 
     def tick(self) -> None:
         """Let time pass; called ten times a second."""
@@ -124,7 +124,7 @@ def metaq1_server(
         broker = services.broker
         assert broker.branches is not None, "the broker serves MetaQ 1.x"
         place = settings.options.host_name or services.host, server.port
-        return Metaq1Server(broker, settings, TransactionHandlers(broker.branches), services.call_soon, place, version)
+        return Metaq1Server(broker, settings, TransactionSteps(broker.branches), services.call_soon, place, version)
 
     return PeerServer(
         "metaq1",

@@ -102,11 +102,11 @@ CODE_OF: Final[Mapping[Reason, Code]] = {
 class Transactions(Protocol):
     """What the server asks of transactions (`servers/metaq1/transactions.py`)."""
 
-    def step(self, line: TransactionLine, session: TextSession) -> bytes | None:
+    def step(self, line: TransactionLine, session: Metaq1Session) -> bytes | None:
         """Take a step. Returns the body of the answer, None: there is none. Raises Refused with the whole text, Saving."""
         ...
 
-    def put(self, line: PutLine, put: PartitionPut, session: TextSession) -> bytes:
+    def put(self, line: PutLine, put: PartitionPut, session: Metaq1Session) -> bytes:
         """Put a message into a transaction. Returns the body of the answer. Raises Refused with the whole text, Saving."""
         ...
 
@@ -139,7 +139,7 @@ class Space(Struct):
     connections: int = 0
 
 
-class TextSession:
+class Metaq1Session:
     """One client's connection. It is also the `Channel` that services know it by."""
 
     def __init__(self, peer: Peer, space: Space) -> None:

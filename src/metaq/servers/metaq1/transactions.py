@@ -28,7 +28,7 @@ VOTES: Final[Mapping[Vote, bytes]] = {Vote.PREPARED: b"0", Vote.READ_ONLY: b"3"}
 """XA_OK and XA_RDONLY."""
 
 
-class TransactionHandlers:
+class TransactionSteps:
     """What the MetaQ 1.x server answers to steps of transactions, and to puts into one."""
 
     def __init__(self, branches: Branches) -> None:

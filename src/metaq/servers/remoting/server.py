@@ -1,8 +1,7 @@
 """The broker's remoting server: what its sessions share, and the table of its request codes.
 
-A session (`remoting_session`) has a fast path for plain sends and pulls; everything else is handled one by one
-(`remoting_messages`, `remoting_replies`, `remoting_clients`, `remoting_transactions`, `remoting_staging`,
-`remoting_admin`).
+A session (`session`) has a fast path for plain sends and pulls; everything else is handled one by one, by the method that
+names its request code (`messages`, `replies`, `clients`, `transactions`, `metaq1_transactions`, `staging`, `admin`).
 """
 
 from __future__ import annotations

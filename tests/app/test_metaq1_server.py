@@ -23,7 +23,7 @@ LOOPS = pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.
 def started(tmp_path, port: int = 0):
     options = BrokerOptions(listen_port=0, vip_port_enable=False, broker_name="broker-a")
     text = Metaq1Settings(Metaq1Options(server_port=port, host_name="meta.example", zk_enable=False))
-    return start_broker(options, small_store(tmp_path / "data"), text=text)
+    return start_broker(options, small_store(tmp_path / "data"), metaq1=text)
 
 
 async def ask(address: str, data: bytes, answer_end: bytes) -> bytes:

@@ -16,7 +16,7 @@ from metaq.app.configuration import load
 async def main():
     flags = {"broker": {"bind_address": "127.0.0.1", "listen_port": 0}}
     found = load(sys.argv[1], flags=flags, serving=("broker", "store", "metaq1"))
-    broker = await start_broker(found.broker, found.store, text=found.text)
+    broker = await start_broker(found.broker, found.store, metaq1=found.metaq1_settings)
     print(broker.addresses["metaq1"], *sorted(name for name in sys.modules if name.split(".")[0] == "kazoo"))
     await broker.close()
 asyncio.run(main())
