@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from metaq.model.filters.sql import (
+from metaq.model.filters.sql_program import (
     CONTAINS_MAX,
     DEPTH_MAX,
     FEW_TEXTS,
