@@ -717,7 +717,7 @@ def test_the_message_log_tells_of_sends_on_direct_links(cluster, watched, caplog
 
 def test_a_real_broker_gets_each_message_once(metaq_broker):
     """Over direct links and loop, from several threads; a consumer finds exactly what was acknowledged."""
-    topic, count, threads = "direct links-of-a-real-broker", 100, 6
+    topic, count, threads = "direct-links-of-a-real-broker", 100, 6
     receipts: list[metaq.SendReceipt] = []
     with Producer(metaq_broker.namesrv, timeout=PATIENCE) as producer:
         eventually(lambda: producer.send(topic, b"opens the direct link") and ready(producer), what="a direct link")
