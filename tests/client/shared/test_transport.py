@@ -140,7 +140,7 @@ def test_broken_connection_fails_what_is_outstanding_at_once(cluster):
     with_transport(cluster, work)
 
 
-@pytest.mark.parametrize("name", ["request", "tell"])
+@pytest.mark.parametrize("name", ["request", "send_oneway"])
 def test_a_lost_connection_refuses_requests_at_once(name):
     """Who waited for its dial may run on when it is lost already, and would wait for the time of the request."""
 
