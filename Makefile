@@ -26,7 +26,7 @@ PYTEST := $(RUN) -m pytest
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 2))')
 # In the order of tests/conftest.py, where the longest come first; xdist's own begins with the groups that have most tests.
 BESIDE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-SOURCES := $(wildcard src tests bench examples demo fuzz)
+SOURCES := $(wildcard src tests tools bench examples demo fuzz .ci)
 
 # Of `make test-proof`: how many seeds, and from which one on.
 SEEDS ?= 100
@@ -45,6 +45,9 @@ doctor: $(VENV)/has-demo  ## say what this machine and environment offer
 	$(BIN)/metaq doctor
 
 ##@ Check
+
+quick: $(VENV)/has-test  ## under a minute: style, types, layers, and the tests of what differs from the last commit. While you work: this one
+	@$(RUN) .ci/main.py quick
 
 test: $(VENV)/has-test  ## all tests that fit into ten minutes; the foreign clients have theirs, `make test-interop`
 	$(PYTEST) $(BESIDE) -m "not all" --ignore=tests/interop --ignore=tests/test_bench_small.py $(ARGS)
@@ -70,6 +73,9 @@ test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one afte
 test-proof: $(VENV)/has-test  ## SEEDS=100: as often kill driver, workers and broker through a million messages, and compare
 	$(RUN) -m tests.spark.proof $(FIRST) $$(($(FIRST) + $(SEEDS) - 1)) $(ARGS)
 
+nightly: $(VENV)/has-test  ## everything, with more seeds and rounds, whatever fails in between; holds what steps of CI open against their inputs: hours
+	@$(RUN) .ci/main.py nightly
+
 lint: $(VENV)/has-lint  ## style
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -78,8 +84,8 @@ format: $(VENV)/has-lint  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-types: $(VENV)/has-lint  ## mypy --strict over the sources and the examples
-	$(BIN)/mypy src examples
+types: $(VENV)/has-lint  ## mypy --strict over the sources, the examples and what runs CI
+	$(BIN)/mypy $(wildcard src examples .ci)
 
 bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis, NATS and Kafka, and draw them: an hour, ARGS="--rows push-1k" some minutes
 	$(RUN) bench/run.py $(ARGS)
@@ -94,6 +100,9 @@ flame: $(VENV)/has-profile  ## draw where the time of a path goes: make flame RO
 
 docs: $(VENV)/has-lint  ## write the pages that are made from the code
 	$(RUN) -m metaq.app.reference > docs/configuration.md
+
+map: $(VENV)/has-lint  ## draw docs/map.svg anew: packages, rooms, sizes, who imports whom
+	$(RUN) -m tools.map > docs/map.svg
 
 hot: $(VENV)/has-lint  ## build the compiled extension again, beside its source
 	$(RUN) setup.py -q build_ext --inplace
@@ -120,12 +129,16 @@ $(RUN):
 	@mkdir -p .cache/home
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/has-lint: $(RUN) $(INSTALLED_FROM)
+# By content, not by time: a checkout of another commit and back installs nothing.
+$(VENV)/installed-from: FORCE | $(RUN)
+	@now=$$(cat $(INSTALLED_FROM) | sha256sum); [ "$$now" = "$$(cat $@ 2>/dev/null)" ] || echo "$$now" >$@
+
+$(VENV)/has-lint: $(RUN) $(VENV)/installed-from
 	@echo "== installing the broker and the checkers into $(VENV): downloads about 80 MB the first time"
 	$(RUN) -m pip install --progress-bar on -e '.[uvloop,compression,dev]'
 	@touch $@
 
-$(VENV)/has-demo: $(RUN) $(INSTALLED_FROM)
+$(VENV)/has-demo: $(RUN) $(VENV)/installed-from
 	@echo "== installing MetaQ with Spark and Java into $(VENV): downloads about 0.7 GB the first time" \
 	  "(Spark alone 456 MB), takes 1.8 GB on disk and a few minutes; nothing is installed outside this folder"
 	$(RUN) -m pip install --progress-bar on -e '.[all,demo]'
@@ -140,4 +153,4 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on -e '.[profile]'
 	@touch $@
 
-.PHONY: demo doctor test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs hot wheel clean help
+.PHONY: FORCE demo doctor quick nightly test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs map hot wheel clean help

@@ -18,6 +18,7 @@ EXTRA_OF = {
     "archive/parquet.py": "arrow",
     "archive/replay.py": "arrow",
     "archive/rows.py": "arrow",
+    "pipelines": "spark",
     "spark": "spark",
     "spark/decode": "decode",
     "pipelines/audit/plots.py": "plots",

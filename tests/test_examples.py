@@ -22,14 +22,13 @@ from metaq.spark.engine.slow_start import run_through
 from metaq.testing import EmbeddedBroker
 from tests.interop import mariadb
 from tests.spark.jvm import java_options
+from tests.spark.running import printed_by
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 OF_THEIR_OWN = ("test_", "spark_", "transactions_", "atomic_", "business_", "exchange_")
 PLAIN = [name for name in EXAMPLES if not name.startswith(OF_THEIR_OWN)]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
-SPARK_FIRST, *SPARK_LATER = SPARK
-"""The second and further ones run in `make test-long`: each starts a JVM, for 15 s of CPU."""
 
 
 def run_example(name, broker, timeout, *args, **more):
@@ -169,15 +168,11 @@ def output_of(run):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "name",
-    [SPARK_FIRST, *(pytest.param(name, marks=[pytest.mark.all, pytest.mark.long]) for name in SPARK_LATER)],
-)
-def test_spark_example_runs(name, metaq_broker):
-    """The Spark examples, with a session of their own each."""
-    assert output_of(
-        lambda: run_example(name, metaq_broker, WHOLE_PATIENCE, JAVA_TOOL_OPTIONS=java_options()),
-    )
+@pytest.mark.parametrize("name", SPARK)
+def test_spark_example_runs(name, spark, metaq_broker, tmp_path, monkeypatch):
+    """The Spark examples, as they stand but on the session of this test."""
+    monkeypatch.setenv("NAMESRV_ADDR", metaq_broker.namesrv)
+    assert run_through(lambda: printed_by((ROOT / "examples" / name).read_text(), spark, tmp_path), str)
 
 
 @pytest.mark.spark
@@ -348,7 +343,7 @@ def test_readme_snippet_of_several_messages_and_a_filter_runs(capsys):
 
 @pytest.mark.spark
 def test_readme_snippet_of_spark_runs(metaq_broker, tmp_path):
-    """The Spark of the README, in a program of its own, against a topic with a message."""
+    """The Spark of the README against a topic with a message, in a process of its own: a user's first program."""
     [block] = [block for block in readme_blocks("python") if "spark.readStream" in block]
     program = tmp_path / "snippet.py"
     program.write_text(

@@ -8,14 +8,13 @@ from __future__ import annotations
 import ast
 import graphlib
 import pathlib
-from collections.abc import Iterator
+import re
 from typing import NamedTuple
 
 import pytest
+from tools.imports import MODULES, SOURCE, imported, imported_of_ours, inside, tree_of
 
 from tests.support import PATIENCE, environment
-
-SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
 GROUND = {"compiled", "errors", "clock", "log", "option_table", "options"}
 """What every layer may import: compiled modules, errors, time and chance, logging, the option tables."""
@@ -64,7 +63,7 @@ RULES: dict[str, Rule] = {
     "admin": Rule(
         {"client", "client.conversation", "model"}, "an administrator is a client: it works on any RocketMQ too"
     ),
-    "aio": Rule({"client", "model"}, "the asyncio names of the client"),
+    "aio": Rule({"client", "model"}, "hands out the asyncio names of the client"),
     "logging_handler": Rule(
         {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
     ),
@@ -141,7 +140,7 @@ ONLY_IN: dict[str, set[str]] = {
     "uuid": {"clock"},
     "pickle": set(),
     "marshal": set(),
-    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "testing", "aio"},
+    "asyncio": {"net", "client", "registry", "servers", "admin", "app", "cli", "testing"},
     "uvloop": {"app", "client", "testing"},
     "pyspark": {"spark", "pipelines"},
     "py4j": {"spark", "pipelines"},
@@ -199,21 +198,11 @@ NO_FILES = {
 }
 """Layers that open no file: data files are the store's, configuration files are read by `app`."""
 
+PROTOCOL = re.compile(r"servers\.(\w+)\.")
+"""A module in the folder of one protocol's server."""
+
 OPENING = {"read_text", "write_text", "read_bytes", "write_bytes"}
 WALL_CLOCK = {"now", "utcnow", "today", "urandom"}
-
-
-def module_name(path: pathlib.Path) -> str:
-    parts = list(path.relative_to(SOURCE).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {module_name(path): path for path in sorted((SOURCE / "metaq").rglob("*.py"))}
-
-
-def inside(module: str) -> str:
-    """`metaq.store.offline.reader` is `store.reader`; `metaq` itself is empty."""
-    return module.removeprefix("metaq").removeprefix(".")
 
 
 def layer(module: str) -> str:
@@ -228,28 +217,6 @@ def layer(module: str) -> str:
 def covers(permission: str, target: str) -> bool:
     """Whether a permission names the target module, or a package around it, or a package on the way to what it names."""
     return f"{target}.".startswith(f"{permission}.") or f"{permission}.".startswith(f"{target}.")
-
-
-def imports(tree: ast.AST, module: str, *, package: bool) -> Iterator[str]:
-    """Absolute names of what the module imports; `from metaq import store` yields `metaq.store`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = module.split(".")
-                keep = len(parts) - node.level + (1 if package else 0)
-                base = ".".join([*parts[:keep], *([base] if base else [])])
-            modules = [f"{base}.{alias.name}" for alias in node.names if f"{base}.{alias.name}" in MODULES]
-            yield from modules if len(modules) == len(node.names) else [base, *modules]
-
-
-def imported_of_ours(module: str) -> set[str]:
-    """The modules of ours that a module imports, without the `metaq.` in front."""
-    path = MODULES[module]
-    names = imports(ast.parse(path.read_text()), module, package=path.name == "__init__.py")
-    return {inside(name) for name in names if name in MODULES and name != "metaq"}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -308,6 +275,17 @@ def test_no_two_folders_import_each_other() -> None:
     assert mutual_folders() == {frozenset({"pipelines", "spark"})}, "the facade metaq.spark hands out pipelines' names"
 
 
+def test_protocol_servers_import_nothing_of_each_other() -> None:
+    """What two of them need lies beside their folders: one can be taken away, and the others do not notice."""
+    wrong = [
+        (module, target)
+        for module in MODULES
+        for target in imported_of_ours(module)
+        if (own := PROTOCOL.match(inside(module))) and (other := PROTOCOL.match(target)) and own[1] != other[1]
+    ]
+    assert not wrong
+
+
 def test_no_folder_is_crowded() -> None:
     """More than 24 files in a folder are two subjects."""
     folders = [folder for folder in (SOURCE / "metaq").rglob("*") if folder.is_dir() and folder.name != "__pycache__"]
@@ -324,9 +302,8 @@ def test_no_folder_is_crowded() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_outside_world_is_touched_only_where_it_belongs(module: str) -> None:
     """Sockets, mappings, clocks, chance, event loops and foreign engines each have their place."""
-    path = MODULES[module]
     wrong = []
-    for name in imports(ast.parse(path.read_text()), module, package=path.name == "__init__.py"):
+    for name in imported(module):
         homes = ONLY_IN.get(name.split(".")[0])
         if homes is None:
             continue
@@ -343,7 +320,7 @@ def test_no_file_is_opened_and_no_clock_read_outside_their_homes(module: str) ->
     """Only the store opens data files; only `clock.py` asks what time it is."""
     own = layer(module)
     wrong = []
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    for node in ast.walk(tree_of(module)):
         if not isinstance(node, ast.Call):
             continue
         called = node.func

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from metaq.clock import FakeClock
-from metaq.log import KINDS_MAX, RateLimitedLog
+from metaq.log import KINDS_MAX, OnceLog, RateLimitedLog
 
 
 @pytest.fixture
@@ -73,3 +73,15 @@ def test_traceback_goes_with_the_line(limited, caplog) -> None:
     """Of the one that is told."""
     limited.error("x", "failed", error=ZeroDivisionError("by nothing"))
     assert "by nothing" in caplog.text
+
+
+def test_once_log_writes_an_event_again_only_after_it_was_over(caplog):
+    """What goes on failing is news the first time, and again when it had ended meanwhile."""
+    once = OnceLog(logging.getLogger("metaq.test"))
+    once.once("pull q", "cannot pull")
+    once.once("pull q", "cannot pull")
+    once.once("pull other", "cannot pull the other", logging.ERROR)
+    once.over("pull q")
+    once.once("pull q", "cannot pull")
+    assert [record.getMessage() for record in caplog.records] == ["cannot pull", "cannot pull the other", "cannot pull"]
+    assert caplog.records[1].levelno == logging.ERROR

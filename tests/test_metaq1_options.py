@@ -15,8 +15,8 @@ import pytest
 from metaq.app.broker import start_broker
 from metaq.app.configuration import load
 from metaq.app.filter_check import check_filters
+from metaq.app.registration import zookeeper_settings
 from metaq.app.reload import Reload
-from metaq.app.text_registration import zookeeper_settings
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.net.address import split_address
@@ -159,7 +159,7 @@ def started(configuration, use=lambda _running: None):
 
 async def said(running, line):
     """The first line of the answer to one at the MetaQ 1.x server's port."""
-    host, port = split_address(running.text_address)
+    host, port = split_address(running.addresses["metaq1"])
     reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), PATIENCE)
     writer.write(line.encode() + b"\r\n")
     head = await asyncio.wait_for(reader.readline(), PATIENCE)
@@ -183,7 +183,7 @@ def _(root):
             flags={"broker": {"listen_port": 0}, "store": SMALL},
             environment={},
         )
-        assert bool(started(got, lambda running: running.text_address)) is there
+        assert bool(started(got, lambda running: running.addresses.get("metaq1"))) is there
 
 
 @effect_of("broker_id")
@@ -214,7 +214,7 @@ def _(root):
     got = configured(root, f"serverPort={port}")
 
     def taken(running):
-        assert running.text_address == f"127.0.0.1:{port}"
+        assert running.addresses["metaq1"] == f"127.0.0.1:{port}"
         with socket.create_connection(("127.0.0.1", port), PATIENCE):
             pass
 

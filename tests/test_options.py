@@ -25,7 +25,14 @@ from metaq.options import (
 
 SOURCE = pathlib.Path(metaq.__file__).parent
 READERS: dict[type[OptionTable], tuple[str, ...]] = {
-    BrokerOptions: ("broker/", "servers/", "app/broker.py", "app/configuration.py", "app/predicate_process.py"),
+    BrokerOptions: (
+        "broker/",
+        "servers/",
+        "app/broker.py",
+        "app/registration.py",
+        "app/configuration.py",
+        "app/predicate_process.py",
+    ),
     StoreOptions: ("store/", "broker/", "servers/", "app/broker.py"),
     Metaq1Options: ("broker/", "servers/", "app/", "model/metaq1/settings.py"),
     NamesrvOptions: ("namesrv/", "servers/remoting/namesrv.py", "app/namesrv.py", "app/configuration.py"),

@@ -17,8 +17,9 @@
 ├── `BrokerError`              a broker or name server answered with an error code
 └── `ClientError`
     ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
+    ├── `RowsNotSent`            `send_arrow`: some rows of the table are acknowledged, some not; it says how many
     ├── `OffsetOutOfRange`, `MessagesLost`
-    ├── `TransactionEnded`, `TransactionFailed`
+    ├── `TransactionEnded`, `TransactionFailed`, `StaleBatch`
     ├── `NotSupported`
     └── `ClientClosed`, `ClientForked`
 """

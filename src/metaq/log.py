@@ -87,5 +87,23 @@ class RateLimitedLog:
             self._logger.log(kind.level, "%d more in the last %.0f s: %s", kind.left_out, now - kind.told, kind.text)
 
 
+class OnceLog:
+    """Writes each kind of event to `logger` once, until it is over: what fails every second is news only the first time."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._written: set[str] = set()
+
+    def once(self, key: str, text: str, level: int = logging.WARNING) -> None:
+        """Write the line, unless that was done since the last `over` of the same key."""
+        if key not in self._written:
+            self._written.add(key)
+            self._logger.log(level, "%s", text)
+
+    def over(self, key: str) -> None:
+        """The event has ended: the next one is written again."""
+        self._written.discard(key)
+
+
 def _since(kind: _Kind, now: float) -> str:
     return f" (and {kind.left_out} more like it in the last {now - kind.told:.0f} s)" if kind.left_out else ""

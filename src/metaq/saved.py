@@ -357,7 +357,7 @@ class Saving(Exception):
     """Not an error: the request needs a change that is being saved. Nothing was done; do it again afterwards.
 
     `then`: what to do afterwards instead, if doing it again would not be right. Servers know what to do with this
-    (`metaq.servers.remoting.parking`).
+    (`metaq.servers.waiting`).
     """
 
     def __init__(self, *pending: Pending, then: Callable[[], Any] | None = None) -> None:

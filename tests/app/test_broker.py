@@ -168,7 +168,7 @@ def test_timer_that_meets_a_full_disk_goes_on_and_a_failed_store_ends(tmp_path, 
         def fail():
             raise error
 
-        service.broker._entrances[0].server.tick = fail
+        next(service.broker._serving.started()).tick = fail
         service.broker._tick()
         ended = service.failure.done()
         await service.close()

@@ -48,12 +48,12 @@ def test_a_text_server_answers_until_the_stop_and_again_after_a_start(tmp_path, 
         port = free_port()
         for start in range(2):
             service = await started(tmp_path, port)
-            assert service.text_address == f"127.0.0.1:{port}"
+            assert service.addresses["metaq1"] == f"127.0.0.1:{port}"
             put = b"put test 0 2 0 1\r\nhiput test 0 2 0 2\r\nho"
-            found = await ask(service.text_address, put + b"version 3\r\n", metaq.__version__.encode())
+            found = await ask(service.addresses["metaq1"], put + b"version 3\r\n", metaq.__version__.encode())
             places = [int(place) for place in re.findall(rb"\d+ 0 (\d+)", found)]
             assert places == [44 * start, 44 * start + 22]
-            found = await ask(service.text_address, b"put test 9 1 0 4\r\nx", b"wrong partition 9")
+            found = await ask(service.addresses["metaq1"], b"put test 9 1 0 4\r\nx", b"wrong partition 9")
             assert f"[broker 'meta://meta.example:{port}']".encode() in found
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             await service.close()
@@ -83,12 +83,12 @@ def test_a_taken_port_stops_the_start_and_is_named(tmp_path, loop_factory) -> No
 
 @LOOPS
 def test_a_broker_without_one_says_so(tmp_path, loop_factory) -> None:
-    """An empty address, and nothing of MetaQ 1.x in it."""
+    """No address of it is known."""
 
     async def main():
         options = BrokerOptions(listen_port=0, vip_port_enable=False, broker_name="broker-a")
         service = await start_broker(options, small_store(tmp_path / "data"))
-        assert service.text_address == ""
+        assert "metaq1" not in service.addresses
         await service.close()
 
     run(main(), loop_factory)

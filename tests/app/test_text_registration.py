@@ -17,7 +17,7 @@ async def main():
     flags = {"broker": {"bind_address": "127.0.0.1", "listen_port": 0}}
     found = load(sys.argv[1], flags=flags, serving=("broker", "store", "metaq1"))
     broker = await start_broker(found.broker, found.store, text=found.text)
-    print(broker.text_address, *sorted(name for name in sys.modules if name.split(".")[0] == "kazoo"))
+    print(broker.addresses["metaq1"], *sorted(name for name in sys.modules if name.split(".")[0] == "kazoo"))
     await broker.close()
 asyncio.run(main())
 """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metaq.archive.parquet import parquet_writer
 from metaq.archive.records import COLUMNS
 from metaq.archive.rows import messages_of
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow.records import decode
 from metaq.client.shared.pulling import _expand
 from metaq.errors import StoreCorrupt
 from metaq.model import StoredMessage, SysFlag
@@ -46,7 +46,7 @@ def pulled(records: bytes) -> list[StoredMessage]:
 
 
 def archived(records: bytes) -> pa.Table:
-    decoded = with_prepared_offsets(arrow.decode(records, QUEUE))
+    decoded = with_prepared_offsets(decode(records, QUEUE))
     return pa.Table.from_batches([archived_batch(piece) for piece in decoded.pieces(COLUMNS)], SCHEMA)
 
 

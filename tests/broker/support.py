@@ -10,12 +10,14 @@ from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
 from metaq.broker.environment import Environment, ReadCold, read_at_once
+from metaq.broker.gatekeeper import Gatekeeper, nobody
 from metaq.broker.metaq1.filters import MakeFilterHelper
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.staged.peers import ALONE, Peers
 from metaq.clock import FakeClock
-from metaq.model.access import Authorise, Identity, everybody
+from metaq.model.access import Authorise, Caller, everybody
 from metaq.model.message import host_bytes
+from metaq.net.address import is_loopback
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import SavedText, at_once
 from metaq.store.config_file import ConfigFile
@@ -33,7 +35,8 @@ class FakeChannel:
 
     def __init__(self, remote: str = "127.0.0.1:50000") -> None:
         self.remote = remote
-        self.identity = Identity(remote.rpartition(":")[0], loopback=True)
+        host = remote.rpartition(":")[0]
+        self.caller = Caller(host, is_loopback(host))
         self.told: list[Told] = []
 
     congested = False
@@ -59,6 +62,7 @@ def open_broker(
     files: Mapping[str, SavedText] | None = None,
     read_cold: ReadCold = read_at_once,
     authorise: Authorise = everybody,
+    trusted: Callable[[Caller], bool] = nobody,
     peers: Peers = ALONE,
     call_soon: Callable[[Callable[[], None]], None] = at_once,
     text: Metaq1Settings | None = None,
@@ -80,7 +84,8 @@ def open_broker(
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
         environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
         broker = Broker(
-            environment, broker_files(open_file, open_table), call_soon, read_cold=read_cold, authorise=authorise, peers=peers,
+            environment, broker_files(open_file, open_table), call_soon, read_cold=read_cold,
+            gatekeeper=Gatekeeper(authorise, trusted), peers=peers,
             text=text, make_filter_helper=make_filter_helper,
         )  # fmt: skip
         broker.lead() if leading else broker.follow()

@@ -13,7 +13,7 @@ from metaq.broker.requests import EndTransaction, Send
 from metaq.clock import FakeClock
 from metaq.model import Heartbeat, TransactionOutcome
 from metaq.model import properties as props
-from metaq.model.access import Identity
+from metaq.model.access import Caller
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, FakeChannel, open_broker
 from tests.support import process
@@ -69,7 +69,7 @@ class Producer:
         end = EndTransaction(
             producer_group="payers", slot=slot, log_offset=log_offset, outcome=outcome, message_id=f"{number:032X}"
         )
-        self.broker.transactions.end(end, Identity("127.0.0.1", loopback=True))
+        self.broker.transactions.end(end, Caller("127.0.0.1", loopback=True))
 
     def answer(self):
         """Be asked for a turn, and answer."""

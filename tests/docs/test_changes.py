@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -15,8 +12,8 @@ from metaq.option_table import camel
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.configuration import configure, describe
 from metaq.pipelines.options import StreamOptions
-from tests.spark.jvm import java_options
-from tests.support import ROOT, WHOLE_PATIENCE, environment
+from tests.spark.running import printed_by
+from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "changes.md").read_text()
 
@@ -25,18 +22,11 @@ PAGE = (ROOT / "docs" / "changes.md").read_text()
 @pytest.mark.slow
 @pytest.mark.all
 @pytest.mark.spark_all
-def test_the_program_runs(metaq_broker, tmp_path):
+def test_the_program_runs(spark, metaq_broker, tmp_path):
     """As it stands, but for the address."""
     [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     [shown] = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-    path = tmp_path / "program.py"
-    path.write_text(program.replace("127.0.0.1:9876", metaq_broker.namesrv))
-    done = subprocess.run(
-        [sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False,
-        env=environment(JDK_JAVA_OPTIONS=java_options(), SPARK_LOCAL_IP="127.0.0.1", PATH=os.environ["PATH"]),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == shown.strip()
+    assert printed_by(program.replace("127.0.0.1:9876", metaq_broker.namesrv), spark, tmp_path) == shown.strip()
 
 
 def test_the_files_are_configurations():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.support import PATIENCE, ROOT, environment
+from tests.spark.running import printed_by
+from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "decoding.md").read_text()
 
@@ -16,16 +15,11 @@ PAGE = (ROOT / "docs" / "decoding.md").read_text()
 @pytest.mark.spark
 @pytest.mark.all
 @pytest.mark.spark_all
-def test_the_first_program_prints_what_the_page_says(metaq_broker, tmp_path):
+def test_the_first_program_prints_what_the_page_says(spark, metaq_broker, tmp_path):
     """A stream of bodies of which half decode: the query lives, and the others are in _corrupt."""
     ((text, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-    program = tmp_path / "program.py"
-    program.write_text(text.replace("localhost:9876", metaq_broker.namesrv).replace('"orders"', '"decoding-page"'))
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        capture_output=True, text=True, timeout=5 * PATIENCE, check=False, cwd=tmp_path, env=environment(),
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (0, printed.strip()), done.stderr[-2000:]
+    program = text.replace("localhost:9876", metaq_broker.namesrv).replace('"orders"', '"decoding-page"')
+    assert printed_by(program, spark, tmp_path) == printed.strip()
 
 
 def test_every_decoder_has_its_place_on_the_page():

@@ -10,7 +10,7 @@ import sys
 import metaq
 from metaq.client.consumer.delivery.leases import LEASE_SECONDS, RENEW_SECONDS
 from metaq.client.consumer.delivery.orderly import FIRST_PAUSE, LAST_PAUSE
-from metaq.client.consumer.seconds import USUAL
+from metaq.client.consumer.options import USUAL
 from metaq.options import BrokerOptions
 from tests.support import PATIENCE, ROOT, environment, run_metaq
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from metaq.pipelines.configuration import configure
 from metaq.pipelines.redrive.options import RedriveOptions
-from tests.support import ROOT, WHOLE_PATIENCE, environment
+from tests.spark.running import printed_by
+from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "redrive.md").read_text()
 
@@ -34,13 +33,8 @@ def test_its_file_is_one(tmp_path):
 @pytest.mark.slow
 @pytest.mark.all
 @pytest.mark.spark_all
-def test_its_program_prints_what_the_page_says(fresh_metaq_broker, tmp_path):
+def test_its_program_prints_what_the_page_says(spark, fresh_metaq_broker, tmp_path):
     """Two of four dead letters, changed."""
     ((text, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
-    program = tmp_path / "program.py"
-    program.write_text(text.replace("localhost:9876", fresh_metaq_broker.namesrv))
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, cwd=tmp_path, env=environment(),
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (0, printed.strip()), done.stderr[-2000:]
+    program = text.replace("localhost:9876", fresh_metaq_broker.namesrv)
+    assert printed_by(program, spark, tmp_path) == printed.strip()

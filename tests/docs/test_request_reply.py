@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from metaq.client.consumer.received.replying import REPLY_SECONDS
-from metaq.client.producing.producer import REQUEST_SECONDS
+from metaq.client.producing.base import REQUEST_SECONDS
 from metaq.client.shared.requests import REQUESTS_MAX
 from metaq.servers.remoting.asking import PEER_QUESTIONS_MAX
 from tests.support import PATIENCE, ROOT, environment

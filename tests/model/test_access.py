@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from metaq.errors import Reason, Refused
-from metaq.model.access import Action, Identity, administered_locally, everybody
+from metaq.model.access import Action, Caller, administered_locally, everybody
 
-HERE, ELSEWHERE = Identity("127.0.0.1", loopback=True), Identity("10.0.0.9", loopback=False)
+HERE, ELSEWHERE = Caller("127.0.0.1", loopback=True), Caller("10.0.0.9", loopback=False)
 
 
 @pytest.mark.parametrize("action", Action)
 @pytest.mark.parametrize("who", [HERE, ELSEWHERE])
-def test_only_settings_are_kept_from_other_machines(who: Identity, action: Action) -> None:
+def test_only_settings_are_kept_from_other_machines(who: Caller, action: Action) -> None:
     """And only where that is the rule; the refusal names the address."""
     everybody(who, action, "orders")
     if who is ELSEWHERE and action is Action.ADMINISTER:

@@ -1,15 +1,20 @@
-"""`metaq pipeline run` as a process that a test kills."""
+"""`metaq pipeline run`: as a process that a test kills, and in the test's own process for what it says and leaves behind."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from metaq.cli import commands as cli
 from tests.spark.jvm import java_options
+from tests.spark.running import kept_running
 from tests.support import PATIENCE, environment, metaq_command
 
 
@@ -31,3 +36,24 @@ def pipeline(log: Path, name: str, *words: str) -> Iterator[subprocess.Popen[str
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             running.communicate(timeout=PATIENCE)
+
+
+def run_here(spark: Any, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command to its end, in this process and on a test's session: what it printed, and the exit status that it would have.
+
+    Only what kills it, sends it signals or looks at its JVM needs a process, which costs ten seconds of CPU.
+    """
+    loudness = logging.getLogger("metaq.spark.cluster.client")
+    level, handlers = loudness.level, {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with kept_running(spark) as ended, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = cli.run(["pipeline", "run", name, *words])
+    finally:
+        loudness.setLevel(level)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert len(ended) <= 1, "the command ends its session once"
+    return subprocess.CompletedProcess(
+        ["metaq", "pipeline", "run", name, *words], status, out.getvalue(), err.getvalue()
+    )

@@ -14,18 +14,17 @@ import pytest
 import metaq
 from metaq.clock import FakeClock
 from metaq.pipelines.audit import job
-from metaq.pipelines.audit.figures import Figures
+from metaq.pipelines.audit.figures import AuditFigures
 from metaq.pipelines.audit.options import Span
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.snapshot import SnapshotFolder
 from metaq.pipelines.changes.to_snapshot import SnapshotTarget
 from metaq.pipelines.lease import FileLease
 from metaq.pipelines.metrics.reading import read
-from metaq.pipelines.redrive.pace import Pace
+from metaq.pipelines.redrive.job import Pace
 from metaq.pipelines.run import RUNNING, Run, status_of
 from metaq.spark import snapshot
 from metaq.spark.pipelines import audit, changes, metrics, mirror
-from metaq.testing import EmbeddedBroker
 from tests.pipelines.changes.batches import apply, body
 from tests.pipelines.metrics.test_service import summed
 from tests.pipelines.test_full_disk import full
@@ -74,7 +73,7 @@ def test_an_audit_waits_for_its_grace_and_no_longer_if_its_clock_is_set(jump):
 def test_an_audit_says_whose_clock_is_wrong():
     """Its own, that was set while it ran; a broker's, that is ahead. A second or a minute is nobody's fault."""
     clock = FakeClock(TODAY)
-    watch = job.Watch(clock)
+    watch = job.ClockCheck(clock)
     clock.advance(30)
     assert list(watch.sentences(None)) == list(watch.sentences(TODAY + 80_000)) == []
     (sentence,) = watch.sentences(TODAY + CENTURY)
@@ -158,14 +157,14 @@ def ended(place) -> None:
 @pytest.mark.all
 @pytest.mark.spark_all
 @pytest.mark.parametrize("name", ["changes", "mirror", "metrics"])
-def test_a_broker_s_clock_that_jumps_loses_and_doubles_nothing(spark, tmp_path, name):
+def test_a_broker_s_clock_that_jumps_loses_and_doubles_nothing(spark, metaq_broker, tmp_path, name):
     """A century forwards and back, a run for each message and one more for nothing."""
-    folder = tmp_path / "place"
-    with ScriptedCluster(tmp_path / "cluster") as source, EmbeddedBroker() as target:
-        given = {"nameServers": source.namesrv, "topics": "orders", "folder": str(folder), "once": True}
+    folder, topic = tmp_path / "place", "clock-orders"
+    with ScriptedCluster(tmp_path / "cluster") as source:
+        given = {"nameServers": source.namesrv, "topics": topic, "folder": str(folder), "once": True}
         given |= {
             "changes": {"buckets": 1, "dense": True},
-            "mirror": {"to": target.namesrv, "sourceName": "a", "targetName": "b"},
+            "mirror": {"to": metaq_broker.namesrv, "sourceName": "a", "targetName": "b"},
             "metrics": {"traceTopic": "off", "graceSeconds": 0},
         }[name]
         start = {"changes": changes, "mirror": mirror, "metrics": metrics}[name]
@@ -173,14 +172,14 @@ def test_a_broker_s_clock_that_jumps_loses_and_doubles_nothing(spark, tmp_path, 
         for number, store_ms in enumerate((*TIMES, None), 1):
             if store_ms is not None:
                 sent.append(body("update", 1, number, {"a": number}))
-                source.put("orders", 0, [sent[-1]], store_ms)
+                source.put(topic, 0, [sent[-1]], store_ms)
             finished(functools.partial(start, spark, given))
             ended(folder)
             if name == "changes":
                 (row,) = snapshot(folder).dataset().to_table().to_pylist()
                 assert row["a"] == len(sent)
             elif name == "mirror":
-                with metaq.Reader(target.namesrv, "orders", stop_at_end=True) as reader:
+                with metaq.Reader(metaq_broker.namesrv, topic, stop_at_end=True) as reader:
                     assert [message.body for message in reader] == sent
             else:
                 found = read(folder)
@@ -207,8 +206,8 @@ def test_an_audit_of_a_wrong_clock_says_so_and_a_full_disk_leaves_the_last_one(s
             "consumed": "progress", "groups": "g", "graceSeconds": 0,
         }  # fmt: skip
 
-        def told() -> Figures:
-            return msgspec.json.decode((folder / "audit.json").read_bytes(), type=Figures)
+        def told() -> AuditFigures:
+            return msgspec.json.decode((folder / "audit.json").read_bytes(), type=AuditFigures)
 
         audit(spark, given)
         first = told()

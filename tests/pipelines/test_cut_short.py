@@ -26,9 +26,9 @@ from metaq.pipelines.compact.service import Compactor, compact
 from metaq.pipelines.metrics.folder import MetricsFolder, check_place
 from metaq.pipelines.metrics.following import KNOWN_TYPE, Known
 from metaq.pipelines.metrics.reading import read
-from metaq.pipelines.metrics.state import Limits, Saved, State
-from metaq.pipelines.mirror.state import State as MirrorState
-from metaq.pipelines.mirror.state import load as load_mirror
+from metaq.pipelines.metrics.state import Limits, MetricsState, Saved
+from metaq.pipelines.mirror.state import MirrorState
+from metaq.pipelines.mirror.state import load_state as load_mirror
 from metaq.pipelines.redrive.ledger import Ledger
 from metaq.pipelines.run import Run, refuse_others_folder, status_of
 from tests.pipelines.archive.support import publish
@@ -70,7 +70,7 @@ def ids(home: Path) -> None:
 def metrics(home: Path) -> None:
     known = Known()
     known.add("000000000001", np.zeros(3, KNOWN_TYPE))
-    state = State(Saved(query="", window_ms=1000, began_ms=0), Limits(window_ms=1000), (), known)
+    state = MetricsState(Saved(query="", window_ms=1000, began_ms=0), Limits(window_ms=1000), (), known)
     (home / "out").mkdir()
     MetricsFolder(home / "out").save(state, None, {})
 

@@ -10,9 +10,10 @@ import pytest
 
 import metaq
 from metaq.errors import ConfigError
-from metaq.pipelines.own import load
+from metaq.pipelines.catalogue import load
+from tests.pipelines.commands import run_here
 from tests.spark.jvm import java_options
-from tests.support import WHOLE_PATIENCE, environment, metaq_command, run_metaq
+from tests.support import WHOLE_PATIENCE, environment, run_metaq
 
 
 def test_a_project_is_written_once(tmp_path):
@@ -71,8 +72,10 @@ def test_a_file_that_is_no_pipeline_is_refused(tmp_path, text, why):
 @pytest.mark.slow
 @pytest.mark.all
 @pytest.mark.spark_all
-def test_the_project_passes_its_own_test_and_runs(tmp_path, metaq_broker):
+def test_the_project_passes_its_own_test_and_runs(spark, tmp_path, metaq_broker, monkeypatch):
     """With nothing but what is installed: its test, then the command against a broker."""
+    from pyspark import cloudpickle
+
     run_metaq("pipeline", "init", "big-orders", "--folder", str(tmp_path))
     settings = environment(JDK_JAVA_OPTIONS=java_options())
     tested = subprocess.run(
@@ -84,12 +87,11 @@ def test_the_project_passes_its_own_test_and_runs(tmp_path, metaq_broker):
     with metaq.Producer(metaq_broker.namesrv) as producer:
         for amount in (99, 101):
             producer.send("own_orders", json.dumps({"id": str(amount), "customer": "c", "amount": amount}).encode())
-    command = metaq_command(
-        "pipeline", "run", "big_orders.py", "-c", "big_orders.toml", "-n", metaq_broker.namesrv, "--topic", "own_orders",
-        "--to", "own_large", "--once", "--master", "local[2]",
-    )  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, text=True, timeout=WHOLE_PATIENCE)
-    assert done.returncode == 0, done.stderr[-3000:]
+    monkeypatch.chdir(tmp_path)
+    words = ["-n", metaq_broker.namesrv, "--topic", "own_orders", "--to", "own_large", "--once"]
+    done = run_here(spark, "big_orders.py", "-c", "big_orders.toml", *words)
+    assert done.returncode == 0, done.stderr
+    cloudpickle.unregister_pickle_by_value(sys.modules.pop("big_orders"))  # both of which end with a command's process
     with metaq.Reader(metaq_broker.namesrv, "own_large", start="earliest", stop_at_end=True) as reader:
         assert [json.loads(message.body)["id"] for message in reader] == ["101"]
     told = run_metaq("pipeline", "status", "--folder", str(tmp_path / "run" / "big-orders"), "--json")

@@ -123,7 +123,7 @@ def test_changes_in_a_row_are_told_together_and_at_once_if_somebody_waits():
             await asyncio.sleep(0)
         assert servers.calls == []
         told = asyncio.Event()
-        one.when_told(told.set, timeout=3600)
+        one.when_registered(told.set, timeout=3600)
         await asyncio.wait_for(told.wait(), PATIENCE)
         assert len(servers.calls) == 2
         made = set(topics) - {"few", "more"}
@@ -178,20 +178,20 @@ def test_a_name_server_that_is_down_is_tried_again_and_logged_once(caplog):
 
 
 def test_who_changed_a_topic_learns_when_all_name_servers_know():
-    """`when_told` waits for the change, not for the next period, and is at once without one."""
+    """`when_registered` waits for the change, not for the next period, and is at once without one."""
 
     async def run() -> None:
         servers, topics = NameServers(), {}
         one = registrar(servers, topics, period=3600)
         await one.start()
         told = asyncio.Event()
-        one.when_told(told.set)
+        one.when_registered(told.set)
         await asyncio.wait_for(told.wait(), PATIENCE)  # nothing has changed
         servers.calls.clear()
         told.clear()
         topics["U"] = TopicConfig("U")
         one.changed()
-        one.when_told(told.set)
+        one.when_registered(told.set)
         await asyncio.wait_for(told.wait(), PATIENCE)
         assert {address for address, _ in servers.calls} == {"n1", "n2"}
         assert all(b'"U"' in command.body for _, command in servers.calls)
@@ -213,7 +213,7 @@ def test_a_silent_name_server_holds_up_nobody():
             topics[name] = TopicConfig(name)
             servers.calls.clear()
             one.changed()
-            one.when_told(told.set, timeout=0.05)
+            one.when_registered(told.set, timeout=0.05)
             await asyncio.wait_for(told.wait(), PATIENCE)
             assert "n1" in {address for address, _ in servers.calls}
         servers.silent.clear()
@@ -237,7 +237,7 @@ def test_only_the_topics_that_changed_are_told_in_between():
                 topics[name] = TopicConfig(name)
                 one.changed(name)
             told = asyncio.Event()
-            one.when_told(told.set)
+            one.when_registered(told.set)
             await asyncio.wait_for(told.wait(), PATIENCE)
             return tables(servers)
 

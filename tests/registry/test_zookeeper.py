@@ -17,7 +17,7 @@ from tests.support import PATIENCE, eventually
 
 from metaq.model.metaq1.partition import Published
 from metaq.registry.zookeeper.layout import Layout, TextBroker
-from metaq.registry.zookeeper.registrar import Told, ZookeeperRegistrar, ZookeeperSettings
+from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar, ZookeeperSettings
 from metaq.testing.network import FlakyNetwork, NetworkThread
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("zookeeper")]
@@ -68,7 +68,7 @@ class Registered:
         settings = ZookeeperSettings(connect, root, session_seconds, session_seconds, sync_time=0.0)
 
         async def begin() -> ZookeeperRegistrar:
-            registrar = ZookeeperRegistrar(settings, broker, lambda: Told(self.config, self.topics))
+            registrar = ZookeeperRegistrar(settings, broker, lambda: Advertisement(self.config, self.topics))
             await registrar.start()
             return registrar
 
@@ -264,7 +264,7 @@ def test_a_zookeeper_that_is_down_is_named_though_topics_change_all_the_time(
     nowhere = Zookeeper(tmp_path)
 
     async def said() -> str:
-        registrar = ZookeeperRegistrar(ZookeeperSettings(nowhere.address), BROKER, lambda: Told(b"", {}))
+        registrar = ZookeeperRegistrar(ZookeeperSettings(nowhere.address), BROKER, lambda: Advertisement(b"", {}))
 
         async def restless() -> None:
             while True:

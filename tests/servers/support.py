@@ -31,7 +31,7 @@ class FakePeer:
     """The transport side of a connection: keeps what is written."""
 
     def __init__(self, port: int = 50000) -> None:
-        self.address, self.local = ("127.0.0.1", port), ("127.0.0.1", 10911)
+        self.address, self.local, self.plain = ("127.0.0.1", port), ("127.0.0.1", 10911), True
         self.on_writable = None
         self.congested = self.closed = False
         self.why = ""
@@ -80,7 +80,7 @@ class Client:
 
     def __init__(self, protocol_server: RemotingServer, serialize: SerializeType = SerializeType.JSON) -> None:
         self.peer = FakePeer(next(self._ports))
-        self.protocol_server, self.serialize = protocol_server, serialize
+        self.server, self.serialize = protocol_server, serialize
         self.session = protocol_server.session(self.peer)
         self._opaque = itertools.count(1)
         self._rest = b""

@@ -1,6 +1,7 @@
 """A Spark driver for test_kill: several queries over one topic, each with a folder of its own and a point to stop at.
 
-Arguments: name server, topic, and a JSON of query folder → point. Without any point they read what is there and end.
+Arguments: name server, topic, and a JSON of query folder → point. `run` does the same in a test's own process, where queries without
+a point read what is there and end.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from metaq.spark import session
@@ -40,16 +42,19 @@ def reach(query, folder: str, point: str) -> None:
         query.awaitTermination()
 
 
+def run(spark, namesrv: str, topic: str, plan: Mapping[str, str]) -> None:
+    """Start the queries of a plan, query folder → point; return when each is at its point, or at its end if it has none."""
+    spark.dataSource.register(FaultySource)
+    for folder, point in plan.items():
+        # One after the other: Spark gives a Python 10 s to start, which five of them may not keep on a busy machine.
+        run_through(lambda: start(spark, namesrv, topic, folder, point), lambda query: reach(query, folder, point))  # noqa: B023
+
+
 def main(namesrv: str, topic: str, plan: str) -> None:
     # A task that is stopped keeps its place: the other queries need one, too.
     spark = session("faulty driver", master="local[3]", conf=spark_conf())
-    spark.dataSource.register(FaultySource)
-    for folder, point in json.loads(plan).items():
-        # One after the other: Spark gives a Python 10 s to start, which five of them may not keep on a busy machine.
-        run_through(lambda: start(spark, namesrv, topic, folder, point), lambda query: reach(query, folder, point))  # noqa: B023
-    if any(json.loads(plan).values()):
-        threading.Event().wait(600)  # To be killed.
-    spark.stop()
+    run(spark, namesrv, topic, json.loads(plan))
+    threading.Event().wait(600)  # To be killed.
 
 
 if __name__ == "__main__":

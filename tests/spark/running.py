@@ -1,8 +1,13 @@
-"""One Spark session for all tests that need one: it costs seconds."""
+"""One Spark context per test worker: it costs ten seconds of CPU. Each test has a session of its own in it."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +22,8 @@ def spark_conf() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
-    """A local session with our sources on the workers' path."""
+def first_spark(tmp_path_factory):
+    """The worker's local session, with our sources on its Pythons' path. Tests take `spark`."""
     from metaq.spark import session
 
     folder = tmp_path_factory.mktemp("spark")
@@ -35,6 +40,43 @@ def spark(tmp_path_factory):
     )
     yield running
     running.stop()
+
+
+@pytest.fixture
+def spark(first_spark):
+    """A session without settings, views and registered sources of other tests; `metaq.spark.session()` finds it.
+
+    Queries that the test leaves running are stopped.
+    """
+    fresh = first_spark.newSession()
+    _activate(fresh)
+    yield fresh
+    for query in fresh.streams.active:
+        query.stop()
+    _activate(first_spark)
+
+
+def _activate(session: Any) -> None:
+    """Make it the one that Spark finds in this thread: `newSession` does not."""
+    type(session)._activeSession = session  # where `getActiveSession` looks, if the JVM's has one
+    type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
+@contextlib.contextmanager
+def kept_running(spark: Any) -> Iterator[list[str]]:
+    """What ends this session here does not end the context that it shares with other tests; it is noted in the list."""
+    ended: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark, "stop", lambda: ended.append("stop"))
+        yield ended
+
+
+def printed_by(program: str, spark: Any, folder: Path) -> str:
+    """What a page's program prints, run as it stands with `folder` as its working folder, on a test's session."""
+    printed = io.StringIO()
+    with kept_running(spark), contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        exec(compile(program, "program.py", "exec"), {"__name__": "__main__"})
+    return printed.getvalue().strip()
 
 
 def finished(start, seconds=PATIENCE):

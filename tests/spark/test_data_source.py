@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.model import offsets
 from metaq.model.queue import MessageQueue
 from tests.scripted import ScriptedCluster
@@ -40,7 +40,7 @@ def all_offsets(start=0, end=500) -> list[tuple[int, int]]:
 def test_a_batch_read_has_every_message_once(spark, cluster):
     """The lean columns, every message, whatever the number of partitions."""
     frame = read(spark, cluster, minPartitions=5)
-    assert tuple(frame.columns) == arrow.LEAN
+    assert tuple(frame.columns) == records.LEAN
     assert frame.rdd.getNumPartitions() >= 5
     assert offsets_of(frame) == all_offsets()
     row = frame.where("queue_id = 1 and queue_offset = 7").collect()[0]

@@ -81,7 +81,7 @@ class Admin:
         return self._run(order.put(self._open, name, layout))
 
     def delete_topic_order(self, name: str) -> None:
-        """Let a topic's queues be those of the brokers that are up. One without fixed queues is left alone."""
+        """Remove the fixed queues of a topic: from now on those of the brokers that are up count."""
         self._run(order.delete(self._open, name))
 
     def group_progress(self, group: str) -> groups.GroupProgress:
@@ -105,7 +105,10 @@ class Admin:
         return self._run(groups.move(self._open, group, topic, start_of(to)))
 
     def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
-        """What clients that trace told of one message, as a timeline. Raises also traces.TraceNotFound, ConfigError."""
+        """The timeline of one message, from the trace records of its clients.
+
+        Raises also traces.TraceNotFound, ConfigError.
+        """
         return self._run(traces.trace(self._open, message_id, trace_topic=checked(check_topic, trace_topic)))
 
     def list_brokers(self) -> list[brokers.BrokerStatus]:
@@ -194,7 +197,7 @@ class Admin:
         return self._run(transactions.forget(self._open, subject, row=row, broker=broker))
 
     def close(self) -> None:
-        """Let go of the connections. Safe to call twice."""
+        """Close the connections. Safe to call twice."""
         core, self._core = self._core, None
         if core is not None:
             core.thread.run(cores.release(core, ClientOptions()), timeout=5)

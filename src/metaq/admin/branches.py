@@ -1,4 +1,4 @@
-"""Transactions of MetaQ 1.x clients: list, and end XA branches by hand. Brokers that serve no such clients tell that."""
+"""Transactions of MetaQ 1.x clients: list, and end XA branches by hand. Brokers that serve no such clients are named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from metaq.admin.brokers import masters
 from metaq.admin.transactions import TransactionNotFound, ask_all
-from metaq.client.conversation.staged.metaq1_transactions import EndBranch, ListBranches
+from metaq.client.conversation.staged.staging import EndBranch, ListBranches
 from metaq.client.shared.core import ClientCore
 from metaq.model.transactions.metaq1 import BranchState
 
@@ -17,7 +17,7 @@ PAGE: Final = 200
 
 
 class BranchList(Struct, frozen=True):
-    """What brokers have."""
+    """The transactions of MetaQ 1.x clients that brokers hold."""
 
     branches: dict[str, list[BranchState]]
     """By broker, in the order of the ids among the staged transactions."""

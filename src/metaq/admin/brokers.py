@@ -20,7 +20,7 @@ class BrokerNotFound(MetaqError):
 
 
 class BrokerStatus(Struct, frozen=True):
-    """One broker process. `runtime` has every value that it told, under RocketMQ's names; empty if unreachable."""
+    """One broker process. `runtime` has every value that it reports, under RocketMQ's names; empty if unreachable."""
 
     cluster: str
     broker: str

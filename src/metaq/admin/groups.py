@@ -20,6 +20,7 @@ from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageMod
 from metaq.model.topics.topic import RETRY_PREFIX
 
 _PULL_SECONDS = 5.0
+"""For one pull of a search by time, which may read from the disk."""
 
 
 class GroupNotFound(MetaqError):
@@ -94,7 +95,7 @@ class GroupProgress(Struct, frozen=True):
 
     @property
     def lag_seconds(self) -> float | None:
-        """Age of the oldest message that waits: 0 when none does, None when that cannot be told."""
+        """Age of the oldest message that waits: 0 when none does, None when it is unknown."""
         if not self.lag:
             return 0.0
         waiting = [queue.oldest_waiting_ms for queue in self.queues if queue.oldest_waiting_ms is not None]
@@ -154,7 +155,7 @@ class MovedProgress(Struct, frozen=True):
     consumed: int
     offset: int
     online: bool
-    """Members were told, and go on there within seconds; else the broker's table was written."""
+    """Whether members were notified, and go on there within seconds; else the broker's table was written."""
 
     @property
     def skipped(self) -> int:
@@ -170,7 +171,7 @@ class MovedProgress(Struct, frozen=True):
 async def move(core: ClientCore, group: str, topic: str, start: str | int) -> list[MovedProgress]:
     """Let `group` go on elsewhere in `topic`: at "earliest", "latest", or the first message stored at a time (ms) or later.
 
-    Where members are online they are told (222, 220); else the progress is written. No other group is touched.
+    Where members are online they are notified (222, 220); else the progress is written. No other group is touched.
 
     Raises: GroupNotFound. BrokerError: a broker refuses.
     """
@@ -195,7 +196,7 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
         address = addresses[broker]
         moved = await core.ask(address, ResetOffsets(group, topic, time_ms))
         online = moved is not None
-        if moved is None:
+        if moved is None:  # Nobody is online. Members that are would overwrite the table with their own progress.
             moved = {}
             for queue in sorted(queue for queue in before if queue.broker == broker):
                 moved[queue] = await _place(core, address, queue, time_ms)

@@ -23,7 +23,8 @@ class TopicOrder(Struct, frozen=True):
     layouts: dict[str, str | None]
     """Name server → `broker:queues;...`, as it is kept there; None: the topic has none there."""
     in_routes: bool
-    """Whether routes carry it, as with `orderMessageEnable=true`. Our producers find it without; others need it."""
+    """Whether routes carry the layout, as with `orderMessageEnable=true`. Our producers find it without; RocketMQ's
+    need it."""
 
     @property
     def layout(self) -> str | None:
@@ -33,7 +34,7 @@ class TopicOrder(Struct, frozen=True):
 
 
 async def show(core: ClientCore, topic: str) -> TopicOrder:
-    """Raises what asking a name server raises: all must answer."""
+    """The layouts of a topic. Raises what asking a name server raises: all must answer."""
     checked(check_topic, topic)
     servers = core.name_servers.addresses
     values = await asyncio.gather(*(core.ask(server, GetValue(ORDER_NAMESPACE, topic)) for server in servers))
@@ -64,7 +65,7 @@ async def put(core: ClientCore, topic: str, layout: str | None) -> str:
 
 
 async def delete(core: ClientCore, topic: str) -> None:
-    """The topic has no fixed layout any more, at no name server."""
+    """Delete a topic's fixed layout at every name server."""
     checked(check_topic, topic)
     call = DeleteValue(ORDER_NAMESPACE, topic)
     await asyncio.gather(*(core.ask(server, call) for server in core.name_servers.addresses))

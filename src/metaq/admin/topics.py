@@ -52,8 +52,8 @@ async def delete(core: ClientCore, name: str) -> None:
     except BrokerNotFound:
         targets = {}  # only the route of brokers that are gone is left
     await asyncio.gather(*(core.ask(address, DeleteTopic(name)) for address in targets.values()))
-    told = [core.ask(address, DeleteTopicRoute(name)) for address in core.name_servers.addresses]
-    for outcome in await asyncio.gather(*told, return_exceptions=True):  # All are told, whoever cannot be reached.
+    deletions = [core.ask(address, DeleteTopicRoute(name)) for address in core.name_servers.addresses]
+    for outcome in await asyncio.gather(*deletions, return_exceptions=True):  # All get it, whichever cannot be reached.
         if outcome is not None:
             raise outcome
 

@@ -1,4 +1,4 @@
-"""What clients told of one message: its send, its transaction, its deliveries, as a timeline."""
+"""What clients traced of one message: its send, its transaction, its deliveries, as a timeline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settle
 
 KEY_CHARS_MAX = 255
 GROUPS_MAX, TOPICS_MAX = 16, 64
-"""So many are asked about when only consumers have told of a message."""
+"""Groups, and topics, that are searched when only consumers have traced a message."""
 _KINDS: dict[int, str] = {Kind.HALF: "half message sent", Kind.DELAYED: "delayed message sent"}
 _RESULTS: dict[int, str] = {
     Result.SUCCESS: "ok", Result.TIMEOUT: "timed out", Result.EXCEPTION: "exception", Result.RETURNED_NULL: "returned null",
@@ -29,16 +29,16 @@ _RESULTS: dict[int, str] = {
 
 
 class TraceNotFound(MetaqError):
-    """Nobody has told anything of the message."""
+    """No client has traced the message."""
 
 
 class TraceEvent(Struct, frozen=True, kw_only=True):
     """One thing that happened to the message.
 
     `what`: "sent", "half message sent", "delayed message sent", "stored", "committed", "rolled back", "undecided",
-    "delivered". `group` of producers or consumers; `client`: address of who told it. `cost_ms`: of the send or the
+    "delivered". `group` of producers or consumers; `client`: address that sent the record. `cost_ms`: of the send or the
     handling; None if that is not known. `result`: "ok", or how it went wrong; "not ended" of a delivery of which only the
-    beginning was told. `attempt`: 1 for the first delivery; 0 of what is none. `detail`: what there is to say besides.
+    beginning was traced. `attempt`: 1 for the first delivery; 0 of what is none. `detail`: what there is to say besides.
     """
 
     time_ms: int
@@ -53,11 +53,9 @@ class TraceEvent(Struct, frozen=True, kw_only=True):
 
 
 class MessageTrace(Struct, frozen=True, kw_only=True):
-    """A message's timeline, in the order of time.
-
-    `silent`: brokers that were not asked or did not answer, so that something may be missing. `unreadable`: records beside
-    ours that are of no known kind. `cut`: a broker had more than it tells at a time.
-    """
+    """A message's timeline, in the order of time. `silent`: brokers that were not asked or did not answer, so that
+    something may be missing. `unreadable`: records beside ours that are of no known kind. `cut`: a broker had more than
+    one answer holds."""
 
     message_id: str
     events: tuple[TraceEvent, ...]
@@ -66,8 +64,8 @@ class MessageTrace(Struct, frozen=True, kw_only=True):
     cut: bool = False
 
 
-class _Told(Struct, frozen=True):
-    """A record, and who sent it."""
+class _Report(Struct, frozen=True):
+    """A trace record, and the address that sent it."""
 
     record: Record
     client: str
@@ -83,17 +81,17 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
         raise TraceNotFound(
             f"nothing is told of {message_id}, for the trace topic {trace_topic} does not exist: nobody traces there ({error})"
         ) from None
-    told: list[_Told] = []
+    reports: list[_Report] = []
     unreadable = 0
     for read in read_traces(found):
         unreadable += read.trace.unreadable
-        told += [
-            _Told(record, getattr(record, "client_host", "") or read.client)
+        reports += [
+            _Report(record, getattr(record, "client_host", "") or read.client)
             for record in read.trace.records
             if _is_of(record, message_id)
         ]
-    stored, more_silent = await _stored(core, message_id, told)
-    events = [*_timeline(told), *stored]
+    stored, more_silent = await _stored(core, message_id, reports)
+    events = [*_timeline(reports), *stored]
     if not events:
         raise TraceNotFound(_why_nothing(message_id, trace_topic, silent))
     return MessageTrace(
@@ -122,13 +120,13 @@ async def _look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> t
     return found, silent
 
 
-async def _stored(core: ClientCore, message_id: str, told: Iterable[_Told]) -> tuple[list[TraceEvent], list[str]]:
+async def _stored(core: ClientCore, message_id: str, reports: Iterable[_Report]) -> tuple[list[TraceEvent], list[str]]:
     """When and where the message itself was stored, as far as its topic is known and it is still there."""
     events: list[TraceEvent] = []
     silent: list[str] = []
-    topics = {one.record.topic for one in told if isinstance(one.record, Sent | Settled) and one.record.topic}
+    topics = {one.record.topic for one in reports if isinstance(one.record, Sent | Settled) and one.record.topic}
     if not topics:  # Only consumers trace: their records name groups.
-        topics = await _topics_of(core, {one.record.group for one in told if one.record.group})
+        topics = await _topics_of(core, {one.record.group for one in reports if one.record.group})
     for topic in sorted(topics)[:TOPICS_MAX]:
         try:
             found, more = await _look_up(core, topic, message_id, unique=True)
@@ -172,11 +170,11 @@ def _is_of(record: Record, message_id: str) -> bool:
     return message_id in record.message_ids if isinstance(record, Sent) else record.message_id == message_id
 
 
-def _timeline(told: Iterable[_Told]) -> list[TraceEvent]:
+def _timeline(reports: Iterable[_Report]) -> list[TraceEvent]:
     events: list[TraceEvent] = []
     ends: dict[str, Handled] = {}
     begun: dict[str, tuple[Begun, str]] = {}
-    for one in told:
+    for one in reports:
         record = one.record
         if isinstance(record, Sent):
             events.append(_sent(record, one.client))
@@ -218,7 +216,7 @@ def _delivered(record: Begun, end: Handled | None, client: str) -> TraceEvent:
 
 
 def _ended(end: Handled) -> TraceEvent:
-    """Of a delivery whose beginning is lost."""
+    """The event of a delivery whose beginning is lost."""
     return TraceEvent(
         time_ms=max(0, end.time_ms - end.cost_ms), what="delivered", group=end.group, cost_ms=end.cost_ms, result=_result(end),
     )  # fmt: skip
@@ -230,7 +228,7 @@ def _result(end: Handled) -> str:
 
 
 _PLACES = {"sent": 0, "half message sent": 0, "delayed message sent": 0, "stored": 1}
-"""Of what happened in the same millisecond."""
+"""Order of what happened in the same millisecond."""
 
 
 def _order(event: TraceEvent) -> tuple[int, int, int]:

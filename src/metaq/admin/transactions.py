@@ -1,4 +1,4 @@
-"""Staged transactions: list, show, end by hand, forget. Of brokers that know none, such as RocketMQ's, that is told."""
+"""Staged transactions: list, show, end by hand, forget. Brokers that know none, such as RocketMQ's, are named."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ APPLY_SECONDS: Final = 60.0
 """How long `decide` waits for the messages of a transaction to be where they belong."""
 _NOT_SUPPORTED: Final = 3
 UNSUPPORTED: Final = "it knows no staged transactions"
-"""Why a broker was not asked that is not one of ours, or an older one."""
+"""The reason given for a broker that is not ours, or too old."""
 _NOT_REGISTERED: Final = "it is not registered at the name servers"
 
 
@@ -56,7 +56,7 @@ class StagedTransaction(Struct, frozen=True):
     states: dict[str, TransactionState]
     """By broker, those that know something of it."""
     now_ms: int
-    """When they were asked."""
+    """When the brokers were asked."""
 
     @property
     def coordinator(self) -> str:
@@ -106,28 +106,28 @@ class StagedTransaction(Struct, frozen=True):
 
     @property
     def age_seconds(self) -> float | None:
-        """Since its oldest part was staged; if nobody holds any, since it was decided. None: nobody can tell."""
+        """Seconds since its oldest part was staged, else since it was decided. None: unknown."""
         times = [part.staged_ms for _, part in self.parts] or [self.decision.decided_ms if self.decision else 0]
         return max(0, self.now_ms - min(times)) / 1000 if min(times) > 0 else None
 
 
 class TransactionList(Struct, frozen=True):
-    """What brokers have, in the order of ids."""
+    """A list of transactions, in the order of ids."""
 
     transactions: list[StagedTransaction]
     complete: bool
-    """There are no more."""
+    """Whether there are no more."""
     unreached: dict[str, str]
     """Brokers that could not be asked, and why."""
 
 
 class EndedTransaction(Struct, frozen=True):
-    """What came of ending a transaction by hand."""
+    """The result of ending a transaction by hand."""
 
     decision: Decision
-    """What stands; perhaps an earlier decision, which says otherwise."""
+    """The decision that stands; perhaps an earlier one, which says otherwise."""
     first: bool
-    """It was decided now."""
+    """Whether it was decided by this call."""
     remaining: dict[str, str]
     """Brokers that have not yet done all of it, and why."""
 
@@ -151,7 +151,7 @@ async def listing(core: ClientCore, *, broker: str | None, limit: int) -> Transa
 
 
 async def _pages(core: ClientCore, address: str, limit: int) -> tuple[list[TransactionState], bool]:
-    """Of one broker, and whether it has more."""
+    """The transactions of one broker, and whether it has more."""
     states: list[TransactionState] = []
     while len(states) < limit:
         page = await core.ask(address, ListStaged(states[-1].transaction if states else "", min(PAGE, limit)))
@@ -221,8 +221,8 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
             f"{core.name_servers}; registered: {', '.join(targets)}. If it will never come back, `metaq transaction forget` drops "
             "what the others hold"
         )
-    told = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
-    decision = told.decision
+    answer = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
+    decision = answer.decision
     shown, remaining = await _states(core, decision.transaction, targets)
     named = _named(decision)
     remaining = {name: why for name, why in remaining.items() if why != UNSUPPORTED}  # they hold nothing of it
@@ -233,7 +233,7 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
         lambda name, address: _apply(core, name, address, decision),
     )
     left = {name: f"{count} chunks are still to be delivered" for name, count in done.items() if count}
-    return EndedTransaction(decision, told.first, {**remaining, **failed, **left})
+    return EndedTransaction(decision, answer.first, {**remaining, **failed, **left})
 
 
 async def _apply(core: ClientCore, broker: str, address: str, decision: Decision) -> int:
@@ -288,7 +288,7 @@ def _nobody(what: str, unreached: Mapping[str, str]) -> str:
 async def ask_all(
     targets: Mapping[str, str], ask: Callable[[str, str], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, str]]:
-    """The outcomes of `ask(name, address)`, and why there are none."""
+    """The outcomes of `ask(name, address)`, and the errors of those that have none."""
 
     found: dict[str, T] = {}
     failed: dict[str, str] = {}

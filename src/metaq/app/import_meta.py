@@ -17,7 +17,8 @@ from metaq.model.metaq1.imported import Imported
 from metaq.store.config_file import ConfigFile
 from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
-from metaq.store.offline.segments import FRAME_BYTES_MAX, LIVE, segments_in
+from metaq.store.offline.segments import FRAME_BYTES_MAX, segments_in
+from metaq.wire.metaq1.frame import LIVE
 
 
 def import_meta(

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Final
 
 from metaq.app.configuration import listen_limits
+from metaq.app.serving import Serving
 from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
-from metaq.net.listener import Listener, listen
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
 from metaq.servers.remoting.namesrv import NamesrvServer
+from metaq.servers.server import PeerServer
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.wire.files import KV_CONFIG
@@ -26,20 +27,16 @@ KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 
 
 class RunningNamesrv:
-    """A name server that accepts connections. Made by `start_namesrv`."""
+    """A name server whose KV file is read. Made by `start_namesrv`."""
 
-    def __init__(self, server: NamesrvServer, listener: Listener, service: NameService) -> None:
-        self._server, self._listener, self._service = server, listener, service
+    def __init__(self, address: str, serving: Serving[NameService], service: NameService) -> None:
+        self.address, self._serving, self._service = address, serving, service
         self.settings = {"namesrv": service.settings}
         self.text = self.reloading = None
-        service.settings.watch(lambda _names: listener.limit(listen_limits(service.options)))
+        service.settings.watch(lambda _names: serving.limit(listen_limits(service.options)))
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = loop.create_future()
         self._timer = loop.call_later(EXPIRY_SECONDS, self._tick)
-
-    @property
-    def address(self) -> str:
-        return self._listener.address
 
     @property
     def ready(self) -> str:
@@ -48,12 +45,16 @@ class RunningNamesrv:
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(EXPIRY_SECONDS, self._tick)
         self._service.tick()
-        self._server.tick()
+        for server in self._serving.started():
+            server.tick()
+
+    async def accept(self) -> None:
+        """Let clients in. Raises ConfigError: another process took the port in the meantime."""
+        await self._serving.start(self._service)
 
     async def close(self) -> None:
         self._timer.cancel()
-        await self._listener.close()
-        self._server.close()
+        await self._serving.close()
         self._service.close()
 
 
@@ -70,9 +71,21 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
 
     kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
-    server = NamesrvServer(service)
-    listener = await listen(options.bind_address, options.listen_port, server.session, listen_limits(options))
-    return RunningNamesrv(server, listener, service)
+    server: PeerServer[NameService] = PeerServer(
+        "remoting",
+        (options.bind_address, options.listen_port),
+        listen_limits(options),
+        lambda service, _: NamesrvServer(service),
+    )
+    serving = Serving([server])
+    await serving.bind()
+    running = RunningNamesrv(server.address, serving, service)
+    try:
+        await running.accept()
+    except BaseException:
+        await running.close()
+        raise
+    return running
 
 
 def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:

@@ -13,10 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, assert_never
 
 from metaq.broker.staged.peers import Finish, NoAnswer, Question, Settle, StateOf, Told
-from metaq.client.conversation import asking
+from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS, At, Call
 from metaq.client.conversation.name_servers import NameServers
-from metaq.client.conversation.staged import staging as conversation
 from metaq.client.shared.transport import Transport
 from metaq.errors import NoRoute
 
@@ -94,7 +93,7 @@ class BrokerPeers:
         """Raises what asking raises, NoRoute: nobody knows where the broker is."""
         address = await self._find(broker)
         try:
-            return await asking.ask(self._transport, address, call)
+            return await driver.ask(self._transport, address, call)
         except FAULTS:
             self._doubted.add(broker)  # it may have moved: whoever asks next looks it up
             raise
@@ -125,15 +124,19 @@ class BrokerPeers:
 
     async def _read_cluster(self, name_servers: NameServers) -> None:
         def answer(step: At[Any]) -> Awaitable[object]:
-            return asking.ask(self._transport, step.address, step.call)
+            return driver.ask(self._transport, step.address, step.call)
 
-        info = await asking.converse(name_servers.cluster(), answer)
+        info = await driver.converse_async(name_servers.cluster(), answer)
         self._addresses = {name: data.master for name, data in info.brokers.items() if data.master}
         self._doubted.clear()
 
 
 def call_of(question: Question, broker: str) -> Call[Any]:
     """How a broker is asked a question over the remoting protocol."""
+    from metaq.client.conversation.staged import (
+        staging as conversation,
+    )  # here and not above: most brokers never ask one
+
     match question:
         case StateOf(transaction):
             return conversation.GetTransaction(transaction, broker)

@@ -1,20 +1,46 @@
-"""A broker and its name servers: it registers there, says what changes, and says goodbye."""
+"""Where a broker announces itself: at name servers, and in ZooKeeper for clients of MetaQ 1.x."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from metaq.broker.broker import Broker
+from metaq.broker.metaq1.progress import Tell
+from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
+from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.topics.registration import BrokerIdentity
+from metaq.net.address import join_address
+from metaq.options import Metaq1Options
 from metaq.registry.namesrv import Registrar
+from metaq.servers.server import BrokerServices, PeerServer
+
+if TYPE_CHECKING:
+    from metaq.registry.zookeeper.registrar import ZookeeperRegistrar, ZookeeperSettings
 
 
-class Registration:
-    """Of one broker; of none, until it is started."""
+class Registration(Protocol):
+    """One registry, and this broker in it."""
 
-    def __init__(self) -> None:
+    async def start(self, services: BrokerServices) -> None:
+        """Register; clients come from then on, so all servers listen already. Raises ConfigError: it can never work."""
+        ...
+
+    async def stop(self) -> None:
+        """Withdraw, before any server stops listening."""
+        ...
+
+
+class NameServerRegistration:
+    """Registers a broker at its name servers, says what changes there, and withdraws it.
+
+    Args: name_servers: may be empty. name: the broker's. server: the one that the name servers tell clients of.
+    """
+
+    def __init__(self, name_servers: Sequence[str], name: str, server: PeerServer[BrokerServices]) -> None:
+        self._name_servers, self._name, self._server = name_servers, name, server
         self._transport: Transport | None = None
         self._registrar: Registrar | None = None
 
@@ -23,10 +49,21 @@ class Registration:
         if self._registrar is None:
             done()
         else:
-            self._registrar.when_told(done)
+            self._registrar.when_registered(done)
 
-    async def start(self, broker: Broker, name_servers: Sequence[str], identity: BrokerIdentity, period: float) -> None:
-        """Register at the name servers; returns once one of them has taken us."""
+    async def start(self, services: BrokerServices) -> None:
+        """Register; returns once one name server has accepted, or at once if there are none."""
+        if not self._name_servers:
+            return
+        broker, host, port = services.broker, services.host, self._server.port
+        options = broker.options
+        identity = BrokerIdentity(
+            options.broker_cluster_name,
+            self._name,
+            options.broker_id,
+            join_address(host, port),
+            join_address(host, port + 1),  # where RocketMQ's slaves expect replication
+        )
 
         def describe(names: Collection[str] | None) -> tuple[DataVersion, Mapping[str, TopicConfig]]:
             topics, version = broker.registration(names)
@@ -37,14 +74,90 @@ class Registration:
 
         self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lost)
         registrar = self._registrar = Registrar(
-            self._transport, name_servers, identity, describe, period, ordered=broker.topics.set_ordered
+            self._transport,
+            self._name_servers,
+            identity,
+            describe,
+            options.register_name_server_period / 1000,
+            ordered=broker.topics.set_ordered,
         )
         broker.topics.watch(registrar.changed)
         await registrar.start()
         await registrar.registered()
 
     async def stop(self) -> None:
-        """Withdraw."""
         if self._registrar is not None and self._transport is not None:
             await self._registrar.stop()
             await self._transport.close()
+
+
+def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
+    """What the options say of ZooKeeper."""
+    from metaq.registry.zookeeper.registrar import ZookeeperSettings
+
+    return ZookeeperSettings(
+        options.zk_connect or "",
+        options.zk_root,
+        options.zk_session_timeout_ms / 1000,
+        options.zk_connection_timeout_ms / 1000,
+        options.zk_sync_time_ms / 1000,
+    )
+
+
+class ZookeeperRegistration:
+    """Publishes a broker's MetaQ 1.x topics in ZooKeeper, for 1.x clients to find; not without `zk.zkConnect`, nor with
+    `zk.zkEnable=false`. The registrar and kazoo are loaded by such a broker alone.
+
+    Args: server: the one that ZooKeeper tells clients of.
+    """
+
+    def __init__(self, settings: Metaq1Settings, server: PeerServer[BrokerServices]) -> None:
+        self._settings, self._server = settings, server
+        self._registrar: ZookeeperRegistrar | None = None
+        self._asking: set[asyncio.Task[dict[tuple[str, int], int] | None]] = set()
+
+    async def start(self, services: BrokerServices) -> None:
+        """Register; returns when that is done, or cannot be done now and goes on being tried.
+
+        Raises ConfigError: kazoo is missing.
+        """
+        settings, partitions = self._settings, services.broker.partitions
+        options = settings.options
+        if partitions is None or not options.zk_connect or not options.zk_enable:
+            return
+        try:
+            from metaq.registry.zookeeper.layout import TextBroker
+            from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar
+        except ImportError as error:
+            raise ConfigError(
+                f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({error}); install"
+                " pymetaq[zookeeper], or set zk.zkEnable=false"
+            ) from None
+        address = join_address(options.host_name or services.host, self._server.port)
+        who = TextBroker(options.broker_id, f"meta://{address}")
+        registrar = ZookeeperRegistrar(
+            zookeeper_settings(options), who, lambda: Advertisement(settings.text, partitions.published())
+        )
+        partitions.watch(registrar.changed)
+        settings.watch(lambda _topics: registrar.changed())
+        self._registrar = registrar
+        services.broker.partition_progress.ask_by(self._ask)
+        await registrar.start()
+
+    def _ask(self, group: str, topic: str | None, tell: Tell) -> None:
+        """How far a group has come, from ZooKeeper."""
+        registrar = self._registrar
+        assert registrar is not None, "asked when it is there"
+        task = asyncio.get_running_loop().create_task(registrar.positions(group, topic))
+        self._asking.add(task)  # the loop alone keeps no task
+
+        def told(task: asyncio.Task[dict[tuple[str, int], int] | None]) -> None:
+            self._asking.discard(task)
+            tell(None if task.cancelled() or task.exception() is not None else task.result())
+
+        task.add_done_callback(told)
+
+    async def stop(self) -> None:
+        """Leave, and wait as long as clients may take to notice."""
+        if self._registrar is not None:
+            await self._registrar.stop()

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from metaq.app.reload import Reload, Reloadable
 from metaq.errors import ConfigError, MetaqError
-from metaq.store.disk import keep_freed_memory, raise_file_limit
+from metaq.store.disk import keep_freed_memory, raise_file_limit, return_freed_memory
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,7 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
         # What lives now lives long: keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
+        return_freed_memory()
         ends: set[asyncio.Future[Any]] = {service.failure, stopping}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         failure = service.failure.result() if service.failure.done() else ""

@@ -1,4 +1,4 @@
-"""What an archive's manifests tell, wherever the archive lies."""
+"""Published batches of an archive, on any file system."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Batches(ABC):
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """All of a file. Raises FileNotFoundError, OSError."""
+        """Read a file. Raises FileNotFoundError, OSError."""
 
     @abstractmethod
     def at(self, path: str) -> str:
-        """The whole name of a path, for texts; of the archive itself for an empty one."""
+        """Full name of a path, for texts; of the archive itself for an empty one."""
 
     def manifests(self) -> Iterator[Manifest]:
         """All published batches, oldest first."""

@@ -1,4 +1,4 @@
-"""How an archive's bodies become columns: what it was told, with everything that is needed to do the same again.
+"""Record of how an archive's bodies become columns, with everything that is needed to do it again.
 
     OUTPUT/_decode/NUMBER.json      the newest counts; an older one is what files of before have
 
@@ -20,7 +20,7 @@ DECODED, CORRUPT = "decoded", "_corrupt"
 
 
 class Decoding(msgspec.Struct, frozen=True, kw_only=True):
-    """One way in which bodies are decoded."""
+    """A way of decoding bodies."""
 
     v: int = 1
     format: str
@@ -38,7 +38,7 @@ class Decoding(msgspec.Struct, frozen=True, kw_only=True):
     keep_body: bool = True
     """Whether the column `body` is there too."""
     columns: str = ""
-    """What the columns are, for people."""
+    """Columns, for people."""
 
 
 def newest_decoding(folder: ArchiveFolder) -> Decoding | None:
@@ -55,7 +55,7 @@ def newest_decoding(folder: ArchiveFolder) -> Decoding | None:
 
 
 def save_decoding(folder: ArchiveFolder, decoding: Decoding) -> None:
-    """From now on bodies are decoded so. For whoever has the lease. Raises OSError."""
+    """Record the decoding of all later batches. For the holder of the lease. Raises OSError."""
     home = folder.path / DECODINGS
     make_folder(home)
     known = [int(path.stem) for path in home.glob("*.json") if path.stem.isdigit()]
@@ -74,5 +74,5 @@ def forget_decodings(folder: ArchiveFolder) -> None:
 
 
 def without(columns: tuple[str, ...], decoding: Decoding | None) -> tuple[str, ...]:
-    """The columns of messages that the archive has of these."""
+    """Archived ones of these columns of messages."""
     return tuple(name for name in columns if name != "body" or decoding is None or decoding.keep_body)

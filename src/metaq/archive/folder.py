@@ -1,4 +1,4 @@
-"""The archive's folder: what is in it, and how a batch gets there all or not at all.
+"""The archive's folder: its layout, and the atomic commit of a batch.
 
     OUTPUT/topic=orders/date=2026-03-01/QUERY-BATCH-BROKER-QUEUE-START.parquet    what readers see
     OUTPUT/_manifests/QUERY-BATCH.json      one per batch: its files, its offsets. Writing it is the commit
@@ -39,7 +39,7 @@ from metaq.errors import ConfigError, StoreCorrupt
 _LOG = logging.getLogger(__name__)
 
 OLD_STAGING = "_staging"
-"""Inside the output, where files under way lay before 0.1."""
+"""Staging folder of releases before 0.1, inside the output."""
 
 
 class ArchiveFolder(Batches):

@@ -46,11 +46,11 @@ _LOG = logging.getLogger(__name__)
 CATALOG, NAMESPACE = "metaq", "metaq"
 HINT = "version-hint.text"
 MANIFEST = "metaq.manifest"
-"""Of a snapshot: the newest batch of the archive that is in it."""
+"""Snapshot property: newest batch of the archive that is in it."""
 SNAPSHOTS_MIN = 100
-"""So many are kept, however old. Twice as many, and those that nobody can be reading any more go."""
+"""Snapshots that are always kept. At twice as many, those that no reader can be using are removed."""
 _LOCK_SECONDS = 60
-"""The catalog's database may be locked by a reader."""
+"""Time to wait for a reader that locks the catalog's database."""
 _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
@@ -74,12 +74,12 @@ class IcebergTables:
         self._catalog: SqlCatalog | None = None
         self._batches: set[str] = set()
         self._files: dict[str, ArchivedFile] = {}
-        """What the batches published, and what the done replacements made of it."""
+        """Files of the archive now: published ones, with finished replacements applied."""
         self._there: dict[str, tuple[int | None, set[str]]] = {}
         """Per topic the table's snapshot, and the locations of its files."""
         self._newest = ""
         self._swept: set[str] = set()
-        """Topics whose tables have no rubbish of earlier runs any more."""
+        """Topics whose tables were cleaned of earlier runs' leftovers."""
 
     def align(self, *, changed_only: bool = False) -> None:
         """Bring the tables to what the archive is now. May be repeated, and cut anywhere.
@@ -109,7 +109,7 @@ class IcebergTables:
                 self._bring(topic, self._there[topic][1] | files)
 
     def close(self) -> None:
-        """Let go of the catalog's database."""
+        """Close the catalog's database."""
         if self._catalog is not None:
             self._catalog.engine.dispose()
             self._catalog = None
@@ -296,7 +296,7 @@ def _data_files(table: Table) -> list[DataFile]:
 
 
 def _expire(changes: Transaction, before_ms: int) -> bool:
-    """Let go of snapshots that nobody can be reading: they are old, and many. Returns: whether there were any."""
+    """Remove old snapshots that no reader can be using. Returns whether there were any."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
     known = sorted(changes.table_metadata.snapshots, key=lambda one: one.sequence_number or 0)

@@ -37,11 +37,11 @@ class _Output(OutputFile):  # type: ignore[misc]
     def create(self, overwrite: bool = False) -> OutputStream:
         path = path_of(self.location)
         make_folder(path.parent)
-        return _Stream(path, "wb" if overwrite else "xb")
+        return _SyncedFile(path, "wb" if overwrite else "xb")
 
 
-class _Stream(io.BufferedWriter):
-    """A file that is on the disk when it is closed."""
+class _SyncedFile(io.BufferedWriter):
+    """File that is synced when it is closed."""
 
     def __init__(self, path: Path, mode: str) -> None:
         super().__init__(io.FileIO(path, mode))
@@ -57,10 +57,10 @@ class _Stream(io.BufferedWriter):
 
 
 def location_of(path: Path) -> str:
-    """What Iceberg calls a local file. Nothing is percent-encoded: that is how Hadoop and pyiceberg read it."""
+    """Iceberg location of a local file. Nothing is percent-encoded: Hadoop and pyiceberg would not decode it."""
     return f"file://{path}"
 
 
 def path_of(location: str) -> Path:
-    """Its path."""
+    """Path of a location."""
     return Path(urlsplit(location).path)

@@ -1,4 +1,4 @@
-"""Where the messages of each queue lie in an archive's files: found without reading what is not asked for.
+"""Index of an archive's files: which hold the messages of a queue, found from names and footers.
 
 A file that a batch published says its queue and first offset in its name. A merged one says them in its footer, group by group;
 only where a group holds several queues are its key columns read.
@@ -25,7 +25,7 @@ from metaq.errors import StoreCorrupt
 from metaq.model.queue import MessageQueue
 
 BUFFER_BYTES = 64 * 1024
-"""Of each column of a file that is open: many are, one or two for each queue."""
+"""Buffer per column of an open file: small, because one or two files per queue are open at a time."""
 _KEY = ["broker", "queue_id", "queue_offset"]
 _NAME = re.compile(r"[^-]{1,8}-\d{10}-(?P<broker>.+)-(?P<queue>\d+)-(?P<start>\d{20})\.parquet")
 
@@ -48,7 +48,7 @@ class Entry(Struct, frozen=True):
 
     file: ArchivedFile
     first: int
-    """No offset is smaller; it may be there or not."""
+    """Lower bound of its offsets."""
     named: bool
     """The file's name says so: all others of the queue whose names say more begin behind its last."""
 
@@ -60,7 +60,7 @@ def place_in_name(path: str) -> tuple[Place, int] | None:
 
 
 class Footers:
-    """What the footers of files say. A path never gets another content, so it is kept as long as the file is in use."""
+    """Cache of footers. A path never gets other content, so an entry is valid for as long as the file is in use."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[Place, list[Group]]] = {}
@@ -84,7 +84,7 @@ class Footers:
 
 
 class told:  # noqa: N801  reads as a function
-    """Faults of Parquet as ours."""
+    """Translate Parquet's faults into ours."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

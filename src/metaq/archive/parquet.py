@@ -19,17 +19,17 @@ from metaq.errors import StoreCorrupt
 
 ROW_GROUP_ROWS = 200_000
 ROW_GROUP_BYTES = 16 << 20
-"""What is gathered in memory before it is written. Of a row group a reader pays for each column, whatever its size."""
+"""Bytes of a row group, gathered in memory. Large, because a reader pays per column of a row group, whatever its size."""
 _PAGE_ROWS = 64
-"""After so many rows it is looked whether a page is full: a page of bodies is what a reader has in memory."""
+"""Rows between two checks whether a page is full: a reader holds a whole page of bodies in memory."""
 _FEW = ("broker", "tag", "properties.key_value.key", "sys_flag", "born_host", "store_host", "properties_raw")
-"""Columns of few different values."""
+"""Columns with few different values: dictionary-encoded."""
 _UNORDERED = ("body", "properties.key_value.key", "properties.key_value.value")
-"""Columns that nobody looks for by the least and the greatest of their values."""
+"""Columns without statistics: nobody searches by their minimum and maximum."""
 _ARROW_SCHEMA = "ARROW:schema"
-"""Where Arrow writes down which types of its own a file's columns are made of."""
+"""Metadata key under which Arrow stores its own schema."""
 _NEAR = ("queue_offset", "born_time", "store_time", "log_offset", "prepared_offset")
-"""Columns whose neighbours are near each other."""
+"""Columns of slowly changing numbers: delta-encoded."""
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
@@ -54,7 +54,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def with_views(schema: pa.Schema) -> pa.Schema:
-    """The schema with bodies as views, which spares copying them once more; as it is where this pyarrow cannot write those."""
+    """Schema with bodies as views, which saves a copy of them; unchanged where this pyarrow cannot write views."""
     place = schema.get_field_index("body")
     return schema.set(place, schema.field(place).with_type(pa.binary_view())) if _writes_views() else schema
 

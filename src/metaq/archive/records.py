@@ -1,4 +1,4 @@
-"""What the archive writes down: the files and the manifest of a batch, and what they are called."""
+"""Records of the archive: files and manifest of a batch, and their names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metaq.model.offsets import Positions, Slice
 MANIFESTS, IDS, TABLES = "_manifests", "_ids", "_iceberg"
 
 VERSION: Final = 2
-"""Of manifests that are written. Files of version 1 lack the columns behind the twelfth."""
+"""Version of written manifests. Files of version 1 lack the columns after the twelfth."""
 COLUMNS: Final = (
     "broker", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "born_time", "store_time", "properties", "flag",
     "reconsume_times", "sys_flag", "born_host", "store_host", "log_offset", "prepared_offset", "properties_raw", "born_ms",
@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ids: dict[str, str | list[str]] = {}
     """Per topic, the file of this batch's unique ids, or several, relative to the archive."""
     newest_ms: int = 0
-    """Newest store time of the batch, or of the one before where nobody looked for repeats in it."""
+    """Newest store time of the batch, or of the one before if the batch was not deduplicated."""
     partition_by: str = "date"
     """As the option has it (metaq.pipelines.archive.parting)."""
     corrupt: int = 0

@@ -32,7 +32,7 @@ REPLACEMENTS = "_replacements"
 OLD, NEW = "old", "new"
 _WAY = "restore it from a copy; docs/archive.md says what to do without one"
 _TRIES = 10
-"""Records that vanish while they are read have been tidied away: reading begins anew, at most so often."""
+"""Most attempts of reading: a record that vanishes meanwhile was cleaned up, so reading begins anew."""
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,19 +42,19 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """Ascending within an archive."""
     folder: str
-    """In which all of them lie, relative to the archive."""
+    """Folder of all its files, relative to the archive."""
     replaced: list[str]
     """Paths of the files that go, relative to the archive."""
     files: list[ArchivedFile]
-    """What stands in for them; none: their time is over."""
+    """Files that replace them; empty: they expired."""
     kept: str
     """This replacement's own folder, beside the archive, relative to it."""
     announced_ms: int
-    """From then on readers open the links in `kept`."""
+    """Time from which on readers open the links in `kept`."""
     done_ms: int = 0
-    """From then on the new files are the archive. 0: not yet."""
+    """Time from which on the new files are the archive's. 0: not yet."""
     swapped_ms: int = 0
-    """Then the archive's folder was changed: plain readers see the new files too. 0: not yet."""
+    """Time of the change of the archive's folder: plain readers see the new files, too. 0: not yet."""
 
     @property
     def name(self) -> str:
@@ -69,21 +69,21 @@ _Kind = TypeVar("_Kind", Manifest, Replacement)
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """An archive at one moment."""
+    """Consistent view of an archive."""
 
     files: list[ArchivedFile]
     end: Positions
-    """How far it has come in every queue."""
+    """End of what is archived of every queue."""
     links: dict[str, str]
-    """Path of a file that is about to be replaced → where it is to be read."""
+    """Path of a file that is about to be replaced → path to read it at."""
     topics: frozenset[str]
-    """Of which anything was ever archived."""
+    """Topics of which anything was ever archived."""
     expired: dict[str, str]
-    """Topic → the newest date whose time is over. Of it, and of those before, some files may be there yet."""
+    """Topic → newest expired date. Some files of it and of earlier dates may still exist."""
 
 
 def view(folder: Batches, broken: list[tuple[str, str]] | None = None) -> View:
-    """What the archive holds now.
+    """Read the view of the archive as it is now.
 
     Args: broken: takes the manifests and records that cannot be read, and why; without it they are an error.
     Raises: StoreCorrupt: a manifest or a record cannot be read.
@@ -164,7 +164,7 @@ def save(folder: ArchiveFolder, record: Replacement) -> None:
 
 
 def forget(folder: ArchiveFolder, record: Replacement) -> None:
-    """Take an announced record back: the old files go on to be the archive."""
+    """Withdraw an announced record: the old files remain the archive's."""
     home = folder.path / REPLACEMENTS
     (home / record.name).unlink(missing_ok=True)
     sync_folder(home)

@@ -35,9 +35,9 @@ _LOG = logging.getLogger(__name__)
 
 BATCH_ROWS = 1000
 BATCH_BYTES = 1024 * 1024
-"""About: what is read of a file at once."""
+"""Approximate bytes that are read of a file at a time."""
 _TRIES = 10
-"""Looks at the archive at most, because of files that vanish, without a row between them."""
+"""Most looks at the archive without progress: a file that vanishes is a reason for another."""
 _URI = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _MS_MAX = 253_402_300_799_999
 _TIME_ROWS = 20_000
@@ -48,19 +48,19 @@ Result = TypeVar("Result")
 
 
 class Seen(Struct, frozen=True):
-    """What one look at the archive has shown of the topic."""
+    """View of the topic, from one look at the archive."""
 
     places: dict[str, Path]
-    """Path of a file → where it is to be opened."""
+    """Path of a file → path to open it at."""
     entries: dict[MessageQueue, list[Entry]]
     end: dict[MessageQueue, int]
-    """How far the archive has come."""
+    """End of what is archived, per queue."""
     expired: bool
-    """Dates of the topic went, so that queues begin in the middle."""
+    """Whether dates of the topic have expired, so that queues may begin in the middle."""
 
 
 class ArchivedTopic:
-    """What an archive holds of a topic."""
+    """A topic in an archive."""
 
     def __init__(self, folder: str | Path, topic: str) -> None:
         """Raises: ConfigError: there is no archive, one without bodies, or it is a URI. StoreCorrupt, StoreForeign: that cannot be told."""
@@ -120,7 +120,7 @@ class ArchivedTopic:
         return Seen(places=places, entries=found, end=end, expired=bool(gone))
 
     def end_now(self, queue: MessageQueue) -> int:
-        """How far the archive has come in a queue, by its newest manifest alone. Raises StoreCorrupt, StoreForeign."""
+        """End of what is archived of a queue, by the newest manifest alone. Raises StoreCorrupt, StoreForeign."""
         newest = self.folder.last()
         return 0 if newest is None else newest.end.get(queue, 0)
 
@@ -197,11 +197,11 @@ class Cursor:
     def __init__(self, archived: ArchivedTopic, queue: MessageQueue, offset: int) -> None:
         self._archived, self._queue = archived, queue
         self.offset = offset
-        """Behind all that was handed out, and what the archive does not hold before the next."""
+        """Offset after all that was returned, and after gaps before the next message."""
         self._seen: Seen | None = None
         self._rows: Generator[pa.RecordBatch] | None = None
         self.absent = 0
-        """Messages that were passed by because the archive does not hold them, where dates of it are gone."""
+        """Messages that were skipped because their dates have expired."""
 
     def next(self) -> pa.RecordBatch | None:
         """The next messages, at least one, ascending; None: the archive has come no further, and `offset` is where it ends.
@@ -236,7 +236,7 @@ class Cursor:
         raise _missing(missing)
 
     def _count_absent(self, offsets: np.ndarray[Any, Any]) -> None:
-        """Say what is passed by on the way to these offsets: it may be a date that was too old only by a broker's clock."""
+        """Log messages that are skipped before these offsets: their date may have expired only by a broker's wrong clock."""
         gaps = np.diff(offsets, prepend=self.offset - 1) - 1
         found = np.flatnonzero(gaps > 0)
         if not len(found):
@@ -265,12 +265,12 @@ class Cursor:
 def _merged(archived: ArchivedTopic, seen: Seen, queue: MessageQueue, offset: int) -> Generator[pa.RecordBatch]:
     """The rows of all files of a queue from an offset on, in order. A file is open from its first row to its last."""
     waiting = _from(seen.entries.get(queue, []), offset)[::-1]
-    streams: list[tuple[int, int, _Stream]] = []
+    streams: list[tuple[int, int, _ArchivedRows]] = []
     number = 0
     try:
         while waiting or streams:
             while waiting and (not streams or waiting[-1].first <= streams[0][0]):
-                stream = _Stream(archived, seen, waiting.pop(), queue, offset)
+                stream = _ArchivedRows(archived, seen, waiting.pop(), queue, offset)
                 if (head := stream.head()) is not None:
                     heapq.heappush(streams, (head, number := number + 1, stream))
             if not streams:
@@ -294,7 +294,7 @@ def _from(found: list[Entry], offset: int) -> list[Entry]:
     return [entry for entry in found if not entry.named or entry.first >= newest]
 
 
-class _Stream:
+class _ArchivedRows:
     """The rows of one queue in one file, from an offset on."""
 
     def __init__(self, archived: ArchivedTopic, seen: Seen, entry: Entry, queue: MessageQueue, offset: int) -> None:
@@ -320,7 +320,7 @@ class _Stream:
         return None if self._left is None else int(self._left.column("queue_offset")[0].as_py())
 
     def below(self, limit: int | None, start: int) -> pa.RecordBatch | None:
-        """What is at hand before a limit, and from `start` on: two files may hold one message, which no archive should."""
+        """Rows at hand from `start` on and below a limit. `start` guards against a message in two files, which no archive should have."""
         assert self._left is not None
         batch, self._left = self._left, None
         offsets = batch.column("queue_offset").to_numpy()

@@ -100,7 +100,7 @@ def _property_texts(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _hosts(column: pa.Array) -> list[bytes]:
-    """Those of a queue are few different ones."""
+    """Cached: the hosts of a queue are few."""
     distinct = column.dictionary_encode()
     hosts = [_host(text) for text in distinct.dictionary.to_pylist()]
     return [hosts[number] for number in distinct.indices.to_numpy().tolist()]

@@ -16,6 +16,7 @@ from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, ReadCold, Tables, read_at_once
 from metaq.broker.files import BrokerFiles
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.admit import Gates
 from metaq.broker.log.appender import Appender
@@ -55,7 +56,6 @@ from metaq.broker.tables.topics import Topics
 from metaq.broker.transactions.service import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, MessageQueue, TopicConfig
-from metaq.model.access import Authorise, everybody
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.options import Settings
 from metaq.saved import Pending, at_once
@@ -71,7 +71,7 @@ class Broker:
 
     Args:
         call_soon: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
-        authorise: who may what.
+        gatekeeper: says who may what; None: everybody may everything.
         read_cold: how delayed and staged messages are read that are no longer in memory.
         peers: the way to the other brokers that staged transactions have parts at.
         make_helper: starts a process in which predicates are called; None: nobody gets messages by a predicate.
@@ -87,7 +87,7 @@ class Broker:
         files: BrokerFiles,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
         *,
-        authorise: Authorise = everybody,
+        gatekeeper: Gatekeeper | None = None,
         read_cold: ReadCold = read_at_once,
         peers: Peers = ALONE,
         make_helper: MakeHelper | None = None,
@@ -96,8 +96,9 @@ class Broker:
     ) -> None:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
-        self.environment, self.authorise = environment, authorise
-        self.text, self.reloading = text, Reloading(authorise)
+        self.environment = environment
+        self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper()
+        self.text, self.reloading = text, Reloading(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         self.stats = Stats(clock)
@@ -116,10 +117,10 @@ class Broker:
         self.appender.when_grown(self.hold.grew, watched_only=True)
         self.closed_partitions = ClosedPartitions()
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
-        self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
+        self.transactions = TransactionService(environment, tables, self.appender, read_cold, gatekeeper)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
         self.gates = Gates(
-            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, authorise,
+            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, gatekeeper,
             closed_partitions=self.closed_partitions, delays=delays, groups=self.groups,
         )  # fmt: skip
         self.schedule = ScheduleService(
@@ -127,7 +128,7 @@ class Broker:
         )
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self.staging = StagingService(
-            environment, tables, self.appender, self.gates.expansions, read_cold, peers, authorise
+            environment, tables, self.appender, self.gates.expansions, read_cold, peers, gatekeeper=gatekeeper
         )
         self.bases = Bases(environment, self.appender, self.topics.closed, call_soon)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
@@ -135,7 +136,7 @@ class Broker:
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.predicates = Predicates(options, clock, make_helper)
         self.pulls = PullService(
-            environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
+            environment, tables, self.hold, self.stats, gatekeeper, filters=self.filters, predicates=self.predicates
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""
@@ -151,7 +152,7 @@ class Broker:
                 self.acks,
                 self.bases,
                 text,
-                authorise,
+                gatekeeper,
                 make_filter_helper=make_filter_helper,
             )
             fast_path = PartitionFastPath(environment, text, self.appender, self.hold, self.bases, self.partitions)
@@ -168,7 +169,7 @@ class Broker:
                 self.branches,
                 self.partitions.filters,
             )
-        self.locks = Locks(environment, tables, authorise)
+        self.locks = Locks(environment, tables, gatekeeper)
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions)
         self.beat, self.unregister, self._notify = membership.beat, membership.unregister, membership.notify
         self.lookup = Lookup(environment, tables)

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from metaq.model.access import Identity
+from metaq.model.access import Caller
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 
 Told: TypeAlias = MembersChanged | OffsetsReset | TransactionCheck
@@ -39,8 +39,8 @@ class Channel(Protocol):
         ...
 
     @property
-    def identity(self) -> Identity:
-        """Who the client is."""
+    def caller(self) -> Caller:
+        """Who the client is, as far as its connection says. A request may be somebody else's."""
         ...
 
     @property

@@ -12,6 +12,7 @@ from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
 from metaq.errors import Refused
 from metaq.model import Heartbeat
+from metaq.model.access import Caller
 from metaq.model.topics.topic import RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
 from metaq.saved import Pending, Saving
 
@@ -36,8 +37,10 @@ class Membership(BrokerPart):
         """Give clients the time to connect before any counts as silent."""
         self._expiry_due = self._clock.monotonic() + EXPIRY_SECONDS
 
-    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> None:
-        """Take a heartbeat; its consumer groups and their retry topics are made if they are new.
+    def beat(
+        self, channel: Channel, language: str, version: int, beat: Heartbeat, caller: Caller | None = None
+    ) -> None:
+        """Take a heartbeat; its consumer groups and their retry topics are made if they are new. `caller`: as `Members.beat`.
 
         Raises Saving if some are being made: those groups have not joined, so the heartbeat is to be taken again after
         that; Refused if a group could not be made. The others have joined all the same.
@@ -56,9 +59,10 @@ class Membership(BrokerPart):
             except Refused as error:
                 refused = error
         producers = tuple(check_group(group) for group in beat.producers)
-        effects = self._members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
+        joined = Heartbeat(beat.client_id, tuple(joining), producers)
+        effects = self._members.beat(channel, language, version, joined, caller)
         for view in joining:
-            self._filters.register(view.group, view.subscriptions, channel.identity.address)
+            self._filters.register(view.group, view.subscriptions, channel.caller.address)
         self.notify(effects)
         if refused is not None:
             raise refused

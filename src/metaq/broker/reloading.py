@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
-from metaq.model.access import Action, Authorise, Identity, administered_locally, everybody
+from metaq.model.access import Caller
 from metaq.model.reload import Reloaded
 from metaq.saved import Pending
 
@@ -23,9 +24,8 @@ class Asked(Pending):
 class Reloading:
     """Of one broker. Without somebody who reads there is nothing to read."""
 
-    def __init__(self, authorise: Authorise) -> None:
-        # Where everybody may everything, a neighbour in the network still has no business with files of this machine.
-        self._authorise = administered_locally if authorise is everybody else authorise
+    def __init__(self, gatekeeper: Gatekeeper) -> None:
+        self._gatekeeper = gatekeeper
         self._read: Callable[[], None] | None = None
         self._waiting: list[Asked] = []
 
@@ -33,9 +33,10 @@ class Reloading:
         """Have wishes fulfilled: `read` is called for each, and calls `begin` before it reads, and `ended` after."""
         self._read = read
 
-    def ask(self, who: Identity) -> Asked:
+    def ask(self, caller: Caller) -> Asked:
         """Raises Refused: who asks may not, or there is no file."""
-        self._authorise(who, Action.ADMINISTER, "the configuration")
+        # Without rules a neighbour in the network still has no business with files of this machine.
+        self._gatekeeper.check_administration(caller, "the configuration")
         if self._read is None:
             raise Refused(
                 Reason.INVALID, "this broker was started without a configuration file: there is nothing to read again"

@@ -10,6 +10,7 @@ def main() -> None:
     """Run the command line of this process and exit with its code."""
     arguments = sys.argv[1:]
     gc.disable()  # what imports make stays: walking it again and again takes a tenth of a server's start
+    _import_msgspec()
     from metaq.cli import serve
 
     if arguments and arguments[0] in serve.SERVERS:
@@ -18,6 +19,21 @@ def main() -> None:
     from metaq.cli.commands import run
 
     sys.exit(run(arguments))
+
+
+def _import_msgspec() -> None:
+    """Import msgspec without typing_extensions, which it takes where it is installed and needs on old Pythons only.
+
+    That saves a server 0.4 MB at rest and 4 ms of its start. Whoever imports typing_extensions later gets it.
+    """
+    name = "typing_extensions"
+    if name in sys.modules:
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # how the import system is told that there is no such module
+    try:
+        import msgspec  # noqa: F401
+    finally:
+        del sys.modules[name]
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ from metaq.pipelines.configuration import Configuration, configure
 from metaq.pipelines.options import ClusterOptions, StreamOptions
 
 ROUTE_SECONDS = 1.5
-"""How long an unknown topic may take to become known."""
+"""Time to wait for the route of an unknown topic."""
 LEASE_SECONDS = 2.0
-"""How long an earlier run may take to end."""
+"""Time to wait for the end of an earlier run."""
 
 _REPEATED = {"topics", "groups"}
-"""Options that are lists: their flag may be given several times."""
+"""List options: their flag may be repeated."""
 
 
 def command(kind: Pipeline) -> Callable[..., None]:
@@ -97,7 +97,7 @@ class Runs(typer.core.TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         if not name.endswith(".py"):
             return super().get_command(ctx, name)
-        from metaq.pipelines.own import load
+        from metaq.pipelines.catalogue import load
 
         made = typer.Typer()
         made.command(name)(command(load(name)))
@@ -191,7 +191,7 @@ def _find_topics(chosen: Configuration) -> None:
 
 
 class Shown:
-    """What the user sees: a line per batch, and on a terminal a status line under them."""
+    """Output of a run: a line per batch, and on a terminal a status line below."""
 
     def __init__(self, name: str, as_json: bool) -> None:
         from rich.console import Console
@@ -206,7 +206,7 @@ class Shown:
             self._status.update(text)
 
     def follow(self, run: Any) -> None:
-        """From now on the status line tells what the run tells."""
+        """Show each new status of the run in the status line."""
         if self._status is not None:
             run.watch(lambda status: self.status(status_line(status)))
 
@@ -228,7 +228,7 @@ class Shown:
 
 
 def status_line(status: Any) -> str:
-    """What a run has done, in a line."""
+    """Status of a run, in a line."""
     done = ", ".join(f"{value:,} {name}" for name, value in status.total.items())
     lag = "" if status.behind is None else f"; {count(status.behind, 'message')} behind"
     return f"{count(status.batches, 'batch').replace('batchs', 'batches')}{': ' if done else ''}{done}{lag}"

@@ -15,7 +15,7 @@ from metaq.cli.output import EXIT_NOT_FOUND, AsJson, iso_time, print_json, size
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from metaq.pipelines.metrics.reading import Figures
+    from metaq.pipelines.metrics.reading import MetricFigures
     from metaq.pipelines.metrics.windows import Window
 
 app = typer.Typer(help="Show what a pipeline has found.", no_args_is_help=True)
@@ -83,7 +83,7 @@ def sparkline(values: Sequence[float | None], width: int = SPARK_CHARS) -> str:
     )
 
 
-def _draw(found: Figures, path: Path) -> None:
+def _draw(found: MetricFigures, path: Path) -> None:
     try:
         from metaq.pipelines.metrics.plots import draw
     except ModuleNotFoundError as fault:
@@ -97,7 +97,7 @@ def _draw(found: Figures, path: Path) -> None:
     print(f"drawn into {path}", file=sys.stderr)
 
 
-def _print(found: Figures) -> None:
+def _print(found: MetricFigures) -> None:
     begin, end = found.span
     if not found.windows:
         print("no window is in that time")
@@ -154,7 +154,9 @@ def _percents(spread: str, name: str, percents: Sequence[int] = (50, 90, 99)) ->
     ]
 
 
-def _print_metric(found: Figures, metric: str, fills: bool, *cells: _Cell, rate: str = "", level: str = "") -> None:
+def _print_metric(
+    found: MetricFigures, metric: str, fills: bool, *cells: _Cell, rate: str = "", level: str = ""
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -188,7 +190,7 @@ def _value(window: Window | None, rate: str, level: str, window_ms: int, fills: 
     return window.sums.get(rate, 0) * 1000 / window_ms if rate else window.most.get(level)
 
 
-def _print_alerts(found: Figures) -> None:
+def _print_alerts(found: MetricFigures) -> None:
     for rule, series in found.alerts_on:
         where = " ".join(f"{name}={value}" for name, value in series.labels.items() if value)
         print(f"\nalert: {rule} holds of {where}")
@@ -201,7 +203,7 @@ def _print_alerts(found: Figures) -> None:
         print(f"  {when}  {row['state']:<5}  {row['rule']}  ({where}{value})")
 
 
-def _json(found: Figures) -> dict[str, Any]:
+def _json(found: MetricFigures) -> dict[str, Any]:
     from metaq.pipelines.metrics.figures import METRICS
 
     seconds = found.window_ms / 1000

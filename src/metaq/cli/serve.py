@@ -7,7 +7,9 @@ first answer and the memory at rest.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -131,11 +133,29 @@ def _folders(command: str, data: str) -> dict[str, dict[str, Any]]:
     return {"namesrv": {"namesrv": kv}, "broker": {"store": store}, "up": {"store": store, "namesrv": kv}}[command]
 
 
+class _Formatter(argparse.HelpFormatter):
+    """argparse's own, which for the terminal's width loads `shutil`, and with it every kind of compression, in a run without help too."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    """Of the terminal, as `shutil.get_terminal_size` finds them."""
+    with contextlib.suppress(ValueError):
+        if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
+            return columns
+    try:
+        return (sys.__stdout__ and os.get_terminal_size(sys.__stdout__.fileno()).columns) or 80
+    except (ValueError, OSError):  # it is closed, or no terminal
+        return 80
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="metaq", epilog=_EPILOG)
+    parser = argparse.ArgumentParser(prog="metaq", epilog=_EPILOG, formatter_class=_Formatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in SERVERS.items():
-        command = commands.add_parser(name, description=text, epilog=_EPILOG)
+        command = commands.add_parser(name, description=text, epilog=_EPILOG, formatter_class=_Formatter)
         _add_flags(command, name)
     return parser
 

@@ -50,7 +50,7 @@ class Buffer:
         self.left = 0
         """Those of them that have left: sent, or dropped."""
         self.moved = threading.Condition()
-        """Told when `left` grows."""
+        """Notified when `left` grows."""
 
     @property
     def count(self) -> int:
@@ -94,7 +94,7 @@ class Buffer:
             self.added += 1
 
     def drop(self, reason: str, count: int = 1) -> None:
-        """Count what never came here."""
+        """Count records that were dropped before they came here."""
         with self._lock:
             self._dropped[reason] += count
 
@@ -132,7 +132,7 @@ class Buffer:
             self.moved.notify_all()
 
     def put_first(self, entry: Entry) -> None:
-        """Add a record in front of all others, room or not: one that tells of those that had none."""
+        """Add a record in front of all others, room or not: the summary of those that had none."""
         with self._lock:
             self._entries.appendleft(entry)
             self._bytes += entry.size

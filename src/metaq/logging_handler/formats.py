@@ -20,7 +20,6 @@ EXTRA, CUT = "extra", "cut"
 _DEPTH_MAX = 6
 _LEAF_BYTES_MIN = 64
 _ROUNDS_MAX = 100
-_TRACES = logging.Formatter()
 
 
 class JsonFormatter(logging.Formatter):

@@ -29,7 +29,7 @@ from metaq.model.topics.topic import check_topic
 TOPIC = "business-logs"
 GROUP = "metaq_logging"
 EXIT_SECONDS = 5.0
-"""What the end of the interpreter waits for all handlers together."""
+"""Seconds that the exit of the interpreter waits for all handlers together."""
 SEND_SECONDS = 10.0
 KEYS_MAX, KEY_CHARS_MAX = 8, 128
 _TAGS_MAX = 256
@@ -44,7 +44,7 @@ class MetaQHandler(logging.Handler):
     """
 
     sends_to_metaq = True
-    """What such handlers have to say must not go to one of them."""
+    """Whether a logger's records go to such a handler: what the handlers log must not."""
 
     def __init__(
         self,
@@ -168,13 +168,13 @@ class MetaQHandler(logging.Handler):
             text = (
                 "log records of this forked child are lost: the producer of topic %s is its parent's. Give name_servers"
             )
-            sender.tell("forked", text, self.topic)
+            sender.warn("forked", text, self.topic)
             return
         sender.put(entry)
         if self._closed:
             sender.late(record.name)
 
-    def flush(self, timeout: float | None = None) -> bool:  # type: ignore[override]  # it tells more than logging asks
+    def flush(self, timeout: float | None = None) -> bool:  # type: ignore[override]  # it returns more than logging asks
         """Wait until everything logged so far is acknowledged. Returns False: not after `timeout` (`flush_seconds`) seconds."""
         return self._closed or self._sender.flush(self._flush_seconds if timeout is None else timeout)
 
@@ -244,7 +244,7 @@ class MetaQHandler(logging.Handler):
     def _not_made(self, record: logging.LogRecord, error: Exception) -> None:
         self._sender.buffer.drop(UNFORMATTED)
         text = "a record of logger %s, at %s:%s, is lost: it could not be formatted or filtered: %r"
-        self._sender.tell("unformatted", text, record.name, record.pathname, record.lineno, error)
+        self._sender.warn("unformatted", text, record.name, record.pathname, record.lineno, error)
 
     # -------------------------------------------------------------- processes
 
@@ -257,7 +257,7 @@ class MetaQHandler(logging.Handler):
         return Producer(self._name_servers, **self._producer_options)
 
     def _begin_child(self) -> None:
-        """In a forked child: what waits is the parent's, and so is the thread."""
+        """Begin anew in a forked child: the waiting records and the thread are the parent's."""
         self._orphan = self._given is not None
         self.passed_over = 0
         self._sender = self._new_sender()

@@ -1,7 +1,7 @@
 """The thread that sends what the buffer holds, in batches, until it is acknowledged.
 
 It is started by the first record, and again by the next one if it has died. While no broker takes anything it tries again
-and again, with growing pauses, and the buffer fills up. It tells of that on the logger `metaq.logging_handler`, whose records
+and again, with growing pauses, and the buffer fills up. It reports that on the logger `metaq.logging_handler`, whose records
 no `MetaQHandler` sends, and never from a thread of the application's.
 """
 
@@ -32,17 +32,17 @@ LOG = logging.getLogger("metaq.logging_handler")
 
 BATCH_RECORDS, BATCH_BYTES = 2000, 1024 * 1024
 LOOK_SECONDS = 1.0
-"""An idle sender looks round so often, for what a wake-up was missed for."""
+"""Longest sleep of an idle sender, in case a wake-up was missed."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.25, 5.0
 """Between two tries while nothing can be sent: it doubles."""
 SUMMARY_SECONDS = 10.0
-"""The topic hears of dropped records so often at most."""
+"""Seconds between two summaries of dropped records, at least."""
 RESULT_SECONDS = 120.0
 """No send of a producer takes longer; if one seems to, its thread is stuck."""
 CUT_BYTES_MIN = 1024
-"""A broker that does not take so little will take nothing."""
+"""Smallest body to which a record is cut: a broker that refuses that will take nothing."""
 LEAVE_SECONDS = 0.2
-"""What the end of the producer may take once the time for closing is over."""
+"""Time for closing the producer once the time of `close` is over."""
 
 OWN_THREADS: set[int] = set()
 """Idents of the senders of this process: what they log is not sent."""
@@ -73,7 +73,7 @@ class Sender:
     ) -> None:
         """
         Args: connect: makes the producer, or returns the application's own, which is then `shared` and not closed here.
-              summary: makes a record that tells how many were dropped, by reason.
+              summary: makes a record that says how many were dropped, by reason.
         """
         self.buffer = Buffer(settings.buffer_records_max, settings.buffer_bytes_max)
         self.sent = self.shortened = self.restarts = 0
@@ -92,12 +92,12 @@ class Sender:
         self._pause = PAUSE_SECONDS
         self._summed_up: Counter[str] = Counter()
         self._summary_at: float | None = None
-        self._told = RateLimitedLog(_Voice(LOG.name), clock)
+        self._limited_log = RateLimitedLog(_Voice(LOG.name), clock)
 
     # -------------------------------------------------------------- threads of the application
 
     def put(self, entry: Entry) -> None:
-        """Never waits, raises nothing."""
+        """Put a record into the buffer. Never waits, raises nothing."""
         self.buffer.put(entry)
         if not self._closing:
             self._see_to_thread()
@@ -131,7 +131,7 @@ class Sender:
         self._abandoned = True
         self._wake.put(True)
         if left := self.buffer.abandon():
-            self._told.error(
+            self._limited_log.error(
                 "left", "%d log records for topic %s are lost: they could not be sent within the %.1f s for closing",
                 left, self._settings.topic, timeout,
             )  # fmt: skip
@@ -139,20 +139,20 @@ class Sender:
         if producer is not None and not self._shared:
             with contextlib.suppress(MetaqError):
                 producer.close(max(LEAVE_SECONDS, deadline - self._clock.monotonic()))
-        self._told.tick()
+        self._limited_log.tick()
 
     def late(self, name: str) -> None:
-        """Tell of a record of logger `name` that came after the end."""
-        self._told.warning(
+        """Report a record of logger `name` that came after the end."""
+        self._limited_log.warning(
             "late", "a record of logger %s is lost: the handler of topic %s is closed", name, self._settings.topic
         )
 
-    def tell(self, kind: str, text: str, *args: object) -> None:
-        """A warning, now and then."""
-        self._told.warning(kind, text, *args)
+    def warn(self, kind: str, text: str, *args: object) -> None:
+        """Log a warning, rate limited."""
+        self._limited_log.warning(kind, text, *args)
 
     def _see_to_thread(self) -> None:
-        """Have a thread that sends. Where another call of this is under way, that one sees to it."""
+        """Start the sending thread if there is none. If another call does that already, return."""
         thread = self._thread
         if (thread is not None and thread.is_alive()) or not self._starting.acquire(blocking=False):
             return
@@ -167,10 +167,10 @@ class Sender:
                 self._close_with_child()
             else:
                 self.restarts += 1
-                self.tell("died", "the thread that sends log records to topic %s had died; it was started again",
+                self.warn("died", "the thread that sends log records to topic %s had died; it was started again",
                           self._settings.topic)  # fmt: skip
         except RuntimeError as error:
-            self.tell("no thread", "no thread to send log records to topic %s: %s", self._settings.topic, error)
+            self.warn("no thread", "no thread to send log records to topic %s: %s", self._settings.topic, error)
         finally:
             self._starting.release()
 
@@ -191,7 +191,7 @@ class Sender:
                     self._work()
                     return
                 except BaseException as error:  # noqa: BLE001  SystemExit too: who logs must not lose its sender
-                    self._told.error("failed", "sending log records to topic %s failed and is tried again: %r",
+                    self._limited_log.error("failed", "sending log records to topic %s failed and is tried again: %r",
                                      self._settings.topic, error, error=error)  # fmt: skip
                     self._wait(self._pause)
         finally:
@@ -217,7 +217,7 @@ class Sender:
             self._idle = False
             if not urgent and self.buffer.count:
                 self._wait(self._settings.linger)  # Others will come: they go in one batch.
-            self._told.tick()
+            self._limited_log.tick()
         return []
 
     def _wait(self, seconds: float) -> bool:
@@ -245,12 +245,12 @@ class Sender:
         topic = self._settings.topic
         if refusals:
             text = "%d log records are lost: they cannot be sent to topic %s: %s"
-            self._told.error("refused", text, len(refusals), topic, refusals[0])
+            self._limited_log.error("refused", text, len(refusals), topic, refusals[0])
         self._away = bool(delays)
         if delays and not self._abandoned:
             text = "log records cannot be sent to topic %s: %s. %d wait, %d were dropped since the start"
-            self._told.warning("away", text, topic, delays[0], self.buffer.count, self.buffer.dropped.total())
-            self._told.tick()
+            self._limited_log.warning("away", text, topic, delays[0], self.buffer.count, self.buffer.dropped.total())
+            self._limited_log.tick()
             self._wait(self._pause)
             self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
         elif not delays:
@@ -288,7 +288,7 @@ class Sender:
         return _Again(entry, error) if getattr(error, "retriable", False) else _Refused(error)
 
     def _sum_up(self, *, at_once: bool = False) -> None:
-        """Have the topic told how many records were dropped since it was told last, if there are any and it is time."""
+        """Send a summary of records dropped since the last one, if there are any and it is time."""
         dropped = self.buffer.dropped
         if dropped == self._summed_up:
             return
@@ -298,13 +298,13 @@ class Sender:
         self._summary_at = now
         fresh = dropped - self._summed_up
         self._summed_up = dropped
-        self._told.warning("dropped", "%d log records for topic %s were dropped (%s)",
+        self._limited_log.warning("dropped", "%d log records for topic %s were dropped (%s)",
                            fresh.total(), self._settings.topic, reasons(fresh))  # fmt: skip
         self.buffer.put_first(self._summary(fresh))
 
 
 class _Again(NamedTuple):
-    """To be sent again; after a pause, where the error says why."""
+    """A record to be sent again; after a pause if there is an `error`."""
 
     entry: Entry
     error: Exception | None = None

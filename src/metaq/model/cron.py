@@ -6,7 +6,6 @@ and one of the two days is `?`, which the other one decides.
 
 from __future__ import annotations
 
-import calendar
 import re
 from datetime import date, datetime, timedelta
 from typing import Final
@@ -66,7 +65,7 @@ class _Day(Struct, frozen=True):
 
     def of(self, year: int, month: int) -> set[int]:
         """The days of this month."""
-        last = calendar.monthrange(year, month)[1]
+        last = _days_of_month(year, month)
         if self.weekdays:
             found = [day for day in range(1, last + 1) if _weekday(year, month, day) in self.weekdays]
             if self.nth:
@@ -227,13 +226,19 @@ def _weekdays(word: str, text: str) -> tuple[_Day, ...]:
     return tuple(found)
 
 
+def _days_of_month(year: int, month: int) -> int:
+    """Of a month. `calendar` knows them too, and takes 0.1 MB in every process that loads it."""
+    following = date(year + month // 12, month % 12 + 1, 1)
+    return (following - date(year, month, 1)).days
+
+
 def _weekday(year: int, month: int, day: int) -> int:
     """As Quartz counts them: Sunday is 1."""
     return date(year, month, day).isoweekday() % 7 + 1
 
 
 def _nearest_weekday(year: int, month: int, day: int) -> int:
-    weekday, last = date(year, month, day).isoweekday(), calendar.monthrange(year, month)[1]
+    weekday, last = date(year, month, day).isoweekday(), _days_of_month(year, month)
     if weekday == 6:
         return day - 1 if day > 1 else day + 2
     if weekday == 7:

@@ -16,6 +16,9 @@ from metaq.model.queue import MessageQueue
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 DELAY_LEVEL_MAX = 18
+FIRST_RETRY_LEVEL = 3
+"""Delay level of the first retry (10 s), as RocketMQ has it; each further retry waits a level longer. `wire/hot/native/back.pxi`
+repeats it."""
 _SHOWN_BYTES = 60
 
 

@@ -7,6 +7,14 @@ from metaq.net.sweep import Member
 def send_now(fd: int, data: bytes) -> int:
     """Send on a socket what it takes without waiting. Returns how many bytes that was; 0 also for an error, which the next call meets."""
 
+class ReceiveBuffer:
+    """Zeroed memory for `memoryview`, of which the kernel gives a page when something is first written there."""
+
+    def __init__(self, size: int) -> None:
+        """Raises MemoryError."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class Sweep:
     """Connections that are read in one pass. It holds an epoll descriptor for as long as it lives."""
 

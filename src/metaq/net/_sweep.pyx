@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The system calls of a sweep. Contract: sweep.py."""
 
+from cpython.buffer cimport Py_buffer, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_RawCalloc, PyMem_RawFree, PyMem_Realloc
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -65,13 +66,32 @@ def send_now(int fd, bytes data not None):
     return max(sent, 0)  # whoever writes the rest meets the same error
 
 
+cdef class ReceiveBuffer:
+    """Memory of which the kernel gives a page when something is first written there: a bytearray writes zeros everywhere."""
+
+    cdef uint8_t *_data
+    cdef Py_ssize_t _size
+
+    def __cinit__(self, Py_ssize_t size):
+        self._size = size
+        self._data = <uint8_t *>PyMem_RawCalloc(size, 1)
+        if self._data == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_RawFree(self._data)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self._data, self._size, 0, flags)
+
+
 cdef class Sweep:
     cdef readonly int fd
     cdef readonly object buffer
     cdef readonly object parts
     cdef readonly list members
     cdef readonly list senders
-    cdef bytearray _room
+    cdef ReceiveBuffer _room
     cdef bytearray _table
     cdef uint8_t *_data
     cdef Part *_parts
@@ -84,9 +104,9 @@ cdef class Sweep:
         self._slots = NULL
         self._slots_held = 0
         self._free, self.members, self.senders = [], [], []
-        self._room = bytearray(PARTS_MAX * PART_BYTES)
+        self._room = ReceiveBuffer(PARTS_MAX * PART_BYTES)
         self._table = bytearray(PARTS_MAX * sizeof(Part))
-        self._data, self._parts = <uint8_t *>self._room, <Part *><uint8_t *>self._table
+        self._data, self._parts = self._room._data, <Part *><uint8_t *>self._table
         self.buffer = memoryview(self._room)  # exported for good: the addresses stay
         self.parts = memoryview(self._table).cast("i")
         self.fd = epoll_create1(EPOLL_CLOEXEC)

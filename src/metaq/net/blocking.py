@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
-from typing import Self
+from collections.abc import Callable, Iterator
+from typing import Self, TypeAlias
 
 from metaq.errors import ConnectionFailed, RequestTimeout
 from metaq.net.address import split_address
@@ -18,16 +18,21 @@ _SMALL_BYTES = 64 * 1024
 _AT_ONCE_BYTES_MAX = 256 * 1024
 """What comes of a large answer is taken when so much of it is there: to be woken for each 64 KiB costs more than they do."""
 
+Wrap: TypeAlias = Callable[[socket.socket], socket.socket]
+"""Makes of a connected socket one that changes the bytes both ways, as `ssl.SSLContext.wrap_socket` does."""
+
 
 class BlockingStream:
-    """A plain connection for a thread that may wait, such as a Spark reader. Made by `dial_blocking`.
+    """A connection for a thread that may wait, such as a Spark reader. Made by `dial_blocking`.
 
     timeout: seconds that a call may wait for the other side. There is always one: a socket without waits in the kernel's
     recv, which takes what is there, then sleeps until as much as was waited for has come *again*, and so for ever.
+    plain: whether the kernel holds the very bytes that `raw` hands out. Under TLS it does not: a record may lie in the kernel
+    in part and in OpenSSL in part, and the kernel cannot say when so much of its content is there.
     """
 
-    def __init__(self, raw: socket.socket, address: str, timeout: float) -> None:
-        self._socket = raw
+    def __init__(self, raw: socket.socket, address: str, timeout: float, *, plain: bool = True) -> None:
+        self._socket, self._plain = raw, plain
         raw.settimeout(timeout)
         self._low_water = 1
         self.address = address
@@ -43,7 +48,8 @@ class BlockingStream:
         Raises RequestTimeout, ConnectionFailed (also at its end).
         """
         with self._errors("receive from"):
-            self._wake_at(min(awaited, len(buffer), _AT_ONCE_BYTES_MAX) if awaited > _SMALL_BYTES else 1)
+            waits = self._plain and awaited > _SMALL_BYTES
+            self._wake_at(min(awaited, len(buffer), _AT_ONCE_BYTES_MAX) if waits else 1)
             try:
                 count = self._socket.recv_into(buffer)
             except TimeoutError:
@@ -91,17 +97,19 @@ class BlockingStream:
             raise ConnectionFailed(f"cannot {doing} {self.address}: {error.strerror or error}") from error
 
 
-def dial_blocking(address: str, timeout: float) -> BlockingStream:
+def dial_blocking(address: str, timeout: float, wrap: Wrap | None = None) -> BlockingStream:
     """Connect to `host:port`; `timeout` seconds hold for the connection and for each later call.
 
-    Raises ConnectionFailed, ConfigError.
+    Args: wrap: what to put between the stream and its socket. Raises ConnectionFailed, ConfigError.
     """
     host, port = split_address(address)
     try:
         raw = socket.create_connection((host, port), timeout)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if wrap is not None:
+            raw = wrap(raw)
     except TimeoutError:
         raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None
     except OSError as error:
         raise ConnectionFailed(f"cannot connect to {address}: {error.strerror or error}") from error
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return BlockingStream(raw, address, timeout)
+    return BlockingStream(raw, address, timeout, plain=wrap is None)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from metaq.errors import ConnectionFailed
 from metaq.net.address import split_address
 from metaq.net.group import Group, ListenLimits
+from metaq.net.layer import Layer
 from metaq.net.peer import Peer, Session
 from metaq.net.stream import Stream
 
@@ -15,19 +16,21 @@ NO_LIMITS = ListenLimits(connections_max=0, unanswered_bytes_max=0, half_read_by
 """A client trusts the server it chose, and bounds what it sends by itself."""
 
 
-async def dial(address: str, make_session: Callable[[Peer], Session], timeout: float) -> Peer:
+async def dial(
+    address: str, make_session: Callable[[Peer], Session], timeout: float, layer: Layer | None = None
+) -> Peer:
     """Connect to `host:port` within `timeout` seconds.
 
     A congested client connection goes on reading (the answers are what makes room), so a session looks at
-    `Peer.congested` before it writes much and waits for `Peer.on_writable`.
+    `Peer.congested` before it writes much and waits for `Peer.on_writable`. `layer`: to put between it and its socket.
     Raises ConnectionFailed: refused, unreachable or too slow; ConfigError: not an address.
     """
     host, port = split_address(address)
-    group = Group(NO_LIMITS, server=False)
+    stream = Stream(Group(NO_LIMITS, server=False), make_session)
     try:
         async with asyncio.timeout(timeout):
-            _, stream = await asyncio.get_running_loop().create_connection(
-                lambda: Stream(group, make_session), host, port
+            await asyncio.get_running_loop().create_connection(
+                lambda: layer(stream) if layer is not None else stream, host, port
             )
     except TimeoutError:
         raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None

@@ -31,7 +31,10 @@ class Monotonic(Protocol):
 
 
 class DirectStream:
-    """Whoever uses it has it for themselves; `cut` alone is for any thread. Made by `dial_direct`."""
+    """A plain connection: where there is TLS or another layer (`Peer.plain`), nobody dials one.
+
+    Whoever uses it has it for themselves; `cut` alone is for any thread. Made by `dial_direct`.
+    """
 
     __slots__ = ("_clock", "_receive", "_send", "_socket", "address")
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
 from metaq.net.group import Group, ListenLimits
+from metaq.net.layer import Layer
 from metaq.net.peer import Peer, Session
 from metaq.net.stream import Stream
 
@@ -28,8 +29,8 @@ class Listener:
     The limits hold over the connections of both ports together.
     """
 
-    def __init__(self, limits: ListenLimits) -> None:
-        self._group = Group(limits, server=True)
+    def __init__(self, limits: ListenLimits, layer: Layer | None = None) -> None:
+        self._group, self._layer = Group(limits, server=True), layer
         self._servers: list[asyncio.Server] = []
         self._make_session: MakeSession | None = None
         self.host, self.port = "", 0
@@ -63,9 +64,10 @@ class Listener:
         except OSError as error:
             raise _taken(f"{join_address(host, port)}{what}", error) from error
 
-    def _stream(self) -> Stream:
+    def _stream(self) -> asyncio.BaseProtocol:
         assert self._make_session is not None, "nobody is accepted before the start"
-        return Stream(self._group, self._make_session)
+        stream = Stream(self._group, self._make_session)
+        return self._layer(stream) if self._layer is not None else stream
 
     @property
     def address(self) -> str:
@@ -114,12 +116,19 @@ class SecondPort(Struct, frozen=True):
     name: str
 
 
-async def bind(host: str, port: int, limits: ListenLimits | None = None, second: SecondPort | None = None) -> Listener:
+async def bind(
+    host: str,
+    port: int,
+    limits: ListenLimits | None = None,
+    second: SecondPort | None = None,
+    layer: Layer | None = None,
+) -> Listener:
     """Take `host:port`, and accept nobody until `Listener.start`; port 0 takes a free one, told by `Listener.port`.
 
+    `layer`: to put between each connection and its socket.
     Raises ConfigError: the address, or that of `second`, cannot be had; the text says which and why.
     """
-    listener = Listener(limits or ListenLimits())
+    listener = Listener(limits or ListenLimits(), layer)
     await listener.bind(host, port, second)
     return listener
 
@@ -130,9 +139,10 @@ async def listen(
     make_session: MakeSession,
     limits: ListenLimits | None = None,
     second: SecondPort | None = None,
+    layer: Layer | None = None,
 ) -> Listener:
     """Listen on `host:port`, and accept at once. Otherwise as `bind`."""
-    listener = await bind(host, port, limits, second)
+    listener = await bind(host, port, limits, second, layer)
     await listener.start(make_session)
     return listener
 

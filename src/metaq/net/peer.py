@@ -14,6 +14,9 @@ class Peer(Protocol):
 
     address: tuple[str, int]
     local: tuple[str, int]
+    plain: bool
+    """Bytes go over the wire as they are written: others may read and write the socket past the stream, and other connections
+    to this address need nothing between them and their sockets either. False under TLS, or any other layer."""
     on_writable: Callable[[], None] | None
     """Called when a congested peer takes bytes again."""
     on_half_closed: Callable[[], bool] | None

@@ -33,8 +33,9 @@ from typing import cast
 from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
+from metaq.net.layer import is_plain
 from metaq.net.peer import Peer, Session
-from metaq.net.sweep import Sweep, send_now
+from metaq.net.sweep import Sweep, receive_buffer, send_now
 from metaq.net.turns import JOB_COST, Source
 
 log = logging.getLogger("metaq.net")
@@ -61,7 +62,7 @@ class _SharedBuffer(threading.local):
     """One receive buffer per thread: between filling it and emptying it no other connection of its loop runs."""
 
     def __init__(self) -> None:
-        self.view = memoryview(bytearray(SHARED_BYTES))
+        self.view = receive_buffer(SHARED_BYTES)
 
 
 _shared = _SharedBuffer()
@@ -73,6 +74,7 @@ class Stream(asyncio.BufferedProtocol):
     def __init__(self, group: Group, make_session: Callable[[Peer], Session]) -> None:
         self.address: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
+        self.plain = False
         self.on_writable: Callable[[], None] | None = None
         self.on_half_closed: Callable[[], bool] | None = None
         self.seen = group.tick
@@ -87,8 +89,7 @@ class Stream(asyncio.BufferedProtocol):
         """None before the connection is made, and from the moment on that it is to end."""
         self._ending: asyncio.Transport | None = None
         """The transport of a connection that is to end."""
-        self._behind = False
-        self._congested = False
+        self._behind = self._congested = False
         self._paused = False
         """By the session, which waits for something."""
         self._resuming = 0
@@ -312,7 +313,7 @@ class Stream(asyncio.BufferedProtocol):
         stays = (
             self._congested or self._paused or self._resuming or self._behind or self.held or self._sweep is not None
         )
-        if transport is None or transport.is_closing() or stays or transport.get_extra_info("sslcontext") is not None:
+        if transport is None or transport.is_closing() or stays or not self.plain:
             return False
         raw = transport.get_extra_info("socket")
         if raw is None:
@@ -416,6 +417,7 @@ class Stream(asyncio.BufferedProtocol):
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
         self.address = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
+        self.plain = is_plain(transport)
         if not self._group.add(self):
             self.abort(f"there are {self._group.limits.connections_max} connections already, the limit")
             return
@@ -423,7 +425,7 @@ class Stream(asyncio.BufferedProtocol):
         if raw is not None:  # asyncio does not set it on all accepted sockets; Nagle costs 40 ms an answer.
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if send_now is not None and transport.get_extra_info("sslcontext") is None:
+            if send_now is not None and self.plain:
                 self._fd = raw.fileno()
         transport.set_write_buffer_limits(high=BEHIND_BYTES if self._group.server else CONGESTED_BYTES)
         self._session = self._make_session(self)

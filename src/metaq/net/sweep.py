@@ -62,6 +62,11 @@ send_now: Callable[[int, bytes], int] | None = _compiled.send_now if _compiled e
 there are no sweeps."""
 
 
+def receive_buffer(size: int) -> memoryview:
+    """Zeroed memory to receive into. With the compiled module it is resident only as far as it has been written to."""
+    return memoryview(_compiled.ReceiveBuffer(size) if _compiled else bytearray(size))
+
+
 def available() -> bool:
     """Whether there are sweeps on this machine."""
     return _NATIVE is not None

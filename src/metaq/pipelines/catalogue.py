@@ -1,11 +1,15 @@
-"""The ready-made pipelines: what each is for, what it is told, and where it is. Loads neither Spark nor any of them."""
+"""The ready-made pipelines: summary, options and module of each. Loads neither Spark nor any of them."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from metaq.errors import ConfigError
@@ -33,9 +37,9 @@ class Pipeline:
     """A sentence, for lists."""
     options: type[PipelineOptions]
     home: str | Callable[[Any, Any, Run], Any]
-    """The module, in this package, that has `start`; of a pipeline of the user's own, that function."""
+    """Module of this package that has `start`; of a user's own pipeline, that function."""
     prepare: Callable[[Any], None] | None = None
-    """Makes ready what needs no Spark, with the folder's lease: what is wrong there is said seconds earlier."""
+    """Prepares, with the folder's lease, what needs no Spark: faults show before Spark takes seconds to start."""
     needs_spark: bool = True
     """False: `start` is given None for a session, and none is made."""
 
@@ -64,7 +68,7 @@ def _prepare_archive(options: ArchiveOptions) -> None:
 def _prepare_changes(options: ChangesOptions) -> None:
     if options.target:
         from metaq.pipelines.changes.dialect import address_of
-        from metaq.pipelines.changes.drivers import try_to_reach
+        from metaq.pipelines.changes.to_database import try_to_reach
 
         try_to_reach(address_of(options.target, options.password_env, os.environ))
 
@@ -140,3 +144,43 @@ def pipeline(name: str) -> Pipeline:
     if name not in PIPELINES:
         raise ConfigError(f"there is no pipeline {name}{nearest(name, PIPELINES)}; there are {', '.join(PIPELINES)}")
     return PIPELINES[name]
+
+
+def load(path: str | Path) -> Pipeline:
+    """A pipeline of the user's own: run the Python file (`metaq pipeline init` writes one) and take its `PIPELINE`.
+
+    Raises ConfigError: it cannot be read, fails, or has none.
+    """
+    place = Path(path).absolute()
+    if not place.is_file():
+        raise ConfigError(f"there is no file {place}: a pipeline of your own is a Python file (metaq pipeline init)")
+    spec = importlib.util.spec_from_file_location(place.stem, place)
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if place.stem in sys.modules:
+        raise ConfigError(f"{place}: a module {place.stem} is loaded already; give the file another name")
+    sys.modules[place.stem] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as fault:
+        del sys.modules[place.stem]
+        raise ConfigError(f"{place} cannot be loaded: {type(fault).__name__}: {fault}") from fault
+    found = getattr(module, "PIPELINE", None)
+    if not isinstance(found, Pipeline) or not callable(found.home):
+        del sys.modules[place.stem]
+        raise ConfigError(f"{place} has no PIPELINE = Pipeline(name, summary, options, start)")
+    return Pipeline(found.name, found.summary, found.options, _Start(module, found.home), found.prepare)
+
+
+class _Start:
+    """The file's `start`. Workers cannot import the file, so its functions are pickled by value."""
+
+    def __init__(self, module: ModuleType, start: Any) -> None:
+        self._module, self._start = module, start
+
+    def __call__(self, spark: Any, options: PipelineOptions, run: Run) -> Any:
+        from pyspark import cloudpickle
+
+        cloudpickle.register_pickle_by_value(self._module)
+        return self._start(spark, options, run)

@@ -1,4 +1,4 @@
-"""Spark's checkpoint of a query: where it is, and whose."""
+"""Spark's checkpoint of a query: its place, and the id of its query."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from metaq.errors import StoreFailed
 from metaq.pipelines.uris import is_uri, plain_path
 
 CHECKPOINT = "_checkpoint"
-"""In a pipeline's folder, unless it is kept elsewhere."""
+"""Default name, in the pipeline's folder."""
 _METADATA = "metadata"
 
 
 def query_id(checkpoint: Path) -> str | None:
-    """The id that Spark gave the query of this checkpoint; None before its first start."""
+    """Id that Spark gave the query of this checkpoint; None before its first start."""
     try:
         return _id_in((checkpoint / _METADATA).read_bytes())
     except OSError:
@@ -30,7 +30,7 @@ def _id_in(metadata: bytes) -> str | None:
 
 
 def spark_path(path: Path) -> str:
-    """A local path as Spark reads it: a scheme, and nothing percent-encoded."""
+    """Local path as Spark takes it: with a scheme, and nothing percent-encoded."""
     return f"file:{path}"
 
 
@@ -40,7 +40,7 @@ class Checkpoint:
     def __init__(self, place: Path) -> None:
         self._place = place
         self.uri = spark_path(place)
-        """As Spark is told it."""
+        """As Spark takes it."""
 
     def __str__(self) -> str:
         return str(self._place)

@@ -18,36 +18,36 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from metaq.errors import ConfigError
 from metaq.option_table import OptionTable, nearest
 from metaq.pipelines.catalogue import Pipeline, pipeline
 from metaq.pipelines.options import PipelineOptions
 
+ConfigLike: TypeAlias = Mapping[str, Any] | str | Path | PipelineOptions
+"""What a configuration is read from: a mapping of options, the path of a TOML file, or the pipeline's option table."""
 _NAME, _SPARK = "pipeline", "spark"
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One pipeline, and all that it is told."""
+    """A pipeline and its whole configuration."""
 
     pipeline: Pipeline
     options: PipelineOptions
     master: str | None = None
-    """Where Spark runs; None: on this machine, or where `spark-submit` says."""
+    """Spark's master; None: this machine, or the one of `spark-submit`."""
     spark: dict[str, str] = field(default_factory=dict)
-    """Settings of the session, `spark.…`."""
+    """Settings of the Spark session, `spark.…`."""
 
 
-def configure(
-    name: str | Pipeline | None, given: Mapping[str, Any] | str | Path | PipelineOptions, **more: Any
-) -> Configuration:
+def configure(name: str | Pipeline | None, given: ConfigLike, **more: Any) -> Configuration:
     """Read a configuration.
 
     Args:
         name: the pipeline, or its name; None: the file must say which.
-        given: the path of a TOML file, the same as a mapping, or options as they are.
+        given: options of a table are taken as they are.
         more: options that beat the file's, in any spelling.
 
     Raises: ConfigError: the file cannot be read, a key is wrong (the nearest is named), or values do not fit each other.

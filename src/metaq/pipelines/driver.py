@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from metaq.errors import MetaqError
 from metaq.pipelines.catalogue import Pipeline
-from metaq.pipelines.configuration import configure
-from metaq.pipelines.options import PipelineOptions
-from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
+from metaq.pipelines.configuration import ConfigLike, configure
+from metaq.pipelines.run import LOOK_SECONDS, OnBatch, Outcome, Run
 
 
-def begin(
-    name: str | Pipeline,
-    spark: Any,
-    given: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
+def begin(name: str | Pipeline, spark: Any, given: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Start a pipeline in this process.
 
     Args:
         name: one of the catalogue, or a pipeline of the caller's own.
-        given: its configuration: a mapping, the path of a TOML file, or its options. What it says of Spark is not
-            heeded: the session is there already.
+        given: its configuration. What it says of Spark is ignored: the session is there already.
         on_batch: called with a line and the figures of each batch.
 
     Returns: the StreamingQuery; or the `Outcome` of a pipeline that is no stream, when it is done.
@@ -38,7 +30,7 @@ def begin(
 
 
 def looked_after(run: Run, start: Callable[[], Any]) -> Any:
-    """Begin a run and start its work, which ends the run: in a thread where it is a query. Returns what `start` did."""
+    """Begin a run, start its work, and end the run with the work: a query is watched in a thread. Returns what `start` did."""
     run.begin()
     try:
         work = start()
@@ -53,7 +45,7 @@ def looked_after(run: Run, start: Callable[[], Any]) -> Any:
 
 
 def watch(query: Any, run: Run) -> None:
-    """Wait for the query's end, and stop it when the run is asked to end: what it had done stays.
+    """Wait for the query's end, and stop it when the run is asked to stop: finished batches stay.
 
     Raises MetaqError: the query failed.
     """
@@ -70,8 +62,8 @@ def watch(query: Any, run: Run) -> None:
 
 
 def _wake_at_end(query: Any, run: Run) -> None:
-    """Without it the folder would be free, and `metaq pipeline run` end, only at the next look."""
-    # What it failed with is asked by who watches; or Spark is gone, and nobody asks.
+    """Wake the watcher at the query's end: it would only notice at its next look, and keep the folder until then."""
+    # The watcher asks for the query's failure itself; an error here means that Spark is gone.
     with contextlib.suppress(Exception):
         query.awaitTermination()
     run.wake()
@@ -89,12 +81,12 @@ def _look_after(query: Any, run: Run) -> None:
 
 
 def told(fault: BaseException) -> str:
-    """A fault in one line."""
+    """Text of a fault, in one line."""
     return root_text(str(fault)) if str(fault) else type(fault).__name__
 
 
 def root_text(text: str) -> str:
-    """The line of a Spark failure that says what went wrong: our own error, out of the traces around it."""
+    """Line of a Spark failure that says what went wrong: our own error, without the stack traces around it."""
     lines = [line.strip() for line in text.splitlines()]
     ours = [line for line in lines if line.startswith("metaq.errors.")]
     return ours[-1].partition(": ")[2] if ours else next((line for line in lines if line), "no reason was given")

@@ -22,7 +22,7 @@ from metaq.errors import ConfigError, StoreLocked
 
 LEASE = "_lease"
 WAIT_SECONDS = 5.0
-"""How long a run that is just ending may keep the next one waiting."""
+"""Time to wait for a run that is just ending."""
 _LOOK_SECONDS = 0.05
 
 
@@ -36,7 +36,7 @@ class Lease(Protocol):
         ...
 
     def release(self) -> None:
-        """Give it back. May be repeated."""
+        """Release it. May be repeated."""
         ...
 
 

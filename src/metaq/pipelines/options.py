@@ -1,4 +1,4 @@
-"""What every pipeline is told, and what those that go on for ever are told beside it. Loads no Spark."""
+"""Options of every pipeline, and of those that are streams. Loads no Spark."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class PipelineOptions(OptionTable):
 
     @classmethod
     def joined(cls, name: str, values: list[str]) -> str:  # noqa: ARG003  for those who join one of them otherwise
-        """The text that a list in a file stands for. Raises ConfigError: a value cannot be in a list."""
+        """Text of an option that a file gives as a list. Raises ConfigError: a value has a comma in it."""
         if broken := [one for one in values if "," in one]:
             raise ConfigError(f"{broken[0]!r} has a comma in it")
         return ",".join(values)
 
     def check(self) -> None:
-        """See whether the values fit each other. Raises ConfigError: names the option, and what to do."""
+        """Validate the values against each other. Raises ConfigError: names the option, and what to do."""
         _ = self.place
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions(PipelineOptions):
-    """Of a pipeline that works on a cluster."""
+    """Options of a pipeline that works on a cluster."""
 
     name_servers: str | None = option(
         None,
@@ -55,13 +55,13 @@ class ClusterOptions(PipelineOptions):
 
     @property
     def servers(self) -> str:
-        """The name servers that are meant."""
+        """Name servers: the option's, the environment's, or the default."""
         return self.name_servers or os.environ.get("NAMESRV_ADDR") or NAME_SERVERS_DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions(ClusterOptions):
-    """Of a pipeline whose output is not a folder."""
+    """Options of a pipeline whose output is no folder."""
 
     folder: str = option("", "The pipeline's own folder: its checkpoint, its lease and what `status` tells. Required.")
 
@@ -74,7 +74,7 @@ class FolderOptions(ClusterOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(ClusterOptions):
-    """Of a pipeline that goes on until it is stopped."""
+    """Options of a stream: it goes on until it is stopped."""
 
     once: bool = option(False, "Take what is there now, then end; otherwise go on.")
     trigger_seconds: float = option(60.0, "Look for new messages this often.", low=0, aliases=("trigger",))
@@ -88,7 +88,7 @@ class StreamOptions(ClusterOptions):
     max_offsets_per_trigger: int = option(2_000_000, "Most messages of one micro-batch.", low=1)
 
     def source(self) -> dict[str, str]:
-        """These as options of `format("metaq")`; the topics are the pipeline's to add."""
+        """Options of `format("metaq")`, but for the topics, which the pipeline adds."""
         chosen = {
             "nameServers": self.servers,
             "startingOffsets": self.starting_offsets,

@@ -1,8 +1,8 @@
-"""One run of a pipeline: the folder is its own while it lasts, it tells how far it is, and it can be asked to end.
+"""One run of a pipeline: it owns the folder while it lasts, reports its progress there, and can be asked to stop.
 
 FOLDER/_lease       locked by the run (metaq.pipelines.lease)
-FOLDER/_run.json    what it tells: `metaq pipeline status` reads it, from any machine that sees the folder
-FOLDER/_stop        somebody asks the run that is named in it to end: `metaq pipeline stop`
+FOLDER/_run.json    its status: `metaq pipeline status` reads it, from any machine that sees the folder
+FOLDER/_stop        names the run that is to stop: `metaq pipeline stop` writes it
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
@@ -29,20 +29,23 @@ _LOG = logging.getLogger(__name__)
 
 STATUS, STOP = "_run.json", "_stop"
 LOOK_SECONDS = 0.5
-"""A request to stop is seen, and the backlog told, this often."""
+"""Interval of looking for a request to stop, and of reporting the backlog."""
 
 _WORKS_ON = {"compact": "archive"}
-"""Pipelines that work on the folder of another one."""
+"""Pipeline → the pipeline whose folder it works on."""
 _SIGNS = ("_manifests", "_checkpoint")
-"""What shows, in a folder of an early release, or in one that was copied without its lease, that it is a pipeline's."""
+"""Names that mark a folder as a pipeline's where neither status nor lease does: it is of an early release, or a copy."""
 _SHOWN = 3
 
 RUNNING, ENDED, STOPPED, FAILED, LOST = "running", "ended", "stopped", "failed", "lost"
-"""States of a run. `lost`: it says that it runs and nobody holds the lease, so it was killed."""
+"""States of a run. `lost`: its status says running and nobody holds the lease, so it was killed."""
+
+OnBatch: TypeAlias = Callable[[str, Mapping[str, Any]], None]
+"""Called with a line for people and the figures of each batch, in the thread that processed it."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run tells of itself."""
+    """Status of a run, as its file has it."""
 
     v: int = 1
     pipeline: str
@@ -53,21 +56,21 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     """ISO 8601, UTC."""
     seen: str
-    """When this was written."""
+    """Time of writing."""
     state: str
     batches: int = 0
     total: dict[str, int] = {}
-    """Figures of all batches of this run together, those that can be added."""
+    """Figures of this run's batches, added up; those that can be."""
     last: dict[str, Any] = {}
     """Figures of the last batch."""
     behind: int | None = None
-    """Messages still to come, where the source can tell."""
+    """Backlog in messages, where the source knows it."""
     fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pipeline that is no stream has come to."""
+    """Result of a pipeline that is no stream."""
 
     figures: Mapping[str, Any]
     text: str = ""
@@ -76,12 +79,9 @@ class Outcome:
 
 
 class Run:
-    """Has the lease from `begin` to `end`. Thread-safe."""
+    """A run: it holds the folder's lease from `begin` to `end`. Thread-safe."""
 
-    def __init__(
-        self, pipeline: str, place: Path, *, on_batch: Callable[[str, Mapping[str, Any]], None] | None = None
-    ) -> None:
-        """Args: on_batch: called with the line and the figures of each batch, in the thread that did it."""
+    def __init__(self, pipeline: str, place: Path, *, on_batch: OnBatch | None = None) -> None:
         self.place = place
         self._on_batch = on_batch
         self._lease: Lease | None = None
@@ -115,7 +115,12 @@ class Run:
         return self
 
     def tell(self, line: str, **figures: Any) -> None:
-        """A batch is done. Args: line: for people. figures: for programs; whole numbers but `batch` are added up over the run."""
+        """Report a batch as done.
+
+        Args:
+            line: for people.
+            figures: for programs; whole numbers other than `batch` are added up over the run.
+        """
         with self._busy:
             total = dict(self._status.total)
             for name, value in figures.items():
@@ -127,28 +132,28 @@ class Run:
             self._on_batch(line, figures)
 
     def behind(self, messages: int | None) -> None:
-        """So many messages are still to come."""
+        """Report the backlog."""
         with self._busy:
             if messages != self._status.behind:
                 self._change(behind=messages)
                 self._write()
 
     def watch(self, seen: Callable[[Status], None]) -> None:
-        """Call it with each new status, in whatever thread made it."""
+        """Have `seen` called with each new status, in the thread that changed it."""
         self._watchers.append(seen)
 
     def stop(self) -> None:
-        """Ask it to end, from within this process."""
+        """Ask the run to stop, from within this process."""
         self._stopping.set()
         self._awake.set()
 
     def wake(self) -> None:
-        """End a `wait` that is under way, or the next one: the work has ended."""
+        """End the `wait` under way, or the next one: the work has ended."""
         self._awake.set()
 
     @property
     def stopping(self) -> bool:
-        """Whether somebody wants it to end. A job asks between its steps."""
+        """Whether the run was asked to stop. A job looks between its steps."""
         if not self._stopping.is_set():
             with contextlib.suppress(OSError):
                 if (self.place / STOP).read_text(encoding="utf-8") == self._status.run:
@@ -156,7 +161,7 @@ class Run:
         return self._stopping.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until `stop` or `wake`. Returns `stopping`."""
+        """Wait for some seconds, or until `stop` or `wake`. Returns `stopping`."""
         self._awake.wait(seconds)
         if not self._stopping.is_set():
             self._awake.clear()
@@ -167,9 +172,9 @@ class Run:
         return self._status
 
     def at_end(self, act: Callable[[], None], name: str | None = None) -> None:
-        """Call it when the run ends, before the folder is free: what was under way must have ended then.
+        """Have `act` called at the end of the run, before the lease is released: it ends the work under way.
 
-        Of several of one name only the last counts; the one before is called at once, which must end what it stands for.
+        Args: name: an earlier `act` of this name is called now and replaced: its query was started anew.
         """
         before = self._ends.pop(name, None) if name is not None else None
         if before is not None:
@@ -177,7 +182,7 @@ class Run:
         self._ends[name if name is not None else object()] = act
 
     def end(self, fault: str = "") -> None:
-        """Tell how it ended, and give the folder free. May be repeated."""
+        """Write the last status and release the lease. May be repeated."""
         for act in self._ends.values():
             act()
         with self._busy:
@@ -199,7 +204,7 @@ class Run:
         self._status = msgspec.structs.replace(self._status, **values)
 
     def _write(self) -> None:
-        """What cannot be told costs no message: it is logged."""
+        """Write the status. A failure is logged and ends nothing: no message depends on it."""
         self._change(seen=_now())
         for seen in self._watchers:
             seen(self._status)
@@ -214,10 +219,10 @@ class Run:
 
 
 def refuse_others_folder(pipeline: str, place: Path) -> None:
-    """Raises ConfigError: the folder is another pipeline's, or has something in it and was never one's."""
+    """Raises ConfigError: the folder is another pipeline's, or holds other files and was never a pipeline's."""
     try:
         names = {path.name for path in place.iterdir()}
-    except OSError:  # There is none yet, or whoever wants to write to it will say what is wrong.
+    except OSError:  # It does not exist yet, or taking its lease will say what is wrong.
         return
     mine = _WORKS_ON.get(pipeline, pipeline)
     if STATUS in names:
@@ -239,7 +244,7 @@ def refuse_others_folder(pipeline: str, place: Path) -> None:
 
 
 def status_of(place: Path) -> Status | None:
-    """What the newest run in a folder tells; None: there never was one. Raises ConfigError: its file cannot be read."""
+    """Status of the newest run in a folder; None: there was none. Raises ConfigError: its file cannot be read."""
     path = place / STATUS
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Status)
@@ -253,7 +258,7 @@ def status_of(place: Path) -> Status | None:
 
 
 def ask_to_stop(place: Path) -> Status | None:
-    """Ask the run in a folder to end. Returns what it told last; None: nothing runs there. Raises ConfigError."""
+    """Ask the run in a folder to stop. Returns its last status; None: nothing runs there. Raises ConfigError."""
     found = status_of(place)
     if found is None or found.state != RUNNING:
         return None

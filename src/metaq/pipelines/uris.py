@@ -1,6 +1,4 @@
-"""Folders that are named by URIs: which of them are local, and where the run of a pipeline lies that writes to another. Loads
-no Spark.
-"""
+"""Folders named by URIs: which are local, and the local run folder of a pipeline that writes to another. Loads no Spark."""
 
 from __future__ import annotations
 
@@ -28,9 +26,9 @@ def plain_path(text: str) -> Path:
 
 
 def run_folder(uri: str, given: str | None = None) -> Path:
-    """The local folder of the run that writes to a URI: its lock on this machine, its status, and who asks it to stop.
+    """Local folder of the run that writes to a URI: its lock on this machine, its status, requests to stop.
 
-    Args: given: where somebody wants it. Otherwise it is made of the URI, so that whoever names that finds it.
+    Args: given: the option runFolder. By default it is derived from the URI, so that `status` and `stop` find it.
     """
     if given is not None:
         return Path(given).absolute()

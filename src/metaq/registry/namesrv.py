@@ -1,7 +1,7 @@
-"""A broker's side of the name servers: it tells all of them the same, all the time, and unregisters when it stops.
+"""A broker's side of the name servers: it registers the same at all of them, all the time, and unregisters when it stops.
 
-Name servers do not talk to each other, so a broker registers at each. It tells its whole table at its start and every
-`period` seconds, which also renews its lease; a name server that was away learns everything then. In between it tells
+Name servers do not talk to each other, so a broker registers at each. It sends its whole table at its start and every
+`period` seconds, which also renews its lease; a name server that was away learns everything then. In between it sends
 the topics that changed and no others, as RocketMQ's brokers do for new topics: a registration never removes any.
 """
 
@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from metaq.client.conversation.asking import Caller, ask
+from metaq.client.conversation.driver import Caller, ask
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.errors import MetaqError
 from metaq.model import DataVersion, TopicConfig
@@ -22,13 +22,14 @@ log = logging.getLogger(__name__)
 
 
 SILENCE_PERIODS = 2
-"""After so many periods without the whole table a name server may have dropped us (its lease is four, by default)."""
+"""Periods without the whole table after which a name server may have dropped us (its lease is four, by default)."""
 GATHER_SECONDS = 0.02
-"""From one registration to the next, on the whole: thousands of topics made by use were as many registrations."""
+"""Average seconds between registrations. Thousands of topics that are created by use would else be as many
+registrations."""
 AT_ONCE = 32
-"""So many may come right behind each other first: who makes a few topics finds them as soon as they are made."""
-TOLD_TIMEOUT = 2.0
-"""Below the 3 seconds that clients wait for an answer."""
+"""Registrations that may follow each other at once: whoever creates a few topics finds them immediately."""
+REGISTERED_TIMEOUT = 2.0
+"""Longest wait for the name servers, below the 3 seconds that clients wait for an answer."""
 
 
 class Registrar:
@@ -36,10 +37,10 @@ class Registrar:
 
     Each name server has a task of its own, so that one that does not answer holds up nobody else.
 
-    Args: describe: what to tell now, the DataVersion and the topic table: the whole of it for None, else those of the
-          named topics that there are. ordered: told which topics are ordered, by what the name servers answer. period:
+    Args: describe: what to register now, the DataVersion and the topic table: the whole of it for None, else those of the
+          named topics that there are. ordered: called with the topics that are ordered, by what the name servers answer. period:
           seconds between registrations. retry: seconds before a failed one is tried again. gather: seconds from one to
-          the next because of changes, unless somebody waits (`when_told`), once `at_once` of them came in a row.
+          the next because of changes, unless somebody waits (`when_registered`), once `at_once` of them came in a row.
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class Registrar:
         self._caller, self._identity, self._describe = caller, identity, describe
         self._period, self._retry, self._ordered = period, retry, ordered
         self._gather, self._credit = gather, at_once * gather
-        self._order_told: dict[str, Collection[str]] = {}
-        """By name server: the ordered topics that it knows."""
+        self._ordered_at: dict[str, Collection[str]] = {}
+        """Name server → the ordered topics that it knows."""
         self._servers = [_NameServer(address) for address in name_servers]
         self._changes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -73,10 +74,8 @@ class Registrar:
         return self._failing
 
     async def start(self) -> None:
-        """Register everywhere, wait for the answers, and go on in the background.
-
-        A name server that cannot be reached is logged and tried again; it does not stop the broker.
-        """
+        """Register everywhere, wait for the answers, and go on in the background. A name server out of reach is logged
+        and tried again; it does not stop the broker."""
         await asyncio.gather(*(self._register(server) for server in self._servers))
         self._tasks = [
             asyncio.create_task(self._keep_registering(server), name=f"registrar of {server.address}")
@@ -88,8 +87,8 @@ class Registrar:
         await self._taken.wait()
 
     def changed(self, topic: str | None = None) -> None:
-        """A topic changed, or several: register, at once if it has not been often lately. Several calls before that happens
-        make one registration."""
+        """Register changed topics, at once unless that was done often lately. Several calls before that make one
+        registration."""
         self._changes += 1
         for server in self._servers:
             if topic is None:
@@ -99,23 +98,21 @@ class Registrar:
             server.changed.set()
 
     def lost(self, address: str) -> None:
-        """The connection to a name server broke, so it has dropped us: register again as soon as it is back."""
+        """Register again at a name server whose connection broke, as soon as it is back: it has dropped us."""
         for server in self._servers:
             if server.address == address:
                 server.needs_all()
                 server.changed.set()
 
-    def when_told(self, done: Callable[[], None], timeout: float = TOLD_TIMEOUT) -> None:
-        """Call `done` once every name server has been told, or failed to take, the table as it is now.
-
-        It is called after `timeout` seconds at the latest: who waits for a change should not wait for a dead machine.
-        """
+    def when_registered(self, done: Callable[[], None], timeout: float = REGISTERED_TIMEOUT) -> None:
+        """Call `done` once every name server has taken, or failed to take, the table as it is now; after `timeout`
+        seconds at the latest: nobody should wait for a dead machine."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         waiter.add_done_callback(lambda _: done())
         self._waiters.append((self._changes, waiter))
         loop.call_later(timeout, _finish, waiter)
-        self._tell_waiters()
+        self._notify_waiters()
         if not waiter.done():
             for server in self._servers:
                 server.hurry.set()
@@ -163,8 +160,8 @@ class Registrar:
             server.needs_all()
         elif names is None:
             server.all_until = now + self._period * SILENCE_PERIODS
-        server.told = changes
-        self._tell_waiters()
+        server.reported = changes
+        self._notify_waiters()
 
     async def _register_at(self, address: str, call: RegisterBroker) -> bool:
         try:
@@ -176,35 +173,35 @@ class Registrar:
             return False
         self._taken.set()
         if order is not None:
-            self._order_told[address] = order.keys()
-            self._ordered({topic for topics in self._order_told.values() for topic in topics})
+            self._ordered_at[address] = order.keys()
+            self._ordered({topic for topics in self._ordered_at.values() for topic in topics})
         if self._failing.pop(address, None):
             log.info("registered at name server %s again", address)
         return True
 
-    def _tell_waiters(self) -> None:
-        told = min((server.told for server in self._servers), default=self._changes)
+    def _notify_waiters(self) -> None:
+        reported = min((server.reported for server in self._servers), default=self._changes)
         for changes, waiter in self._waiters:
-            if changes <= told:
+            if changes <= reported:
                 _finish(waiter)
         self._waiters = [(changes, waiter) for changes, waiter in self._waiters if not waiter.done()]
 
 
 class _NameServer:
-    """One name server: whether it must be told something, what of it, and up to which change it was."""
+    """One name server: which changes it has got, and which topics it must get."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.changed = asyncio.Event()
         self.hurry = asyncio.Event()
-        """Somebody waits until it is told."""
+        """Set while somebody waits for its registration."""
         self.paid_until = 0.0
-        """As if each registration took its time behind the one before (loop time): how far it may run ahead is a credit."""
-        self.told = 0
+        """Until when registrations are paid for, at `GATHER_SECONDS` each (loop time); it may run ahead by a credit."""
+        self.reported = 0
         self.topics: set[str] = set()
-        """That changed since it was told."""
+        """Topics that changed since its last registration."""
         self.all_until = 0.0
-        """It knows the rest of the table, if it is told something before this (loop time)."""
+        """Until when it remembers the rest of the table (loop time); later it must get the whole."""
 
     def needs_all(self) -> None:
         self.all_until = 0.0

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def warm(modules: Iterable[str]) -> None:
-    """Import modules for all processes that are forked from this one; those that there are not, or that fail, are left out.
+    """Import modules for all processes that are forked from this one; missing or failing ones are left out.
 
     A worker that needs one of these says what is wrong with it: the others go on.
     """
@@ -55,7 +55,7 @@ def warm(modules: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _without_threads() -> Iterator[None]:
-    """Libraries that are loaded meanwhile start no threads of their own. What somebody has set stays."""
+    """Keep libraries that are imported meanwhile from starting threads. Variables that are set already stay."""
     ours = {name: value for name, value in _QUIET.items() if name not in os.environ}
     os.environ.update(ours)
     try:

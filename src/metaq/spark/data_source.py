@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.model import offsets
@@ -35,7 +35,7 @@ from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.spark import interpreter, schema
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import MetaqStreamWriter, MetaqWriter
-from metaq.spark.source import slicing as cutting
+from metaq.spark.source import slicing
 from metaq.spark.source.fetch import read_slice
 from metaq.spark.source.plan import Planner, planner_of
 from metaq.spark.source.pushdown import Pushed, push
@@ -44,11 +44,11 @@ from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
 _LOG = logging.getLogger(__name__)
 
 IDLE_SECONDS = 1.0
-"""How long `latestOffset` may look for news before it says that there are none: Spark asks again at once, 60-85 times a
-second, and every question is one to the brokers."""
+"""Time that `latestOffset` waits for new messages before it reports none: Spark asks again at once, 60-85 times a second, and
+each time the brokers are asked."""
 LOOK_SECONDS = 0.02
 LOOK_SHARE = 0.05
-"""While idle, at most this share of the time is spent asking."""
+"""Largest share of idle time that is spent on asking brokers."""
 
 
 class SlicePartition(InputPartition):  # type: ignore[misc]
@@ -70,20 +70,20 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> str:
         if self._files():
             from metaq.spark.files import files  # not above: see _files
-            from metaq.spark.files import settings as store_settings  # not above: see _files
+            from metaq.spark.files.settings import FilesOptions  # not above: see _files
 
-            return files.files_ddl(store_settings.FilesOptions.of(dict(self.options)))
+            return files.files_ddl(FilesOptions.of(dict(self.options)))
         options = self._options()
         if options.rows == "slices":
             return schema.ddl(schema.SLICE_SCHEMA)
-        return schema.ddl(arrow.schema_of(schema.columns_of(options.columns)))
+        return schema.ddl(records.schema_of(schema.columns_of(options.columns)))
 
     def reader(self, schema: Any) -> DataSourceReader:
         if self._files():
             from metaq.spark.files import files  # not above: see _files
-            from metaq.spark.files import settings as store_settings  # not above: see _files
+            from metaq.spark.files.settings import FilesOptions  # not above: see _files
 
-            return files.FilesReader(store_settings.FilesOptions.of(dict(self.options)), schema)
+            return files.FilesReader(FilesOptions.of(dict(self.options)), schema)
         options = self._options()
         return (MetaqReaderWithPushFilters if options.push_filters else MetaqReader)(options, schema)
 
@@ -110,7 +110,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         return MetaqStreamReader(options, schema)
 
     def _files(self) -> bool:
-        """Whether files are read, and no topics. What reads them takes longer to import than all the rest: only who needs it."""
+        """Whether files are read, not topics. Their modules are imported on demand: they take longer than all the rest."""
         return any(name.lower() in {"path", "paths"} for name in self.options)
 
     def _options(self) -> SourceOptions:
@@ -118,11 +118,11 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
 
 class _SliceReading:
-    """What batch and stream reader share: the way from a slice to rows."""
+    """Base of batch and stream readers: reads a slice into rows."""
 
     def __init__(self, options: SourceOptions, struct: Any) -> None:
         self.options, self.fetch = options, options.fetch
-        known = schema.SLICE_SCHEMA if options.rows == "slices" else arrow.schema_of(tuple(arrow.TYPES))
+        known = schema.SLICE_SCHEMA if options.rows == "slices" else records.schema_of(tuple(records.TYPES))
         self.columns = schema.columns_of_struct(struct, known)
 
     @property
@@ -130,7 +130,7 @@ class _SliceReading:
         return planner_of(self.options)
 
     def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
-        """Exactly the rows of the partition's slice. Runs in an executor, on an instance of its own."""
+        """Rows of the partition's slice. Runs in an executor, on an instance of its own."""
         if self.options.rows == "slices":
             yield schema.slice_batch(partition.wanted, self.columns)
             return
@@ -143,12 +143,12 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
     """A batch read: from startingOffsets (earliest) to endingOffsets (latest), as they are when the query is planned."""
 
     pushed: Pushed | None = None
-    """What the query's conditions say about what is to be read."""
+    """What the query's pushed-down conditions restrict reading to."""
 
     def partitions(self) -> list[InputPartition]:
         planner = self.planner
         start = planner.start(EARLIEST, self.pushed)
-        slices = cutting.slices_between(start, planner.end(sorted(start)))
+        slices = slicing.slices_between(start, planner.end(sorted(start)))
         if self.pushed is not None:
             slices = planner.narrowed(slices, self.pushed)
         slices = planner.cut(slices)
@@ -197,7 +197,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         self._seen: Positions = {}
         self._reported: Positions | None = None
         self._waiting_since: float | None = None
-        """Since when there are messages, but too few."""
+        """Time since which there are messages, but fewer than `minOffsetsPerTrigger`."""
         self._watch = self.planner.watch()
         self._completed = False
         self.fetch = options.fetch_of_stream
@@ -235,7 +235,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         return offsets.to_json(end)
 
     def _enough(self, begin: Positions, end: Positions) -> bool:
-        """Whether a micro-batch is worth while: there are `minOffsetsPerTrigger` messages, or they have waited long enough."""
+        """Whether to begin a micro-batch: there are `minOffsetsPerTrigger` messages, or they have waited `maxTriggerDelay`."""
         least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
         if least is None or self._target is not None or fresh:
             return True  # Queues that are new are pinned at once.
@@ -258,7 +258,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         # Only a function of its arguments: a replayed batch must read the same.
         self._pinned = True  # Of a batch 0 that is replayed the end was logged by an earlier run.
-        slices = cutting.slices_between(offsets.from_json(start), offsets.from_json(end))
+        slices = slicing.slices_between(offsets.from_json(start), offsets.from_json(end))
         return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
 
     def _news(self, planner: Planner, begin: Positions) -> Positions:

@@ -27,7 +27,7 @@ _TRY = "import sys, numpy, pyarrow, metaq.spark; print(*sys.version_info[:2], se
 
 
 def choose(environ: Mapping[str, str], *, jvm_runs: bool = False) -> str | None:
-    """What PYSPARK_PYTHON should be set to; None to leave it alone.
+    """Value to set PYSPARK_PYTHON to; None to leave it alone.
 
     It is left alone where somebody has chosen, where `spark-submit` started the JVM (and knows its cluster's Python), and
     where Spark would run this very Python anyway.
@@ -38,7 +38,7 @@ def choose(environ: Mapping[str, str], *, jvm_runs: bool = False) -> str | None:
 
 
 def prefer_this_python() -> None:
-    """What importing `metaq.spark` does: choose, or warn if a session of this process runs another Python already."""
+    """Set PYSPARK_PYTHON on import of `metaq.spark`, or warn if a session of this process runs another Python already."""
     choice = choose(os.environ, jvm_runs=getattr(_context_class(), "_gateway", None) is not None)
     if choice is not None:
         os.environ[CHOICE] = choice
@@ -62,7 +62,7 @@ def check_choice() -> None:
 
 
 def fault_of(context: Any) -> str | None:
-    """Why the workers of a SparkContext cannot read from MetaQ. None: they can, or it is not for this machine to say."""
+    """Reason why the workers of a SparkContext cannot read from MetaQ. None: they can, or run on other machines."""
     if context is None or not str(context.master).startswith("local"):
         return None
     python = context.pythonExec
@@ -124,7 +124,7 @@ def has(python: str, module: str, environ: Mapping[str, str]) -> bool:
 
 @functools.cache
 def _tried(python: str) -> str | None:
-    """What is wrong with a Python, by asking it; None if nothing is."""
+    """Fault of a Python, found by running it; None: there is none."""
     try:
         done = subprocess.run([python, "-c", _TRY], capture_output=True, text=True, timeout=_TRY_SECONDS, check=False)  # noqa: S603  what Spark would run
     except (OSError, subprocess.SubprocessError) as fault:

@@ -9,18 +9,14 @@ A stream is returned as Spark's StreamingQuery, a job as its `Outcome`. Importin
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from metaq.option_table import option
 from metaq.pipelines.catalogue import Pipeline
+from metaq.pipelines.configuration import ConfigLike
 from metaq.pipelines.driver import begin
 from metaq.pipelines.options import FolderOptions, PipelineOptions, StreamOptions
-from metaq.pipelines.run import Outcome, Run
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+from metaq.pipelines.run import OnBatch, Outcome, Run
 
 __all__ = [
     "FolderOptions",
@@ -30,6 +26,7 @@ __all__ = [
     "Run",
     "StreamOptions",
     "archive",
+    "audit",
     "begin",
     "changes",
     "compact",
@@ -40,20 +37,12 @@ __all__ = [
 ]
 
 
-def archive(
-    spark: Any,
-    config: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
+def archive(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Start `archive`: topics → Parquet, every message once. Raises ConfigError, StoreLocked."""
     return begin("archive", spark, config, on_batch)
 
 
-def audit(
-    spark: Any,
-    config: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
+def audit(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Do an `audit`: what was sent against what each group consumed. Its Outcome's exit_status is 0 if it is clean.
 
     Raises ConfigError, StoreLocked, NoRoute.
@@ -61,19 +50,12 @@ def audit(
     return begin("audit", spark, config, on_batch)
 
 
-def changes(
-    spark: Any,
-    config: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
+def changes(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Start `changes`: row changes → the latest state of their tables. Raises ConfigError, StoreLocked."""
     return begin("changes", spark, config, on_batch)
 
 
-def compact(
-    config: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
+def compact(config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Merge the small files of an archive that no run writes into. Needs no Spark. Returns its `Outcome`.
 
     Raises: ConfigError, StoreLocked, StoreCorrupt.
@@ -81,31 +63,19 @@ def compact(
     return begin("compact", None, config, on_batch)
 
 
-def redrive(
-    spark: Any,
-    config: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
+def metrics(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
+    """Start `metrics`: figures of topics, groups and brokers per window, and alerts. Raises ConfigError, StoreLocked, NoRoute."""
+    return begin("metrics", spark, config, on_batch)
+
+
+def mirror(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
+    """Start `mirror`: topics of one cluster → another. Raises ConfigError, StoreLocked, NotSupported, StoreCorrupt."""
+    return begin("mirror", spark, config, on_batch)
+
+
+def redrive(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
     """Do `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once. Returns its `Outcome`.
 
     Raises ConfigError, StoreLocked, and what `metaq.pipelines.redrive.job.start` does.
     """
     return begin("redrive", spark, config, on_batch)
-
-
-def metrics(
-    spark: Any,
-    config: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
-    """Start `metrics`: figures of topics, groups and brokers per window, and alerts. Raises ConfigError, StoreLocked, NoRoute."""
-    return begin("metrics", spark, config, on_batch)
-
-
-def mirror(
-    spark: Any,
-    config: Mapping[str, Any] | str | Path | PipelineOptions,
-    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
-) -> Any:
-    """Start `mirror`: topics of one cluster → another. Raises ConfigError, StoreLocked, NotSupported, StoreCorrupt."""
-    return begin("mirror", spark, config, on_batch)

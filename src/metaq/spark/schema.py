@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError
 from metaq.model.offsets import Slice
+from metaq.model.queue import MessageQueue
 
 SLICE_SCHEMA = pa.schema(
     [
@@ -36,11 +37,11 @@ _NAMES = {
 def columns_of(text: str | None) -> tuple[str, ...]:
     """The `columns` option: None for the lean ones, `*` for all. Raises ConfigError: no such column."""
     if text is None or not text.strip():
-        return arrow.LEAN
+        return records.LEAN
     if text.strip() == "*":
-        return tuple(arrow.TYPES)
+        return tuple(records.TYPES)
     columns = tuple(name.strip() for name in text.split(","))
-    arrow.schema_of(columns)
+    records.schema_of(columns)
     return columns
 
 
@@ -62,6 +63,22 @@ def columns_of_struct(struct: Any, schema: pa.Schema) -> tuple[str, ...]:
             wanted = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
             raise ConfigError(f"the column {field.name} is a nullable {_NAMES[known.type]}, not {wanted}")
     return tuple(struct.names)
+
+
+def queue_of_row(row: Mapping[str, Any]) -> MessageQueue:
+    """The queue of a row with SLICE_SCHEMA's columns."""
+    return MessageQueue(row["topic"], row["broker"], row["queue_id"])
+
+
+def slice_of_row(row: Mapping[str, Any]) -> Slice:
+    """The slice of a row with SLICE_SCHEMA's columns."""
+    return Slice(queue_of_row(row), row["start_offset"], row["end_offset"])
+
+
+def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
+    """The slices that a task was given, a row each."""
+    for batch in batches:
+        yield from map(slice_of_row, batch.to_pylist())
 
 
 def slice_batch(wanted: Slice, columns: Sequence[str]) -> pa.RecordBatch:

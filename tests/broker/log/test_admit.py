@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from metaq.broker.broker import Broker
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.admit import Gates
 from metaq.errors import Reason, Refused
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action, Caller
 from tests.broker.support import open_broker
 
-ANNA, BERT = Identity("10.0.0.1", False, "anna"), Identity("10.0.0.2", False, "bert")
+ANNA, BERT = Caller("10.0.0.1", False, "anna"), Caller("10.0.0.2", False, "bert")
 
 
-def only_anna(asked: list[tuple[Identity, Action, str]]):
-    def authorise(who: Identity, action: Action, resource: str) -> None:
+def only_anna(asked: list[tuple[Caller, Action, str]]):
+    def authorise(who: Caller, action: Action, resource: str) -> None:
         asked.append((who, action, resource))
-        if who.name != "anna":
-            raise Refused(Reason.NO_PERMISSION, f"{who.name} may not")
+        if who.identity != "anna":
+            raise Refused(Reason.NO_PERMISSION, f"{who.identity} may not")
 
     return authorise
 
 
-def gates(broker: Broker, asked: list[tuple[Identity, Action, str]]) -> Gates:
+def gates(broker: Broker, asked: list[tuple[Caller, Action, str]]) -> Gates:
     return Gates(
         broker.environment,
         broker.topics,
@@ -28,7 +31,7 @@ def gates(broker: Broker, asked: list[tuple[Identity, Action, str]]) -> Gates:
         broker.acks,
         broker.transactions.gate,
         broker.appender.closed_queues,
-        only_anna(asked),
+        Gatekeeper(only_anna(asked)),
         closed_partitions=broker.closed_partitions,
     )
 
@@ -42,7 +45,7 @@ def test_a_gate_opens_for_who_may_publish_and_is_asked_about_once(tmp_path) -> N
         assert made.of(ANNA).open(b"orders")
         assert not made.of(BERT).open(b"orders")
         assert asked == [(ANNA, Action.PUBLISH, "orders"), (BERT, Action.PUBLISH, "orders")]
-        assert made.of(ANNA._replace(address="10.9.9.9")).table.keys() == {b"orders"}
+        assert made.of(structs.replace(ANNA, address="10.9.9.9")).table.keys() == {b"orders"}
         assert not made.of(BERT).table
 
 

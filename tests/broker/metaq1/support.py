@@ -12,6 +12,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.channel import Channel
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import Reason, Refused
+from metaq.model.access import Caller
 from metaq.model.metaq1 import partition as values
 from metaq.model.metaq1.partition import Frames, Got, Later, Moved, PartitionGet, PartitionPut, PartitionStored
 from metaq.model.metaq1.settings import PartitionRules, PartitionSettings
@@ -56,19 +57,19 @@ class Patient:
         assert broker.partitions is not None
         self.broker, self.all = broker, broker.partitions
 
-    def put(self, put: PartitionPut, channel: Channel = CHANNEL) -> PartitionStored:
-        return settled(self.broker, lambda: self.all.put(put, channel))
+    def put(self, put: PartitionPut, caller: Caller = CHANNEL.caller) -> PartitionStored:
+        return settled(self.broker, lambda: self.all.put(put, caller))
 
     def get(self, get: PartitionGet, channel: Channel = CHANNEL) -> Got | Later:
         return settled(self.broker, lambda: self.all.get(get, channel))
 
     def offset(self, topic: str, partition: int, position: int) -> int:
-        return settled(self.broker, lambda: self.all.offset(topic, partition, position, CHANNEL))
+        return settled(self.broker, lambda: self.all.offset(topic, partition, position, CHANNEL.caller))
 
 
 def put(partitions: Patient, body: bytes, topic: str = "test", partition: int = 0, flag: int = 0) -> int:
     wanted = PartitionPut(topic=topic, partition=partition, body=body, flag=flag, born_host=BORN_HOST)
-    return partitions.put(wanted, CHANNEL).position
+    return partitions.put(wanted, CHANNEL.caller).position
 
 
 def get(partitions: Patient, position: int, size: int = 1024, partition: int = 0) -> bytes | int:

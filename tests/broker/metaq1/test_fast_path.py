@@ -7,7 +7,7 @@ import pytest
 from metaq.broker.requests import Send
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action, Caller
 from metaq.wire.metaq1.commands import ValueLine, put_place
 from metaq.wire.metaq1.frame import frames, with_attribute
 from tests.broker.support import BORN_HOST
@@ -154,7 +154,7 @@ def test_files_of_queues_and_positions_are_followed_by_the_next_ones(fast_path) 
 def test_who_may_not_publish_gets_no_gate(tmp_path, clock) -> None:
     """The slow path asks each time."""
 
-    def authorise(who: Identity, action: Action, resource: str) -> None:
+    def authorise(who: Caller, action: Action, resource: str) -> None:
         if action is Action.PUBLISH and resource == "test" and len(allowed) == 0:
             raise Refused(Reason.NO_PERMISSION, "not you")
 

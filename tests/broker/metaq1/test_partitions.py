@@ -68,11 +68,11 @@ def test_a_closed_partition_takes_and_gives_nothing_and_puts_to_any_go_to_an_ope
     assert refused(Reason.NO_PERMISSION, put, partitions, b"x") == "Partition[7-0] has been closed"
     assert refused(Reason.NO_PERMISSION, get, partitions, 0) == "Partition[7-0] has been closed"
     wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
-    assert {partitions.put(wanted, CHANNEL).partition for _ in range(10)} == {2}
+    assert {partitions.put(wanted, CHANNEL.caller).partition for _ in range(10)} == {2}
     partitions.all.close_partitions("test", 2, 5)
-    assert refused(Reason.NO_PERMISSION, partitions.put, wanted, CHANNEL)
+    assert refused(Reason.NO_PERMISSION, partitions.put, wanted, CHANNEL.caller)
     partitions.all.open_partitions("test")
-    assert {partitions.put(wanted, CHANNEL).partition for _ in range(50)} == {0, 1, 2}
+    assert {partitions.put(wanted, CHANNEL.caller).partition for _ in range(50)} == {0, 1, 2}
 
 
 def test_puts_that_cannot_be_stored_say_why(partitions: Patient) -> None:
@@ -80,7 +80,7 @@ def test_puts_that_cannot_be_stored_say_why(partitions: Patient) -> None:
     assert refused(Reason.INVALID, put, partitions, b"x", partition=3) == "wrong partition 3"
     assert refused(Reason.INVALID, put, partitions, b"x", partition=-2) == "wrong partition -2"
     wrong = PartitionPut(topic="test", partition=0, body=b"x", checksum=5, born_host=BORN_HOST)
-    assert "Checksum failure" in refused(Reason.ILLEGAL_MESSAGE, partitions.put, wrong, CHANNEL)
+    assert "Checksum failure" in refused(Reason.ILLEGAL_MESSAGE, partitions.put, wrong, CHANNEL.caller)
     text = refused(Reason.ILLEGAL_MESSAGE, put, partitions, bytes((1 << 20) - 19))
     assert str(1 << 20) in text and str((1 << 20) + 1) in text
 
@@ -132,7 +132,7 @@ def send(broker: Broker, queue_id: int) -> int:
 
 def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker, partitions: Patient) -> None:
     """Sends, staged messages and pulls are refused with its number; what may go anywhere goes elsewhere."""
-    gate = broker.gates.of(CHANNEL.identity)
+    gate = broker.gates.of(CHANNEL.caller)
     assert gate.open(b"test")
     partitions.all.close_partitions("test", 1, 9)
     assert not gate.table
@@ -141,10 +141,12 @@ def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker
     assert {send(broker, ANY_QUEUE) for _ in range(10)} == {0}
     broker.groups.require("g")
     pull = PullRequest(b"g", b"test", 1, 0, 32, FILTER, subscription=b"*")
-    assert "queue 1 of topic test is closed" in refused(Reason.NO_PERMISSION, broker.pulls.make, CHANNEL, pull, None)
+    assert "queue 1 of topic test is closed" in refused(
+        Reason.NO_PERMISSION, broker.pulls.make, CHANNEL, CHANNEL.caller, pull, None
+    )
     chunk = Chunk(part="p", number=0, topic="test", queue_id=1, body=encode_batch([(0, b"x", b"")]))
     stage = Stage(transaction="t@broker-a", chunks=(chunk,), born_ms=0, born_host=BORN_HOST)
-    text = refused(Reason.NO_PERMISSION, broker.staging.stage, stage, CHANNEL.identity)
+    text = refused(Reason.NO_PERMISSION, broker.staging.stage, stage, CHANNEL.caller)
     assert "queue 1 of topic test is closed" in text
     partitions.all.open_partitions("test")
     assert send(broker, 2) == 2
@@ -162,7 +164,9 @@ def test_a_topic_with_a_dot_is_made_by_a_put_and_read_and_registered_by_all_serv
         assert name in broker.registration()[0]
         assert broker.lookup.max_offset(name, 0) == 1
         broker.groups.require("g")
-        pull = broker.pulls.make(CHANNEL, PullRequest(b"g", name.encode(), 0, 0, 32, FILTER, subscription=b"*"), None)
+        pull = broker.pulls.make(
+            CHANNEL, CHANNEL.caller, PullRequest(b"g", name.encode(), 0, 0, 32, FILTER, subscription=b"*"), None
+        )
         answer = broker.pulls.first(pull)  # From before the start: it may have to come from the disk.
         assert answer is not None
         assert answer.pulled.job is not None
@@ -192,7 +196,7 @@ def test_a_put_to_a_topic_that_is_being_made_waits_until_it_is_saved(tmp_path: p
         file.slow = True
         wanted = PartitionPut(topic="wild-1", partition=0, body=b"x", born_host=BORN_HOST)
         with pytest.raises(Saving):
-            partitions.all.put(wanted, CHANNEL)
+            partitions.all.put(wanted, CHANNEL.caller)
         assert broker.store.existing_queue("wild-1", 0) is None
         file.end()
         assert put(partitions, b"x", "wild-1") == 0
@@ -205,7 +209,7 @@ def test_a_put_to_any_partition_stays_with_the_one_that_it_waits_for(tmp_path: p
         assert broker.partitions is not None
         wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
         with pytest.raises(Saving) as waits:
-            broker.partitions.put(wanted, CHANNEL)
+            broker.partitions.put(wanted, CHANNEL.caller)
         touched = [number for number in range(64) if broker.bases.find("test", number)]
         assert waits.value.then is not None
         stored = settled(broker, waits.value.then)

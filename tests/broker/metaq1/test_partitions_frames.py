@@ -96,7 +96,9 @@ def test_every_flag_and_body_comes_back_unchanged_with_the_id_that_was_told(
     with open_broker(tmp_path_factory.mktemp("b"), FakeClock(), text=support.settings(test=1)) as broker:
         partitions = of(broker)
         told = [
-            partitions.put(PartitionPut(topic="test", partition=0, body=body, flag=flag, born_host=BORN_HOST), CHANNEL)
+            partitions.put(
+                PartitionPut(topic="test", partition=0, body=body, flag=flag, born_host=BORN_HOST), CHANNEL.caller
+            )
             for flag, body in messages
         ]
         found = read(partitions)
@@ -183,7 +185,7 @@ def test_batches_delayed_messages_and_those_of_transactions_appear_once_each(tmp
             ending = EndTransaction(
                 producer_group="g", slot=one.put.queue_offset, log_offset=one.put.log_offset, outcome=outcome
             )
-            broker.transactions.end(ending, CHANNEL.identity)
+            broker.transactions.end(ending, CHANNEL.caller)
         assert [one.body for one in read(partitions)] == [with_attribute("t", b"a"), b"b", b"kept"]
         clock.advance(2)
         broker.tick()

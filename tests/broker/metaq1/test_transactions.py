@@ -15,7 +15,7 @@ from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action, Caller
 from metaq.model.metaq1.partition import ANY_PARTITION, PartitionPut
 from metaq.model.topics.system import STAGE_TOPIC
 from metaq.model.transactions.metaq1 import BranchPhase, BranchRefused, Ended, Fault, Vote
@@ -260,8 +260,8 @@ def test_rights_count_when_a_message_is_put_and_its_end_is_the_transactions_own(
     """A transaction manager, or an operator, ends what others were allowed to put."""
     theirs = FakeChannel("10.9.9.9:1")
 
-    def authorise(who: Identity, what: Action, topic: str) -> None:
-        if what is Action.PUBLISH and who != channel.identity:
+    def authorise(who: Caller, what: Action, topic: str) -> None:
+        if what is Action.PUBLISH and who != channel.caller:
             raise Refused(Reason.NO_PERMISSION, f"{topic} is not yours")
 
     other = BranchKey(7, b"g2", b"", "uqA")

@@ -12,10 +12,10 @@ from metaq.broker.pulls.locks import CLIENT_ID_CHARS_MAX, QUEUES_MAX, Locks
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageQueue, QueueLocks
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action, Caller
 from tests.broker.support import FakeChannel, open_broker
 
-WHO = Identity("10.0.0.1", loopback=False)
+WHO = Caller("10.0.0.1", loopback=False)
 ALL = tuple(MessageQueue("orders", "broker-a", queue_id) for queue_id in range(8))
 
 
@@ -175,7 +175,7 @@ def test_a_group_that_may_not_consume_gets_no_locks(broker, locks):
 def test_who_may_not_subscribe_may_not_lock(tmp_path):
     """Neither for another's group nor on a topic that is closed to it."""
 
-    def authorise(_who: Identity, what: Action, resource: str) -> None:
+    def authorise(_who: Caller, what: Action, resource: str) -> None:
         if resource in ("secret", "theirs"):
             raise Refused(Reason.NO_PERMISSION, f"{resource} is not yours ({what.name})")
 
@@ -193,7 +193,7 @@ def test_locks_are_held_as_a_model_of_one_sentence_says(broker, clock):
     """A queue is its holder's until 60 s after the last grant, or until it lets go."""
     tables = Tables(broker.topics, broker.groups, broker.members, broker.offsets, broker.closed_partitions)
     run_state_machine_as_test(
-        lambda: LockMachine(Locks(broker.environment, tables), clock),
+        lambda: LockMachine(Locks(broker.environment, tables, broker.gatekeeper), clock),
         settings=settings(max_examples=60, stateful_step_count=30, deadline=None),
     )
 

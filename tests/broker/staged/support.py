@@ -11,12 +11,12 @@ from metaq.broker.broker import Broker
 from metaq.broker.requests import Decide, SealPart, Send, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
-from metaq.model.access import Identity
+from metaq.model.access import Caller
 from metaq.model.transactions.staging import Chunk, Decided, ManifestPart, Outcome, Seal, Staged
 from metaq.wire.record import decode_record, encode_batch
 from tests.broker.support import BORN_HOST
 
-SOMEBODY = Identity("127.0.0.1", loopback=True)
+SOMEBODY = Caller("127.0.0.1", loopback=True)
 T = "t-1@broker-a"
 
 
@@ -42,9 +42,7 @@ def whole_part(
     )
 
 
-def stage(
-    broker: Broker, *chunks: Chunk, transaction: str = T, who: Identity = SOMEBODY, channel=None, **more
-) -> Staged:
+def stage(broker: Broker, *chunks: Chunk, transaction: str = T, who: Caller = SOMEBODY, channel=None, **more) -> Staged:
     """Stage chunks."""
     request = Stage(transaction=transaction, chunks=chunks, born_ms=broker.clock.now_ms(), born_host=BORN_HOST, **more)
     return broker.staging.stage(request, who, channel)
@@ -55,7 +53,7 @@ def seal(broker: Broker, part: str, what: Seal, transaction: str = T) -> None:
 
 
 def decide(
-    broker: Broker, outcome: Outcome, parts=None, transaction: str = T, who: Identity = SOMEBODY, **more
+    broker: Broker, outcome: Outcome, parts=None, transaction: str = T, who: Caller = SOMEBODY, **more
 ) -> Decided:
     parts = None if parts is None else tuple(parts)
     return broker.staging.decide(Decide(transaction=transaction, outcome=outcome, parts=parts, **more), who)

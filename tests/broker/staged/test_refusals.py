@@ -10,7 +10,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
 from metaq.model import properties as props
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action, Caller
 from metaq.model.topics.system import HALF_TOPIC, STAGE_TOPIC, TXN_TOPIC
 from metaq.model.transactions.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Phase, Seal
 from metaq.wire.record import encode_batch
@@ -151,12 +151,12 @@ def test_messages_for_a_retry_topic_need_its_group(broker):
 
 def test_who_may_not_send_to_a_topic_may_neither_stage_nor_end_for_it(tmp_path):
     """Nor say what became of it at another broker."""
-    anna, bert = Identity("10.0.0.1", False, "anna"), Identity("10.0.0.2", False, "bert")
+    anna, bert = Caller("10.0.0.1", False, "anna"), Caller("10.0.0.2", False, "bert")
 
     def only_anna(who, action, topic):
         assert action is Action.PUBLISH
         if who is not anna:
-            raise Refused(Reason.NO_PERMISSION, f"{who.name} may not send to {topic}")
+            raise Refused(Reason.NO_PERMISSION, f"{who.identity} may not send to {topic}")
 
     one, part = whole_part("p", "orders", 0, b"a")
     with open_broker(tmp_path, authorise=only_anna) as broker:

@@ -11,7 +11,7 @@ from metaq.broker.tables.topics import Topics
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, Refused
 from metaq.model import Perm, TopicConfig
-from metaq.model.access import Identity
+from metaq.model.access import Caller
 from metaq.options import BrokerOptions
 from metaq.saved import Saving, TableFile
 from metaq.servers.remoting.messages import send_of
@@ -211,7 +211,7 @@ def test_topics_are_ordered_as_the_name_servers_say(tmp_path):
             broker.topics.set_ordered({"one", "elsewhere"})
         assert heard == ["one"]
         assert (broker.topics.get("one").order, broker.topics.get("two").order) == (True, False)
-        gates = broker.gates.of(Identity("127.0.0.1", loopback=True))
+        gates = broker.gates.of(Caller("127.0.0.1", loopback=True))
         assert gates.open(b"one")
     with open_broker(tmp_path) as broker:
         assert broker.topics.get("one").order

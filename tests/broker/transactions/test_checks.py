@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from msgspec import structs
 
 from metaq.broker.log.records import put_record
 from metaq.broker.transactions import checks as transactions_checks
@@ -312,6 +313,23 @@ def test_who_may_not_send_to_the_topic_is_not_asked(tmp_path, clock, caplog):
         pass_time(broker, clock, 61)
         assert (len(thief.told), len(honest.told)) == (0, 4)
         assert "10.0.0.9:1 is not asked about transactions: not yours" in caplog.text
+
+
+def test_a_producer_is_judged_by_who_signed_its_heartbeat(tmp_path, clock):
+    """Not by its connection, which may be a proxy's for many."""
+
+    def authorise(who, action, what):
+        if action is Action.PUBLISH and who.identity != "anna":
+            raise Refused(Reason.NO_PERMISSION, "not yours")
+
+    with open_broker(tmp_path, clock, authorise=authorise) as broker:
+        signing, silent = producer(broker, remote="10.0.0.9:1"), producer(broker, remote="10.0.0.9:2")
+        anna = structs.replace(signing.caller, identity="anna")
+        broker.beat(signing, "JAVA", 409, Heartbeat("c", (), ("payers",)), anna)
+        for _ in range(4):
+            half(broker)
+        pass_time(broker, clock, 61)
+        assert (len(signing.told), len(silent.told)) == (4, 0)
 
 
 def test_checks_that_cannot_be_stored_hold_up_nothing_else(tmp_path, clock, monkeypatch, caplog):

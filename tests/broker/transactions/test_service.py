@@ -10,13 +10,13 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused, StoreError, StoreFull
 from metaq.model import TopicConfig, TransactionOutcome
 from metaq.model import properties as props
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
 from metaq.model.topics.system import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, FakeChannel, open_broker
 
-SOMEBODY = Identity("127.0.0.1", loopback=True)
+SOMEBODY = Caller("127.0.0.1", loopback=True)
 KEYS = iter(f"{number:032X}" for number in range(1 << 30))
 
 
@@ -265,14 +265,14 @@ def test_commit_needs_leave_to_send_to_its_topic(tmp_path, clock):
     """Whoever may not send there may not have it sent either."""
 
     def authorise(who, action, resource):
-        if action is Action.PUBLISH and resource == "orders" and who.name != "payer":
-            raise Refused(Reason.NO_PERMISSION, f"{who.name} may not send to {resource}")
+        if action is Action.PUBLISH and resource == "orders" and who.identity != "payer":
+            raise Refused(Reason.NO_PERMISSION, f"{who.identity} may not send to {resource}")
 
     with open_broker(tmp_path, clock, authorise=authorise) as broker:
         sent = half(broker)
         refused(Reason.NO_PERMISSION, lambda: end(broker, sent))
         assert stored(broker) == []
-        end(broker, sent, who=Identity("127.0.0.1", loopback=True, name="payer"))
+        end(broker, sent, who=Caller("127.0.0.1", loopback=True, identity="payer"))
         assert bodies(broker) == [b"hello"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metaq.client.conversation.call import At
+from metaq.client.conversation.driver import converse
 from metaq.client.conversation.name_servers import NameServers
-from metaq.client.conversation.staged.driver import converse
 from metaq.errors import BrokerError, ClientClosed, ConnectionFailed, NoRoute, RequestTimeout
 from metaq.model import BrokerData, ClusterInfo, QueueData, Route
 from metaq.wire import bodies

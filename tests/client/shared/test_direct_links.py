@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -23,10 +24,13 @@ from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ClientClosed, ConfigError, InvalidMessage, SendFailed
 from metaq.model import MessageQueue
 from metaq.model import properties as props
+from metaq.net.dialer import dial
+from metaq.net.listener import listen
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, reply, request
 from tests.client.cluster import FakeCluster, Session, _send, refuse, swallow
+from tests.net.layers import ChangingLayer
 from tests.support import PATIENCE, eventually
 
 SINGLE = RequestCode.SEND_MESSAGE_V2
@@ -697,6 +701,24 @@ def test_a_direct_link_that_cannot_be_opened_costs_nothing(cluster, monkeypatch)
         with_fast_paths(producer)
 
 
+def test_behind_a_layer_there_is_no_direct_link(monkeypatch):
+    """It would go without: so nobody wishes for one with success, and the loop's connection carries all sends through it."""
+    monkeypatch.setattr("metaq.client.shared.transport.dial", functools.partial(dial, layer=ChangingLayer))
+    monkeypatch.setattr("tests.client.cluster.listen", functools.partial(listen, layer=ChangingLayer))
+    dialled = []
+    monkeypatch.setattr(links, "dial_direct", lambda *asked: dialled.append(asked))
+    with FakeCluster() as cluster, Producer(cluster.namesrv, timeout=PATIENCE) as producer:
+        for _ in range(30):
+            assert producer.send("orders", b"x").status is SendStatus.SEND_OK
+        core = producer._core
+        for address in core.transport.addresses:
+            asyncio.run_coroutine_threadsafe(core.links.open(address), core.thread.loop).result(PATIENCE)
+        assert core.transport.addresses
+        assert not dialled
+        assert not ready(producer)
+        assert bodies(cluster) == [b"x"] * 30
+
+
 # ---------------------------------------------------------------- who watches
 
 
@@ -717,7 +739,7 @@ def test_the_message_log_tells_of_sends_on_direct_links(cluster, watched, caplog
 
 def test_a_real_broker_gets_each_message_once(metaq_broker):
     """Over direct links and loop, from several threads; a consumer finds exactly what was acknowledged."""
-    topic, count, threads = "direct links-of-a-real-broker", 100, 6
+    topic, count, threads = "direct-links-of-a-real-broker", 100, 6
     receipts: list[metaq.SendReceipt] = []
     with Producer(metaq_broker.namesrv, timeout=PATIENCE) as producer:
         eventually(lambda: producer.send(topic, b"opens the direct link") and ready(producer), what="a direct link")

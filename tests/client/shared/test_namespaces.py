@@ -12,8 +12,7 @@ from msgspec import structs
 import metaq
 from metaq import Consumer, Later, Message, Producer, Reader, aio
 from metaq.admin import Admin
-from metaq.client.conversation.groups import ListMembers
-from metaq.client.conversation.locks import LockQueues, UnlockQueues
+from metaq.client.conversation.groups import ListMembers, LockQueues, UnlockQueues
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.reading.pulling import Pull
 from metaq.client.conversation.sending.sending import GiveBack, Outgoing, Send

@@ -222,7 +222,7 @@ def test_nobody_listens_and_closed_transports_say_so(cluster):
     async def work(transport: Transport, address: str) -> None:
         for failing in (
             transport.call("127.0.0.1:1", request(CODE), 1.0),
-            transport.tell("127.0.0.1:1", request(CODE)),
+            transport.send_oneway("127.0.0.1:1", request(CODE)),
         ):
             with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1") as raised:
                 await failing

@@ -16,7 +16,7 @@ from metaq.broker.channel import Answered, Told
 from metaq.broker.environment import Environment
 from metaq.clock import FakeClock, seeded
 from metaq.errors import MetaqError
-from metaq.model.access import Identity
+from metaq.model.access import Caller
 from metaq.model.message import host_bytes
 from metaq.model.notices import TransactionCheck
 from metaq.options import BrokerOptions, StoreOptions
@@ -30,7 +30,7 @@ from tests.crash.simulation.ledger import Broken, Ledger, short
 
 HOST = host_bytes("127.0.0.1", 10911)
 BORN = host_bytes("127.0.0.1", 50000)
-SOMEBODY: Final = Identity("127.0.0.1", loopback=True)
+SOMEBODY: Final = Caller("127.0.0.1", loopback=True)
 START_MS: Final = 1_700_000_000_000
 TOPICS: Final = ("orders", "bills", "mails")
 GROUPS: Final = ("mailer", "audit", "stock")
@@ -74,7 +74,7 @@ class Producer:
     """The connection of a producer that is asked about transactions."""
 
     remote = "127.0.0.1:50000"
-    identity = SOMEBODY
+    caller = SOMEBODY
     congested = False
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import ConfigError
-from metaq.model.filters import sql
-from metaq.model.filters.sql import Op, SqlError, compile_sql
+from metaq.model.filters import sql_compiler
+from metaq.model.filters.sql import STACK_MAX, Op, SqlError, compile_sql
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_what_is_too_large_is_refused(text, said):
 def test_dashes_are_looked_through_once(monkeypatch):
     """Each of 60 000 could begin a comment: that its line has no end is seen once, and not by the pattern at each of them."""
     matched = []
-    pattern = sql._TOKEN
+    pattern = sql_compiler._TOKEN
 
     class Counting:
         def match(self, text, at):
             matched.append(at)
             return pattern.match(text, at)
 
-    monkeypatch.setattr(sql, "_TOKEN", Counting())
+    monkeypatch.setattr(sql_compiler, "_TOKEN", Counting())
     with pytest.raises(SqlError, match="nested more than 64 deep"):
         compile_sql("a = " + "-" * 60_000)
     assert len(matched) < 10
@@ -98,7 +98,7 @@ def test_limits_are_usable_up_to_their_end():
     compile_sql("TRUE = " * 682 + "TRUE")
     compile_sql(" OR ".join(["a CONTAINS 'x'"] * 16))
     deep = compile_sql("TRUE OR TRUE AND FALSE = (" * 64 + "TRUE" + ")" * 64)
-    assert deep.stack_max == 64 * 3 + 1 < sql.STACK_MAX
+    assert deep.stack_max == 64 * 3 + 1 < STACK_MAX
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from metaq.archive.folder import ArchiveFolder
 from metaq.archive.parquet import parquet_writer
 from metaq.archive.records import ArchivedFile, Manifest, final_path
 from metaq.archive.replacements import place, view
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.model import offsets
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.archived_rows import SCHEMA
 
 QUERY = "6f1c9a2e-1111-2222-3333-444455556666"
-COLUMNS = (*arrow.LEAN[1:], "properties", "flag", "reconsume_times")
+COLUMNS = (*records.LEAN[1:], "properties", "flag", "reconsume_times")
 DATE = "2026-03-01"
 
 Row = tuple[str, str, int, int]
@@ -34,7 +34,7 @@ def rows_of(
     """Messages of a queue as the archive writes them; `new`: in version 2, which has more columns than version 1."""
     numbers = list(numbers)
     day = dt.datetime.fromisoformat(f"{date}T00:00:00+00:00")
-    times = pa.array([day + dt.timedelta(milliseconds=number) for number in numbers], arrow.TYPES["store_time"])
+    times = pa.array([day + dt.timedelta(milliseconds=number) for number in numbers], records.TYPES["store_time"])
     values = {
         "broker": [queue.broker] * len(numbers), "queue_id": [queue.queue_id] * len(numbers), "queue_offset": numbers,
         "message_id": [f"{number:032X}" for number in numbers], "tag": ["t"] * len(numbers),
@@ -42,7 +42,7 @@ def rows_of(
         "properties": [[("a", "b")]] * len(numbers), "flag": [0] * len(numbers), "reconsume_times": [0] * len(numbers),
     }  # fmt: skip
     arrays = [
-        value if isinstance(value, pa.Array) else pa.array(value, arrow.TYPES[name]) for name, value in values.items()
+        value if isinstance(value, pa.Array) else pa.array(value, records.TYPES[name]) for name, value in values.items()
     ]
     if new:
         values = {
@@ -50,7 +50,7 @@ def rows_of(
             "properties_raw": None, "born_ms": None, "store_ms": None,
         }  # fmt: skip
         arrays += [pa.array([values[field.name]] * len(numbers), field.type) for field in list(SCHEMA)[len(COLUMNS) :]]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA if new else arrow.schema_of(COLUMNS))
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA if new else records.schema_of(COLUMNS))
 
 
 def publish(

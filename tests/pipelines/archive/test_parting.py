@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
@@ -44,7 +44,7 @@ def test_every_message_goes_to_one_folder_its_own(found, text):
     batch = pa.table(
         {
             "tag": pa.array([tag for tag, _, _ in found], pa.string()),
-            "keys": pa.array([keys for _, keys, _ in found], arrow.TYPES["keys"]),
+            "keys": pa.array([keys for _, keys, _ in found], records.TYPES["keys"]),
         }
     ).to_batches()
     if not batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -15,18 +14,22 @@ from metaq.admin import Admin
 from metaq.archive.folder import ArchiveFolder
 from tests.pipelines import commands
 from tests.spark.test_kill import producing
-from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
+from tests.support import WHOLE_PATIENCE, eventually, run_metaq
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 TOPIC = "archived"
 
 
+def words(broker, folder: Path) -> list[str]:
+    out = str(folder / "out")
+    return ["-n", broker.namesrv, "--topic", TOPIC, "--output", out, "--group", "archiver", "--json"]
+
+
 def pipeline(broker, folder: Path, *more: str):
-    words = ["-n", broker.namesrv, "--topic", TOPIC, "--output", str(folder / "out"), "--group", "archiver"]
-    return commands.pipeline(folder / "pipeline.log", "archive", *words, "--json", *more)
+    return commands.pipeline(folder / "pipeline.log", "archive", *words(broker, folder), *more)
 
 
-def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(metaq_broker, tmp_path):
+def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(spark, metaq_broker, tmp_path):
     """kill -9 in full run, then SIGTERM, then `--once`: every stored message is in the Parquet files once."""
     manifests = tmp_path / "out" / "_manifests"
     with metaq.Producer(metaq_broker.namesrv) as producer:
@@ -42,15 +45,13 @@ def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(metaq_b
             eventually(lambda: len(list(manifests.glob("*.json"))) > published, WHOLE_PATIENCE, what="another batch")
             running.terminate()
             assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
-    with pipeline(metaq_broker, tmp_path, "--once") as running:
-        lines = [json.loads(line) for line in running.stdout]
-        assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+    done = commands.run_here(spark, "archive", *words(metaq_broker, tmp_path), "--once")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
 
-    dumped = subprocess.run(
-        metaq_command("store", "dump", str(metaq_broker.data)),
-        env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE,
-    ).stdout  # fmt: skip
-    stored = [message for line in dumped.splitlines() if (message := json.loads(line))["topic"] == TOPIC]
+    dumped = run_metaq("store", "dump", str(metaq_broker.data))
+    assert dumped.returncode == 0, dumped.stderr
+    stored = [message for line in dumped.stdout.splitlines() if (message := json.loads(line))["topic"] == TOPIC]
     rows = ds.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
     assert Counter((row["queue_id"], row["queue_offset"], row["message_id"], row["body"].decode()) for row in rows) == (
         Counter((one["queue_id"], one["queue_offset"], one["message_id"], one["body"]) for one in stored)

@@ -19,8 +19,7 @@ from metaq.archive.folder import ArchiveFolder
 from metaq.errors import ConfigError, StoreCorrupt, StoreLocked
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.pipelines.archive import outputs
-from metaq.pipelines.archive import service as archives
+from metaq.pipelines.archive import outputs, service
 from metaq.pipelines.archive.dedupe import Ids, IdWindow, Rooms, ids_of
 from metaq.pipelines.archive.outputs import LocalOutput, Staged
 from metaq.pipelines.archive.service import archive
@@ -150,7 +149,7 @@ def failing_rename(after: int):
 
 
 STEPS = {
-    "while ids are saved": (archives.Ids, "save", full_disk, False),
+    "while ids are saved": (service.Ids, "save", full_disk, False),
     "before the manifest": (ArchiveFolder, "commit", full_disk, False),
     "after the manifest": (ArchiveFolder, "finish", full_disk, True),
     "between two renames": (Path, "rename", failing_rename(3), True),
@@ -282,10 +281,10 @@ def test_a_broker_s_clock_that_jumps_costs_no_message(spark, cluster, tmp_path):
     assert days == {"date=2023-11-14", "date=2023-11-15", "date=2123-11-16"}
 
 
-def bare_archiver(path: Path, monkeypatch) -> archives._Archiver:
+def bare_archiver(path: Path, monkeypatch) -> service._Archiver:
     """What looks for repeats, without a query; no file is changed."""
-    archiver = object.__new__(archives._Archiver)
-    archiver._output, archiver._dedupe = LocalOutput(ArchiveFolder(path)), archives._Dedupe("unique_id", 600.0)
+    archiver = object.__new__(service._Archiver)
+    archiver._output, archiver._dedupe = LocalOutput(ArchiveFolder(path)), service._Dedupe("unique_id", 600.0)
     archiver._windows, archiver._newest_ms, archiver._rooms = {}, 0, Rooms()
     monkeypatch.setattr(archiver._output, "drop", lambda _: None)
     return archiver

@@ -15,8 +15,8 @@ from metaq.admin import Admin
 from metaq.errors import ConfigError
 from metaq.model.topics.system import TRACE_TOPIC
 from metaq.model.trace import Begun, Handled, Kind, Sent, Settled
-from metaq.pipelines.audit import job
-from metaq.pipelines.audit.figures import Figures
+from metaq.pipelines.audit.figures import AuditFigures
+from metaq.pipelines.job import RunStopped, stoppable
 from metaq.pipelines.run import Run, ask_to_stop
 from metaq.spark.pipelines import audit
 from metaq.wire.trace import encode
@@ -69,7 +69,7 @@ def audited(spark, cluster, folder, **options):
     }
     given |= options
     outcome = audit(spark, given)
-    found = msgspec.json.decode((folder / "audit.json").read_bytes(), type=Figures)
+    found = msgspec.json.decode((folder / "audit.json").read_bytes(), type=AuditFigures)
     assert outcome.figures["groups"] == json.loads((folder / "audit.json").read_text())["groups"]
     return outcome, found, pq.read_table(folder / "findings").to_pylist()
 
@@ -269,7 +269,7 @@ def test_spark_s_work_is_cancelled(spark, tmp_path):
                 yield batch
 
         run.stop()
-        with pytest.raises(job._Stopped), job._stoppable(spark, run):
+        with pytest.raises(RunStopped), stoppable(spark, run, interrupt=False):
             spark.range(1).mapInArrow(forever, "id bigint").collect()
     assert spark.range(3).count() == 3
 

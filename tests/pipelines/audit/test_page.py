@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from metaq.model.trace import Handled
 from metaq.pipelines.audit import figures, page, records, text
 from metaq.pipelines.audit.figures import (
+    AuditFigures,
     Counts,
-    Figures,
     Finding,
     GroupFigures,
     KeyCounts,
@@ -36,7 +36,7 @@ HOSTILE = (
 )
 
 
-def audit(name: str = "billing", **more) -> Figures:
+def audit(name: str = "billing", **more) -> AuditFigures:
     """An audit in which everything that an application names is `name`."""
     counts = Counts(sent=100, consumed=90, missing=10, repeated=3, extra=4, stored_twice=1, out_of_order=2, late=5,
                     latency_p50=12, latency_p95=700, latency_p99=65_000, latency_max=90_000)  # fmt: skip
@@ -55,7 +55,7 @@ def audit(name: str = "billing", **more) -> Figures:
         "until_ms": T0 + 600_000, "deadline_ms": T0 + 610_000, "window_ms": 60_000, "late_ms": 30_000, "order": "key",
         "sent": 100, "groups": [traced, blind], "breaches": [f"group {name}: 10"], "notes": [name],
     }  # fmt: skip
-    return Figures(**(made | more))
+    return AuditFigures(**(made | more))
 
 
 class Seen(HTMLParser):

@@ -20,10 +20,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.
 KEYS, ROUNDS = 40, 12
 
 
-def pipeline(broker, topic: str, folder: Path, *more: str):
-    words = ["-n", broker.namesrv, "--topic", topic, "--folder", str(folder / "out"), "--json", "--dense"]
-    words += ["--max-offsets-per-trigger", "30", "--buckets", "2"]
-    return commands.pipeline(folder / "pipeline.log", "changes", *words, *more)
+def words(broker, topic: str, folder: Path, *more: str) -> list[str]:
+    given = ["-n", broker.namesrv, "--topic", topic, "--folder", str(folder / "out"), "--json", "--dense"]
+    return [*given, "--max-offsets-per-trigger", "30", "--buckets", "2", *more]
 
 
 def expected(producer, topic: str) -> dict[int, int]:
@@ -39,7 +38,7 @@ def expected(producer, topic: str) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("where", ["parquet", "mariadb"])
-def test_killed_twice_the_tables_are_what_was_sent(metaq_broker, tmp_path, where):
+def test_killed_twice_the_tables_are_what_was_sent(spark, metaq_broker, tmp_path, where):
     """kill -9 between any two batches: dense sequences would tell of every change that came twice or never."""
     if where == "mariadb":
         pytest.importorskip("pymysql", reason="pymysql is not installed: it comes with the extra mysql")
@@ -58,8 +57,9 @@ def test_killed_twice_the_tables_are_what_was_sent(metaq_broker, tmp_path, where
             more += ["--target", f"mysql://{address}/shop", "--create-table"]
         with metaq.Producer(metaq_broker.namesrv) as producer:
             rows = expected(producer, topic)
+        command = words(metaq_broker, topic, tmp_path, *more)
         for _ in range(2):
-            with pipeline(metaq_broker, topic, tmp_path, *more) as running:
+            with commands.pipeline(tmp_path / "pipeline.log", "changes", *command) as running:
 
                 def done(running=running):
                     assert running.poll() is None, (tmp_path / "pipeline.log").read_text()[-3000:]
@@ -67,9 +67,9 @@ def test_killed_twice_the_tables_are_what_was_sent(metaq_broker, tmp_path, where
                     return status is not None and status.pid == running.pid and status.batches >= 2
 
                 eventually(done, WHOLE_PATIENCE, what="two batches of this run")
-        with pipeline(metaq_broker, topic, tmp_path, *more, "--once") as running:
-            told = [json.loads(line) for line in running.stdout]
-            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+        done = commands.run_here(spark, "changes", *command, "--once")
+        assert done.returncode == 0, done.stderr
+        told = [json.loads(line) for line in done.stdout.splitlines()]
         assert all(line.get("repeats", 0) == line.get("gaps", 0) == line.get("steps_back", 0) == 0 for line in told)
         if where == "parquet":
             found = {row["id"]: row["a"] for row in snapshot(tmp_path / "out").dataset().to_table().to_pylist()}

@@ -17,7 +17,7 @@ from metaq.archive.replacements import Replacement, apply, ever_replaced, replac
 from metaq.archive.replay import ArchivedTopic
 from metaq.clock import FakeClock
 from metaq.model.queue import MessageQueue
-from metaq.pipelines.compact.pruning import Batch, batches_over, files_over, records_over
+from metaq.pipelines.compact.pruning import PublishedBatch, batches_over, files_over, records_over
 from tests.pipelines.archive.support import planned, publish, seen_by_plan, seen_plainly
 from tests.pipelines.compact.test_service import GRACE, NOW_MS, Killed, Killer, compactor
 
@@ -205,7 +205,7 @@ def test_whatever_goes_the_files_are_the_same(data):
         return {file.path for file in apply(made, known).files}
 
     assert files(told, records) == set(live)
-    batches = {name: Batch(tuple(mine), ()) for name, mine in told.items()}
+    batches = {name: PublishedBatch(tuple(mine), ()) for name, mine in told.items()}
     for _ in range(4):
         gone = [name for name in batches_over(batches, records, lambda _: False) if data.draw(st.booleans())]
         batches = {name: batch for name, batch in batches.items() if name not in gone}

@@ -477,7 +477,7 @@ def test_a_full_disk_is_one_error_and_the_next_look_goes_on(tmp_path, monkeypatc
         def full(*_):
             raise OSError(errno.ENOSPC, "No space left on device", "/a/disk")
 
-        patch.setattr(iceberg_io, "_Stream", full)
+        patch.setattr(iceberg_io, "_SyncedFile", full)
         (second,) = batches(folder, [2])
         with pytest.raises(
             StoreFull, match=r"could not be brought up to date; the archive itself is whole: No space left"

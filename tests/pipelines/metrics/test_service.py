@@ -12,7 +12,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.pipelines.metrics.folder import MetricsFolder
-from metaq.pipelines.metrics.reading import Figures, read
+from metaq.pipelines.metrics.reading import MetricFigures, read
 from metaq.pipelines.metrics.state import STATE, decode
 from metaq.pipelines.metrics.windows import Window
 from metaq.pipelines.run import RUNNING, status_of
@@ -54,7 +54,7 @@ def published(folder: Path, metric: str) -> list[dict]:
     return ds.dataset(place, partitioning="hive").to_table().to_pylist() if place.exists() else []
 
 
-def summed(figures: Figures, metric: str, name: str) -> int:
+def summed(figures: MetricFigures, metric: str, name: str) -> int:
     return sum(window.sums[name] for windows in figures.of(metric).values() for window in windows.values())
 
 

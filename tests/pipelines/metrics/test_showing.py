@@ -16,7 +16,7 @@ from metaq.pipelines.metrics.alerts import BEGIN, END, Alert
 from metaq.pipelines.metrics.folder import MetricsFolder, check_place, guard
 from metaq.pipelines.metrics.following import Known
 from metaq.pipelines.metrics.reading import over_brokers, read
-from metaq.pipelines.metrics.state import Closed, Limits, Saved, State
+from metaq.pipelines.metrics.state import Closed, Limits, MetricsState, Saved
 from metaq.pipelines.metrics.tables import tables_of
 from metaq.pipelines.metrics.windows import Series, Window
 from tests.support import run_metaq
@@ -67,7 +67,7 @@ def folder_of(place: Path, minutes: int) -> Path:
     """A folder as the pipeline leaves it, with a window that is still open."""
     folder = MetricsFolder(place)
     over = [(Series("messages", topic, broker="broker-a"), BEGIN_MS + minutes * W) for topic in ("orders", "payments")]
-    state = State(Saved(query="q", window_ms=W, began_ms=0, over=over), Limits(window_ms=W), (), Known())
+    state = MetricsState(Saved(query="q", window_ms=W, began_ms=0, over=over), Limits(window_ms=W), (), Known())
     place.mkdir()
     closed = [
         one
@@ -113,7 +113,7 @@ def test_a_step_is_there_wholly_or_not_at_all(tmp_path, step, monkeypatch):
     place = folder_of(tmp_path / "m", 1)
     folder, before = MetricsFolder(place), len(read(place).alerts)
     saved = folder.load()
-    state = State(saved, Limits(window_ms=W), (), Known())
+    state = MetricsState(saved, Limits(window_ms=W), (), Known())
     tables = tables_of(measured(1, "orders", "broker-a", 0), [alert(BEGIN, 1)], W)
     if step == "staged":
         monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))

@@ -20,11 +20,11 @@ from metaq.pipelines.metrics.rules import parse_rules
 from metaq.pipelines.metrics.sizes import MARKS_MAX, Sizes
 from metaq.pipelines.metrics.state import (
     BrokerSample,
+    ClusterSample,
     GroupSample,
     Limits,
-    Sample,
+    MetricsState,
     Saved,
-    State,
     decode,
     encode,
 )
@@ -38,14 +38,14 @@ ORDERS = Series("messages", "orders", broker="a")
 QUEUES = [MessageQueue("orders", "a", number) for number in range(2)]
 
 
-def state(rules="", limits=LIMITS) -> State:
-    return State(Saved(query="q", window_ms=W, began_ms=BEGAN), limits, parse_rules(rules), Known())
+def state(rules="", limits=LIMITS) -> MetricsState:
+    return MetricsState(Saved(query="q", window_ms=W, began_ms=BEGAN), limits, parse_rules(rules), Known())
 
 
-def restarted(one: State, rules="") -> State:
+def restarted(one: MetricsState, rules="") -> MetricsState:
     """As after kill -9: what was saved, and nothing else."""
     chunks = {name: rows.copy() for name, rows in one.known.chunks.items()}
-    return State(decode(encode(one.saved(None, []))), LIMITS, parse_rules(rules), Known(chunks.items()))
+    return MetricsState(decode(encode(one.saved(None, []))), LIMITS, parse_rules(rules), Known(chunks.items()))
 
 
 def stored(queue: MessageQueue, start_offset: int, store_ms: list[int], size=100) -> list[dict]:
@@ -90,7 +90,7 @@ def test_no_message_is_lost_or_counted_twice(batches, kills, samples):
         one.fold_rows(stored(QUEUES[queue_id], ends[queue_id], [BEGAN + ms for ms in store_ms]))
         ends[queue_id] += len(store_ms)
         if number in samples:
-            one.fold_sample(Sample(BEGAN + number * W, dict(zip(QUEUES, ends, strict=True))))
+            one.fold_sample(ClusterSample(BEGAN + number * W, dict(zip(QUEUES, ends, strict=True))))
         for closed in one.close()[0]:
             assert closed.window.spreads["born_stored"].count == closed.window.sums["messages"]
             out[closed.start_ms] += closed.window.sums["messages"]
@@ -106,10 +106,10 @@ def test_a_window_is_over_when_all_its_queues_are_read_behind_it():
     one = state()
     one.fold_rows(stored(QUEUES[0], 0, [BEGAN, BEGAN + 9 * W]))
     assert one.close() == ([], [])  # Nobody has looked which queues there are.
-    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 5, QUEUES[1]: 3}))
+    one.fold_sample(ClusterSample(BEGAN + 9 * W, {QUEUES[0]: 5, QUEUES[1]: 3}))
     assert one.close() == ([], [])  # The other has messages that were not read.
     one.fold_rows(stored(QUEUES[1], 0, [BEGAN + 1, BEGAN + 2, BEGAN + 3]))
-    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 5, QUEUES[1]: 3}))
+    one.fold_sample(ClusterSample(BEGAN + 9 * W, {QUEUES[0]: 5, QUEUES[1]: 3}))
     (closed,), _ = one.close()
     assert (closed.series, closed.start_ms, closed.window.sums, closed.late) == (
         ORDERS, BEGAN, {"messages": 4, "bytes": 400}, False,
@@ -184,8 +184,8 @@ def test_what_is_followed_has_limits(monkeypatch):
     assert given_up == 7
 
 
-def sample(second: float, *, lag=0, age=0.0, position=10, puts=0, started=1) -> Sample:
-    return Sample(
+def sample(second: float, *, lag=0, age=0.0, position=10, puts=0, started=1) -> ClusterSample:
+    return ClusterSample(
         BEGAN + int(second * W),
         dict.fromkeys(QUEUES, 0),
         [GroupSample("orders", "billing", "a", {0: position}, lag, age)],
@@ -278,7 +278,7 @@ def test_windows_without_a_message_count_for_rules():
     """A topic that nobody sends to is seen, from the moment on at which the pipeline began; and not before."""
     one = state("messages_per_second{topic=orders} < 1 for 3")
     one.fold_rows(stored(QUEUES[0], 0, [5, 50 * W, BEGAN + 10]))
-    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 3, QUEUES[1]: 0}))
+    one.fold_sample(ClusterSample(BEGAN + 9 * W, {QUEUES[0]: 3, QUEUES[1]: 0}))
     closed, (alert,) = one.close()
     assert len(closed) == 3
     assert (alert.state, alert.since_ms, alert.window_ms, alert.value) == ("begin", BEGAN + W, BEGAN + 3 * W, 0.0)
@@ -344,17 +344,17 @@ def test_a_broker_s_clock_that_was_ahead_closes_nothing_and_is_told(killed):
     """A message of the next century waits in its window; those behind it are counted in time, and the rules go on."""
     one = state(RULE)
     ends = {QUEUES[0]: 2, QUEUES[1]: 0}
-    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0, QUEUES[1]: 0}))
+    one.fold_sample(ClusterSample(BEGAN, {QUEUES[0]: 0, QUEUES[1]: 0}))
     one.fold_rows(stored(QUEUES[0], 0, [BEGAN + CENTURY, BEGAN + 10]))
     assert one.ahead == {QUEUES[0]: BEGAN + CENTURY}
     assert one.close() == ([], [])
-    one.fold_sample(Sample(BEGAN + 2 * W, ends))
+    one.fold_sample(ClusterSample(BEGAN + 2 * W, ends))
     (closed,), alerts = one.close()
     assert (closed.start_ms, closed.late, alerts) == (BEGAN, False, [])
     if killed:
         one = restarted(one, RULE)
     one.fold_rows(stored(QUEUES[0], 2, [BEGAN + 2 * W]))
-    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 3, QUEUES[1]: 0}))
+    one.fold_sample(ClusterSample(BEGAN + 9 * W, {QUEUES[0]: 3, QUEUES[1]: 0}))
     (closed,), (alert,) = one.close()
     assert (closed.start_ms, closed.late) == (BEGAN + 2 * W, False)
     assert (alert.state, alert.since_ms) == ("begin", BEGAN + 3 * W)
@@ -364,11 +364,11 @@ def test_a_broker_s_clock_that_was_ahead_closes_nothing_and_is_told(killed):
 def test_a_broker_whose_clock_is_right_again_holds_its_windows_open_as_before():
     """Its queue counts by what was stored last, not by what a wrong clock said once."""
     one = state()
-    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0}))
+    one.fold_sample(ClusterSample(BEGAN, {QUEUES[0]: 0}))
     one.fold_rows(stored(QUEUES[0], 0, [BEGAN + CENTURY]))
     one.fold_rows(stored(QUEUES[0], 1, [BEGAN + 10]))
     assert one.ahead == {}
-    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 5}))  # Three more are there, and not read.
+    one.fold_sample(ClusterSample(BEGAN + 9 * W, {QUEUES[0]: 5}))  # Three more are there, and not read.
     assert one.close() == ([], [])
     one.fold_rows(stored(QUEUES[0], 2, [BEGAN + 20, BEGAN + 30, BEGAN + 8 * W]))
     (closed,), _ = one.close()
@@ -379,19 +379,19 @@ def test_a_broker_whose_clock_is_right_again_holds_its_windows_open_as_before():
 def test_a_driver_s_clock_that_was_ahead_ends_no_rule_for_ever(killed):
     """A century ahead for one sample: what was open is published; from the step back on windows close and rules hold."""
     one, rows = state(RULE), []
-    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0}))
+    one.fold_sample(ClusterSample(BEGAN, {QUEUES[0]: 0}))
     one.fold_rows(stored(QUEUES[0], 0, [BEGAN + 10]))
-    one.fold_sample(Sample(BEGAN + CENTURY, {QUEUES[0]: 1}))
+    one.fold_sample(ClusterSample(BEGAN + CENTURY, {QUEUES[0]: 1}))
     closed, _ = one.close()
     rows += closed
     if killed:
         one = restarted(one, RULE)
-    one.fold_sample(Sample(BEGAN + W, {QUEUES[0]: 1}))
+    one.fold_sample(ClusterSample(BEGAN + W, {QUEUES[0]: 1}))
     assert one.set_back_ms == pytest.approx(CENTURY, abs=2 * W)
     one.set_back_ms = 0
     rows += one.close()[0]
     one.fold_rows(stored(QUEUES[0], 1, [BEGAN + 3 * W, BEGAN + 4 * W]))
-    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 3}))
+    one.fold_sample(ClusterSample(BEGAN + 9 * W, {QUEUES[0]: 3}))
     closed, alerts = one.close()
     assert [(row.start_ms, row.late) for row in closed] == [(BEGAN + 3 * W, False), (BEGAN + 4 * W, False)]
     assert [alert.state for alert in alerts] == ["end", "begin"]
@@ -400,10 +400,10 @@ def test_a_driver_s_clock_that_was_ahead_ends_no_rule_for_ever(killed):
 
 
 def test_a_pipeline_that_began_in_the_next_century_has_rules_when_the_clock_is_right():
-    one = State(Saved(query="q", window_ms=W, began_ms=BEGAN + CENTURY), LIMITS, parse_rules(RULE), Known())
-    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0}))
+    one = MetricsState(Saved(query="q", window_ms=W, began_ms=BEGAN + CENTURY), LIMITS, parse_rules(RULE), Known())
+    one.fold_sample(ClusterSample(BEGAN, {QUEUES[0]: 0}))
     one.close()
-    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 0}))
+    one.fold_sample(ClusterSample(BEGAN + 9 * W, {QUEUES[0]: 0}))
     assert [alert.state for alert in one.close()[1]] == ["begin"]
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.pipelines.mirror import marks
 from metaq.pipelines.mirror.copying import Copying
-from metaq.spark.cluster.message_limits import OLDER, SENT, MessageLimits
+from metaq.spark.cluster.client import BATCH_LIMITS, OLDER_TRANSACTION_LIMITS, MessageLimits
 from metaq.wire import hot
 from metaq.wire.record import decode_batch, encode_record
 
@@ -37,7 +37,7 @@ def copied(messages, **more) -> tuple[list[tuple[int, bytes, dict[str, str]]], t
             | more
         )
     )
-    batch = copying.batch_of(QUEUE, arrow.decode(data, QUEUE))
+    batch = copying.batch_of(QUEUE, records.decode(data, QUEUE))
     columns, offsets, size = batch.kept()
     out = hot.Batch(b"", 1 << 24, True)
     assert out.add_rows(columns) == columns.count == len(offsets)
@@ -101,7 +101,9 @@ def test_what_the_target_cannot_take_is_an_error_or_left_out():
         copied([(0, b"x", text(big="v" * 32_600))])
 
 
-@pytest.mark.parametrize(("limits", "size"), [(OLDER, 1 << 20), (SENT, 1 << 22)], ids=["older", "sent"])
+@pytest.mark.parametrize(
+    ("limits", "size"), [(OLDER_TRANSACTION_LIMITS, 1 << 20), (BATCH_LIMITS, 1 << 22)], ids=["older", "sent"]
+)
 def test_where_there_are_no_large_chunks_body_and_properties_count_together(limits, size):
     """An older broker of ours, or batches of sends; neither has empty bodies."""
     for body in (b"", b"y" * size):

@@ -12,8 +12,8 @@ from metaq.model import MessageQueue
 from metaq.pipelines.mirror import finding
 from metaq.pipelines.mirror.finding import Part
 from metaq.pipelines.mirror.marks import Origin
-from metaq.pipelines.mirror.state import State
-from metaq.pipelines.mirror.table import Run, Table
+from metaq.pipelines.mirror.state import MirrorState
+from metaq.pipelines.mirror.table import OffsetRun, Table
 from metaq.spark.cluster.client import ClusterClient
 
 SOURCE = MessageQueue("orders", "broker-s", 0)
@@ -46,8 +46,8 @@ def put(broker, queue, *offsets: int | None) -> None:
             producer.send(queue.topic, b"x", properties=mark, queue=queue)
 
 
-def state(queue) -> State:
-    found = State("a", "b")
+def state(queue) -> MirrorState:
+    found = MirrorState("a", "b")
     found.queues, found.seen, found.tables = {SOURCE: queue}, {queue: 0}, {SOURCE: Table((10, 0))}
     return found
 
@@ -56,13 +56,13 @@ def test_a_part_that_is_expected_is_found_by_its_first_message(metaq_broker, cli
     """Behind what others wrote; those that were left out of the source make a gap; what follows is for the next look."""
     put(metaq_broker, queue, None, 10, 11, 14, None)
     found = state(queue)
-    part = Part(SOURCE, 10, 3, (Run(10, 0, 2), Run(14, 2, 1)))
+    part = Part(SOURCE, 10, 3, (OffsetRun(10, 0, 2), OffsetRun(14, 2, 1)))
     finding.look(client, found, [queue], [(queue, part)], HOW)
-    assert found.tables[SOURCE].runs == [Run(10, 1, 2), Run(14, 3, 1)]
+    assert found.tables[SOURCE].runs == [OffsetRun(10, 1, 2), OffsetRun(14, 3, 1)]
     assert (found.foreign, found.seen) == ({queue: 0}, {queue: 5})
     put(metaq_broker, queue, 15, 16)
-    finding.look(client, found, [queue], [(queue, Part(SOURCE, 15, 2, (Run(15, 0, 2),)))], HOW)
-    assert found.tables[SOURCE].runs[2:] == [Run(15, 5, 2)]
+    finding.look(client, found, [queue], [(queue, Part(SOURCE, 15, 2, (OffsetRun(15, 0, 2),)))], HOW)
+    assert found.tables[SOURCE].runs[2:] == [OffsetRun(15, 5, 2)]
 
 
 def test_without_a_hint_every_message_is_looked_at(metaq_broker, client, queue):
@@ -70,7 +70,7 @@ def test_without_a_hint_every_message_is_looked_at(metaq_broker, client, queue):
     put(metaq_broker, queue, 10, 11, None, 12, 11, 12, 13)
     found = state(queue)
     finding.look(client, found, [queue], [], HOW)
-    assert found.tables[SOURCE].runs == [Run(10, 0, 2), Run(12, 3, 1), Run(13, 6, 1)]
+    assert found.tables[SOURCE].runs == [OffsetRun(10, 0, 2), OffsetRun(12, 3, 1), OffsetRun(13, 6, 1)]
     assert (found.foreign, found.seen) == ({queue: 2}, {queue: 7})
 
 
@@ -78,11 +78,11 @@ def test_a_part_that_is_there_by_half_is_not_taken_for_whole(metaq_broker, clien
     """Its broker died while it delivered; the rest is found later."""
     put(metaq_broker, queue, 10, 11)
     found = state(queue)
-    finding.look(client, found, [queue], [(queue, Part(SOURCE, 10, 4, (Run(10, 0, 4),)))], HOW)
-    assert found.tables[SOURCE].runs == [Run(10, 0, 2)]
+    finding.look(client, found, [queue], [(queue, Part(SOURCE, 10, 4, (OffsetRun(10, 0, 4),)))], HOW)
+    assert found.tables[SOURCE].runs == [OffsetRun(10, 0, 2)]
     put(metaq_broker, queue, 12, 13)
     finding.look(client, found, [queue], [], HOW)
-    assert found.tables[SOURCE].runs == [Run(10, 0, 4)]
+    assert found.tables[SOURCE].runs == [OffsetRun(10, 0, 4)]
 
 
 def test_an_earlier_mirrors_messages_are_known_by_their_marks(metaq_broker, client, queue):

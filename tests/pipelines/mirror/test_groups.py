@@ -11,8 +11,8 @@ from metaq.admin import Admin
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.model import MessageQueue
 from metaq.pipelines.mirror.groups import AT_HOME, NOT_MIRRORED, OWN, UNKNOWN, Carrier, placed
-from metaq.pipelines.mirror.state import STATE, State, load
-from metaq.pipelines.mirror.table import Run, Table
+from metaq.pipelines.mirror.state import STATE, MirrorState, load_state
+from metaq.pipelines.mirror.table import OffsetRun, Table
 from metaq.spark.cluster.client import ClusterClient
 from tests.support import PATIENCE
 
@@ -20,11 +20,11 @@ A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b",
 THERE = MessageQueue("orders", "broker-x", 0)
 
 
-def state(**more) -> State:
+def state(**more) -> MirrorState:
     """A has 100..199 at 20..119, after 20 that were there before."""
-    found = State("a", "b")
+    found = MirrorState("a", "b")
     found.queues = {A: THERE}
-    found.tables = {A: Table((100, 20), [Run(100, 20, 100)])}
+    found.tables = {A: Table((100, 20), [OffsetRun(100, 20, 100)])}
     found.seen = {THERE: 120}
     for name, value in more.items():
         setattr(found, name, value)
@@ -64,7 +64,7 @@ def test_of_queues_that_share_one_the_slowest_counts():
     """One of which nothing is in the target yet, and one that the group does not know."""
     both = state(queues={A: THERE, B: THERE})
     assert placed(both, THERE, {A: 190, B: 3}, {}, None).offset == 110
-    both.tables[B] = Table((0, 50), [Run(0, 120, 10)])
+    both.tables[B] = Table((0, 50), [OffsetRun(0, 120, 10)])
     assert placed(both, THERE, {A: 190, B: None}, {}, None).offset == 50
 
 
@@ -72,15 +72,15 @@ def test_a_state_is_read_as_it_was_saved(tmp_path):
     """And belongs to its two clusters."""
     saved = state(foreign={THERE: 70}, query="q", batch=7, decided=6)
     saved.save(tmp_path)
-    found = load(tmp_path, "a", "b")
+    found = load_state(tmp_path, "a", "b")
     for name in ("query", "batch", "decided", "queues", "seen", "foreign"):
         assert getattr(found, name) == getattr(saved, name)
-    assert (found.tables[A].begin, found.tables[A].runs) == ((100, 20), [Run(100, 20, 100)])
+    assert (found.tables[A].begin, found.tables[A].runs) == ((100, 20), [OffsetRun(100, 20, 100)])
     with pytest.raises(ConfigError, match=r"whose target is called b, not c.*targetName = 'b'"):
-        load(tmp_path, "a", "c")
+        load_state(tmp_path, "a", "c")
     (tmp_path / STATE).write_text('{"v": 1}')
     with pytest.raises(StoreCorrupt, match="cannot be read"):
-        load(tmp_path, "a", "b")
+        load_state(tmp_path, "a", "b")
 
 
 def test_a_save_that_is_cut_off_leaves_what_was_there(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_a_save_that_is_cut_off_leaves_what_was_there(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", cut)
     with pytest.raises(OSError, match="No space"):
         state(batch=8).save(tmp_path)
-    assert load(tmp_path, "a", "b").batch == 7
+    assert load_state(tmp_path, "a", "b").batch == 7
 
 
 def test_a_group_with_a_member_in_the_target_is_left_alone(metaq_broker):
@@ -106,8 +106,8 @@ def test_a_group_with_a_member_in_the_target_is_left_alone(metaq_broker):
         for queue in (here, there):
             for number in range(10):
                 producer.send(queue.topic, b"%d" % number, queue=queue)
-    found = State("a", "b")
-    found.queues, found.seen, found.tables = {here: there}, {there: 10}, {here: Table((0, 0), [Run(0, 0, 10)])}
+    found = MirrorState("a", "b")
+    found.queues, found.seen, found.tables = {here: there}, {there: 10}, {here: Table((0, 0), [OffsetRun(0, 0, 10)])}
     source, target = ClusterClient(metaq_broker.namesrv, 10.0), ClusterClient(metaq_broker.namesrv, 10.0)
     try:
         carrier = Carrier(source, target, ["carried"])

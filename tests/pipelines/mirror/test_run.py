@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -17,15 +16,19 @@ from metaq.testing import EmbeddedBroker
 from tests.interop.servers import RocketmqServer
 from tests.pipelines import commands
 from tests.spark.test_kill import producing
-from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
+from tests.support import PATIENCE, WHOLE_PATIENCE, eventually, run_metaq
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 TOPIC, GROUP = "moved", "mailer"
 
 
+def words(source, target, folder: Path) -> list[str]:
+    given = ["-n", source.namesrv, "--topic", TOPIC, "--to", target.namesrv, "--folder", str(folder)]
+    return [*given, "--trigger", "0.2", "--json"]
+
+
 def pipeline(source, target, folder: Path, *more: str):
-    words = ["-n", source.namesrv, "--topic", TOPIC, "--to", target.namesrv, "--folder", str(folder)]
-    return commands.pipeline(folder.parent / "pipeline.log", "mirror", *words, "--trigger", "0.2", "--json", *more)
+    return commands.pipeline(folder.parent / "pipeline.log", "mirror", *words(source, target, folder), *more)
 
 
 def batches(folder: Path) -> int:
@@ -42,11 +45,9 @@ def reached(running, folder: Path, batch: int) -> None:
 
 def dumped(broker) -> list[dict]:
     """What is in a broker's store, in the order of its log."""
-    text = subprocess.run(
-        metaq_command("store", "dump", str(broker.data)),
-        env=environment(), capture_output=True, text=True, check=True, timeout=WHOLE_PATIENCE,
-    ).stdout  # fmt: skip
-    return [message for line in text.splitlines() if (message := json.loads(line))["topic"] == TOPIC]
+    done = run_metaq("store", "dump", str(broker.data), timeout=WHOLE_PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return [message for line in done.stdout.splitlines() if (message := json.loads(line))["topic"] == TOPIC]
 
 
 def by_queue(messages: list[dict]) -> dict[int, list[tuple[str, str]]]:
@@ -57,7 +58,7 @@ def by_queue(messages: list[dict]) -> dict[int, list[tuple[str, str]]]:
     return found
 
 
-def test_killed_and_finished_the_target_is_what_the_source_holds(fresh_metaq_broker, tmp_path):
+def test_killed_and_finished_the_target_is_what_the_source_holds(spark, fresh_metaq_broker, tmp_path):
     """kill -9 of the mirror in full run, of the target under it, then `--once`: every message once, every queue in order."""
     source, folder = fresh_metaq_broker, tmp_path / "mirror"
     with EmbeddedBroker() as target:
@@ -73,9 +74,10 @@ def test_killed_and_finished_the_target_is_what_the_source_holds(fresh_metaq_bro
                 reached(running, folder, batches(folder) + 3)
                 running.terminate()
                 assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
-        with pipeline(source, target, folder, "--once", "--progress-group", "mirrors") as running:
-            lines = [json.loads(line) for line in running.stdout]
-            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+        more = ["--once", "--progress-group", "mirrors"]
+        done = commands.run_here(spark, "mirror", *words(source, target, folder), *more)
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
         here, there = dumped(source), dumped(target)
         assert len(here) > 100
         assert Counter(one["message_id"] for one in there) == Counter(one["message_id"] for one in here)

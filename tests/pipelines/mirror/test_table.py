@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.pipelines.mirror import table as mirror_table
-from metaq.pipelines.mirror.table import Run, Table, together
+from metaq.pipelines.mirror.table import OffsetRun, Table, together
 
 FOREIGN = -1
 
@@ -37,7 +37,7 @@ def tables_of(queue, sources: int, base: int) -> list[Table]:
     tables = [Table((0, base)) for _ in range(sources)]
     for place, (which, offset) in enumerate(queue):
         if which != FOREIGN:
-            tables[which].add(Run(offset, base + place, 1))
+            tables[which].add(OffsetRun(offset, base + place, 1))
     return tables
 
 
@@ -61,8 +61,8 @@ def test_a_mirror_alone_in_its_queue_repeats_nothing(source, target, count, ahea
     """Batches join to one run, and each position has its own."""
     table = Table((source, target))
     for batch in range(3):
-        table.add(Run(source + batch * count, target + batch * count, count))
-    assert table.runs == [Run(source, target, 3 * count)]
+        table.add(OffsetRun(source + batch * count, target + batch * count, count))
+    assert table.runs == [OffsetRun(source, target, 3 * count)]
     assert table.translate(source + ahead) == target + min(ahead, 3 * count)
 
 
@@ -71,7 +71,7 @@ def test_a_table_that_was_shortened_still_skips_nothing(gaps, position, kept):
     """What was forgotten is told as the beginning."""
     runs, source, target = [], 0, 7
     for gap in gaps:
-        runs.append(Run(source, target, 1))
+        runs.append(OffsetRun(source, target, 1))
         source, target = source + 1 + gap, target + 1 + gap // 2
     whole, short = Table((0, 7), runs), Table((0, 7))
     before, mirror_table.RUNS_MAX = mirror_table.RUNS_MAX, kept
@@ -87,8 +87,8 @@ def test_a_table_that_was_shortened_still_skips_nothing(gaps, position, kept):
 def test_what_is_written_twice_counts_where_it_was_first():
     """A replayed batch into a target that takes it again."""
     table = Table((0, 0))
-    table.add(Run(0, 0, 10))
-    table.add(Run(5, 10, 10))
-    assert table.runs == [Run(0, 0, 10), Run(10, 15, 5)]
+    table.add(OffsetRun(0, 0, 10))
+    table.add(OffsetRun(5, 10, 10))
+    assert table.runs == [OffsetRun(0, 0, 10), OffsetRun(10, 15, 5)]
     assert [table.translate(at) for at in (0, 9, 10, 12, 15, 99)] == [0, 9, 15, 17, 20, 20]
     assert together([], None) is None

@@ -13,9 +13,9 @@ AFTER_SECOND_DECISION = "between the second step's decision and the ledger"
 
 def main(point: str, file: str) -> None:
     from metaq.cli.main import main as command
-    from metaq.pipelines.redrive import job as redriving
+    from metaq.pipelines.redrive.job import _Redrive
 
-    real, steps = redriving._Redrive._write, []
+    real, steps = _Redrive._write, []
 
     def write(job, step):
         steps.append(step)
@@ -24,7 +24,7 @@ def main(point: str, file: str) -> None:
         if len(steps) == (2 if point == AFTER_SECOND_DECISION else 1):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    redriving._Redrive._write = write
+    _Redrive._write = write
     sys.argv = ["metaq", "pipeline", "run", "redrive", "-c", file]
     command()
 

@@ -14,10 +14,11 @@ import pytest
 
 from metaq.admin import Admin
 from metaq.errors import ConfigError, ConnectionFailed
-from metaq.pipelines.redrive import job as redriving
 from metaq.pipelines.redrive.fence import Fence, row_of
+from metaq.pipelines.redrive.job import _Redrive
 from metaq.pipelines.redrive.ledger import Ledger
 from metaq.store.offline.reader import StoreReader
+from tests.pipelines.commands import run_here
 from tests.pipelines.redrive.killed_redrive import AFTER_DECISION, AFTER_PLAN, AFTER_SECOND_DECISION
 from tests.pipelines.redrive.support import JSON, Shop
 from tests.spark.jvm import java_options
@@ -53,7 +54,7 @@ def crash(monkeypatch, owner, name, *, after):
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, gone)
-        patch.setattr(redriving._Redrive, "_ended_well", unable)
+        patch.setattr(_Redrive, "_ended_well", unable)
         with pytest.raises(Crash):
             yield
 
@@ -62,9 +63,9 @@ def crash(monkeypatch, owner, name, *, after):
 def test_a_crash_around_the_decision(spark, shop, monkeypatch, after):
     """The next run finds out which it was, and a writer that was given up comes too late."""
     writers = []
-    real = redriving._Redrive._write
-    monkeypatch.setattr(redriving._Redrive, "_write", lambda job, step: (writers.append((job, step)), real(job, step)))
-    with crash(monkeypatch, redriving._Redrive, "_write", after=after):
+    real = _Redrive._write
+    monkeypatch.setattr(_Redrive, "_write", lambda job, step: (writers.append((job, step)), real(job, step)))
+    with crash(monkeypatch, _Redrive, "_write", after=after):
         shop.redrive(spark, batch=4)
     assert len(shop.redriven()) == (4 if after else 0)
     found = shop.redrive(spark, batch=4, select="'second' as tag")
@@ -81,7 +82,7 @@ def test_a_crash_around_the_decision(spark, shop, monkeypatch, after):
 
 def test_a_crash_of_the_one_that_finds_out(spark, shop, monkeypatch):
     """Before it has written down what it found."""
-    with crash(monkeypatch, redriving._Redrive, "_write", after=False):
+    with crash(monkeypatch, _Redrive, "_write", after=False):
         shop.redrive(spark)
     with crash(monkeypatch, Ledger, "end", after=False):
         shop.redrive(spark)
@@ -91,7 +92,7 @@ def test_a_crash_of_the_one_that_finds_out(spark, shop, monkeypatch):
 
 def test_a_write_that_fails_although_its_decision_stands(spark, shop, monkeypatch):
     """The run finds out and goes on; one that fails before it ends the run, and nothing of the step is there."""
-    real, faults = redriving._Redrive._write, []
+    real, faults = _Redrive._write, []
 
     def write(job, step):
         if not faults:
@@ -102,11 +103,11 @@ def test_a_write_that_fails_although_its_decision_stands(spark, shop, monkeypatc
             raise ConnectionFailed("the broker is away")
         real(job, step)
 
-    monkeypatch.setattr(redriving._Redrive, "_write", write)
+    monkeypatch.setattr(_Redrive, "_write", write)
     with pytest.raises(ConnectionFailed, match="the broker is away"):
         shop.redrive(spark, batch=3)
     assert len(shop.redriven()) == 6
-    monkeypatch.setattr(redriving._Redrive, "_write", real)
+    monkeypatch.setattr(_Redrive, "_write", real)
     found = shop.redrive(spark, batch=3)
     assert (found["sent"], found["sent_before"]) == (4, 6)
     assert Counter(message.body for message in shop.redriven()) == Counter(BODIES)
@@ -114,7 +115,7 @@ def test_a_write_that_fails_although_its_decision_stands(spark, shop, monkeypatc
 
 def test_an_end_that_cannot_be_found_out_now_is_found_out_later(spark, shop, monkeypatch):
     """The run fails with what the write failed with."""
-    real = redriving._Redrive._write
+    real = _Redrive._write
 
     def write(job, step):
         real(job, step)
@@ -122,7 +123,7 @@ def test_an_end_that_cannot_be_found_out_now_is_found_out_later(spark, shop, mon
 
     settle = Fence.settle
     with monkeypatch.context() as patch:
-        patch.setattr(redriving._Redrive, "_write", write)
+        patch.setattr(_Redrive, "_write", write)
         patch.setattr(
             Fence, "settle", lambda fence, ledger: (_ for _ in ()).throw(ConnectionFailed("away")) if ledger.planned else settle(fence, ledger)
         )  # fmt: skip
@@ -144,7 +145,7 @@ def test_a_broker_that_has_forgotten_stops_the_run(spark, shop):
     assert len(shop.redriven()) == 3
 
 
-def test_a_command_that_is_killed_again_and_again_sends_each_once(metaq_broker, shop):
+def test_a_command_that_is_killed_again_and_again_sends_each_once(spark, metaq_broker, shop):
     """kill -9 between plan and decision, between decision and ledger, in a later step; then to its end, in JSON lines."""
     file = shop.folder.parent / "redrive.toml"
     file.write_text(
@@ -164,10 +165,7 @@ def test_a_command_that_is_killed_again_and_again_sends_each_once(metaq_broker, 
             os.killpg(running.pid, signal.SIGKILL)
         assert running.returncode == -signal.SIGKILL, said
         assert list((shop.folder / "_steps").glob("*.planned.json")), said
-    done = subprocess.run(
-        metaq_command("pipeline", "run", "redrive", "-c", str(file), "--json"),
-        env=env, capture_output=True, text=True, check=False, timeout=WHOLE_PATIENCE,
-    )  # fmt: skip
+    done = run_here(spark, "redrive", "-c", str(file), "--json")
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["left"], last["not_chosen"], last["sent"] + last["sent_before"]) == (0, 1, 9)

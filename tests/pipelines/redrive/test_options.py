@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from metaq.errors import ConfigError
 from metaq.pipelines.configuration import configure
-from metaq.pipelines.redrive.expressions import split_expressions
-from metaq.pipelines.redrive.options import moment
-from metaq.pipelines.redrive.pace import STEP_SECONDS, Pace
+from metaq.pipelines.redrive.job import STEP_SECONDS, Pace
+from metaq.pipelines.redrive.options import moment, split_expressions
 
 GOOD = {"group": "billing", "folder": "out"}
 

@@ -43,7 +43,7 @@ class TextPeer:
     turn_is_free = True
 
     def __init__(self, port: int) -> None:
-        self.address, self.local = ("127.0.0.1", port), ("127.0.0.1", 8123)
+        self.address, self.local, self.plain = ("127.0.0.1", port), ("127.0.0.1", 8123), True
         self.on_writable = None
         self.congested = self.closed = self.paused = False
         self.why = ""

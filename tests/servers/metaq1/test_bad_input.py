@@ -37,7 +37,7 @@ class Server:
         text = settings({"test": 3}, server_port=0, max_transfer_size=65_536, **text_options or {})
         table = BrokerOptions(listen_port=0, vip_port_enable=False, broker_name="broker-a", **options)
         self.running: RunningBroker = self.run(start_broker(table, small_store(folder), text=text))
-        host, port = self.running.text_address.rsplit(":", 1)
+        host, port = self.running.addresses["metaq1"].rsplit(":", 1)
         self.place = host, int(port)
 
     def run(self, work):

@@ -13,7 +13,8 @@ from metaq.model.access import Action
 from metaq.model.metaq1.partition import Frames, Later
 from metaq.saved import Pending, Saving
 from metaq.servers.metaq1.answers import WAITING_BYTES_MAX_ALL
-from metaq.servers.metaq1.session import ATTEMPTS_MAX, CODE_OF, LATE_GETS_MAX, WAIT_SECONDS
+from metaq.servers.metaq1.session import CODE_OF, LATE_GETS_MAX
+from metaq.servers.waiting import ATTEMPTS_MAX, WAIT_SECONDS
 from metaq.wire.metaq1.commands import NO_OPAQUE, Line, ResultLine, ValueLine
 from metaq.wire.metaq1.frame import Frame, frames, with_attribute
 from tests.broker.support import SlowFile
@@ -304,7 +305,7 @@ def test_a_step_that_must_not_be_taken_twice_goes_on_where_it_waited(transacting
     pending = Pending()
     transacting.feed(STEP)
     clock.advance(WAIT_SECONDS + 1)
-    transacting.session._space.expire()
+    transacting.session._space.parking.expire()
     (late,) = transacting.answers()
     assert (late.code, b"It may still take effect: look, and repeat it if it has not" in late.body) == (500, True)
     pending.finish()

@@ -13,8 +13,8 @@ from metaq.errors import BrokerError
 from metaq.log import RateLimitedLog
 from metaq.servers.remoting.asking import Questions, Spelling
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
-from metaq.servers.remoting.parking import Parking
 from metaq.servers.remoting.server import RemotingServer
+from metaq.servers.waiting import Parking
 from metaq.wire.command import Command, SerializeType, encode, reply
 from tests.broker.support import open_broker
 from tests.servers.support import Client, FakePeer, tick

@@ -31,7 +31,7 @@ def slow_only(client):
     """Let this client's requests take the slow path, all of them."""
     client.session.gates = GateTable(lambda _: None)
     client.session._back = client.session._one
-    client.server.broker.retries.give_back = lambda *_: False
+    client.protocol_server.broker.retries.give_back = lambda *_: False
     return client
 
 
@@ -141,7 +141,7 @@ def test_what_came_back_in_the_fast_path_is_known_after_a_crash(tmp_path, monkey
         assert broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset == waiting
 
 
-@pytest.mark.parametrize("path", ["fast", "slow"])
+@pytest.mark.parametrize("fast_path", ["fast", "slow"])
 def test_a_group_that_changes_changes_what_its_retry_topic_takes(tmp_path, fast_path):
     """retryMaxTimes lowered while the broker runs: the next send that was retried so often is a dead letter."""
     with open_server(tmp_path, auto_create_subscription_group=False) as (broker, server):
@@ -163,7 +163,7 @@ def test_a_group_that_changes_changes_what_its_retry_topic_takes(tmp_path, fast_
         assert "does not exist" in back(client, place).remark
 
 
-@pytest.mark.parametrize("path", ["fast", "slow"])
+@pytest.mark.parametrize("fast_path", ["fast", "slow"])
 def test_refusals_are_told_alike(tmp_path, fast_path):
     """No such message, no retries wanted, a topic that may not be written, a broker that may not."""
     with open_server(tmp_path) as (broker, server):
@@ -203,7 +203,7 @@ def test_on_a_full_disk_nothing_comes_back(tmp_path):
         assert answer.code == 0
 
 
-@pytest.mark.parametrize("path", ["fast", "slow"])
+@pytest.mark.parametrize("fast_path", ["fast", "slow"])
 def test_the_answer_to_a_delayed_send_waits_for_the_disk(tmp_path, fast_path):
     """With SYNC_FLUSH, unless the sender does not want it to."""
     disk = SlowDisk()

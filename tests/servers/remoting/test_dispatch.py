@@ -7,10 +7,11 @@ import logging
 
 import pytest
 
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.clock import FakeClock
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError, StoreFull
 from metaq.log import RateLimitedLog
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Authorise, Caller, everybody
 from metaq.net.dialer import dial
 from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
@@ -18,7 +19,7 @@ from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import LATER, Call, Later, NoHeader, Reply, handles, table_of
-from metaq.servers.remoting.parking import Parking
+from metaq.servers.waiting import Parking
 from metaq.wire import headers
 from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.connection import Connection
@@ -82,7 +83,11 @@ def handling(
 ) -> Handling:
     clock = clock or FakeClock()
     return Handling(
-        table_of(handlers or Handlers()), Parking(clock), Questions(clock, {}), RateLimitedLog(log), authorise
+        table_of(handlers or Handlers()),
+        Parking(clock),
+        Questions(clock, {}),
+        RateLimitedLog(log),
+        Gatekeeper(authorise),
     )
 
 
@@ -183,7 +188,7 @@ def test_whether_a_peer_may_is_asked_before_a_handler_runs(peer) -> None:
     """With who it is, what the request does, and the topic that it names, or its name where it names none."""
     asked = []
 
-    def authorise(who: Identity, action: Action, resource: str) -> None:
+    def authorise(who: Caller, action: Action, resource: str) -> None:
         asked.append((who, action, resource))
         if action is Action.ADMINISTER:
             raise Refused(Reason.NO_PERMISSION, f"{resource} is not yours")
@@ -193,7 +198,7 @@ def test_whether_a_peer_may_is_asked_before_a_handler_runs(peer) -> None:
     refused, echoed = peer.received()
     assert (refused.code, refused.remark) == (16, f"{CHANGE}: orders is not yours")
     assert echoed.code == 0
-    here = Identity("127.0.0.1", loopback=True)
+    here = Caller("127.0.0.1", loopback=True)
     assert asked == [(here, Action.ADMINISTER, "orders"), (here, Action.OBSERVE, "1")]
 
 

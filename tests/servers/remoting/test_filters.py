@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from msgspec import structs
 
 from metaq.broker.log import long_polling as hold
 from metaq.broker.pulls import filters
@@ -172,7 +173,7 @@ def test_old_messages_are_found_in_a_thread(tmp_path):
             offset, got = 0, []
             while offset < 300:
                 admission = broker.pulls.admit(
-                    client.session.identity, b"G", b"orders", wanted.encode(), b"SQL92", brought=True
+                    client.session.caller, b"G", b"orders", wanted.encode(), b"SQL92", brought=True
                 )
                 read = broker.store.pull("orders", 0, offset, 32, None, admission.wanted)
                 assert read.job is not None
@@ -398,7 +399,7 @@ def long_text(number):
 def test_ever_new_expressions_are_read_so_many_bytes_a_second(server, clock):
     """Of one host, in pulls, heartbeats and checks together; others are read all the same, and what is known costs nothing."""
     attacker, other = Client(server), Client(server)
-    attacker.session.__dict__["identity"] = other.session.identity._replace(address="10.6.6.6")
+    attacker.session.caller = structs.replace(other.session.caller, address="10.6.6.6")
     fill(other)
     codes = [attacker.pull("orders", subscription=long_text(n), expression_type="SQL92")[0] for n in range(10)]
     assert [answer.code for answer in codes[:4]] != [ResponseCode.SYSTEM_BUSY] * 4

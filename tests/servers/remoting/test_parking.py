@@ -11,7 +11,7 @@ from msgspec import structs
 from metaq.clock import FakeClock
 from metaq.errors import Refused
 from metaq.model import ConsumerView, GroupConfig, Heartbeat
-from metaq.servers.remoting import parking
+from metaq.servers import waiting
 from metaq.wire import bodies, fastjson, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
@@ -360,7 +360,7 @@ def test_a_request_that_waits_too_long_is_answered(bench):
     """A disk that hangs: BUSY, and the send is not stored later."""
     client = Client(bench.server)
     start_send(client, "orders", b"one")
-    bench.clock.advance(parking.WAIT_SECONDS + 0.1)
+    bench.clock.advance(waiting.WAIT_SECONDS + 0.1)
     bench.server.tick()
     (answer,) = client.received()
     assert answer.code == ResponseCode.SYSTEM_BUSY
@@ -372,7 +372,7 @@ def test_a_request_that_waits_too_long_is_answered(bench):
 
 def test_what_waits_is_bounded_per_peer_and_over_all(bench):
     """Beyond it sends are refused as busy; when the save is done all is given back."""
-    narrow = parking.Parking(bench.clock, bytes_max=100_000, peer_bytes_max=40_000)
+    narrow = waiting.Parking(bench.clock, bytes_max=100_000, peer_bytes_max=40_000)
     bench.server.handling = structs.replace(bench.server.handling, parking=narrow)
     greedy, others = Client(bench.server), [Client(bench.server) for _ in range(3)]
     for client in (greedy, *others):
@@ -407,7 +407,7 @@ def test_what_is_deleted_as_often_as_it_is_made_ends_in_an_answer(bench):
     client = Client(bench.server)
     start_send(client, "orders", b"one")
     bench.broker.topics.watch(lambda name: bench.broker.topics.saved.table.pop("orders", None))
-    for _ in range(3 * parking.ATTEMPTS_MAX):
+    for _ in range(3 * waiting.ATTEMPTS_MAX):
         if bench.topics.under_way:
             bench.topics.end()
     assert codes(client) == [ResponseCode.SYSTEM_BUSY]

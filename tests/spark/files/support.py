@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.spark.files.found import find
 from metaq.spark.files.plan import partitions
 from metaq.spark.files.read import read_parts
@@ -15,7 +15,7 @@ from metaq.spark.files.settings import FilesOptions
 from metaq.store.offline.damage import Damage
 from metaq.wire.metaq1.frame import frame, with_attribute
 
-ALL = tuple(arrow.TYPES)
+ALL = tuple(records.TYPES)
 
 
 def planned(path: Path | str, **options: Any) -> tuple[FilesOptions, list[list[Any]]]:
@@ -34,7 +34,7 @@ def read(path: Path | str, columns: Sequence[str] = ALL, **options: Any) -> tupl
             if isinstance(found, Damage):
                 damage.append(found)
             else:
-                assert found.schema == arrow.schema_of(columns)
+                assert found.schema == records.schema_of(columns)
                 rows += found.to_pylist()
     return rows, damage
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import ArchivedFile, Manifest
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError, StoreForeign
 from metaq.model import offsets
 from metaq.model.message import SysFlag
@@ -203,7 +203,7 @@ def test_compressed_bodies_are_undone_and_one_that_cannot_be_is_damage(tmp_path)
 
 def test_bodies_that_cannot_be_undone_behind_a_cut_double_no_row(tmp_path, monkeypatch):
     """Batches end where expanded bodies are large: what was handed out by then is not read again."""
-    monkeypatch.setattr(arrow, "EXPANDED_BYTES", 1500)
+    monkeypatch.setattr(records, "EXPANDED_BYTES", 1500)
     with open_store(tmp_path) as store:
         for number in range(9):
             record = message("T", 0, b"no zlib" if number == 6 else zlib.compress(b"%d" % number * 1000))
@@ -388,14 +388,14 @@ def archived(root, messages, batch=1, publish=True, row_group_size=None):
     folder.make()
     count = len(messages)
     times = pa.array([1_772_323_200_000_000 + i * 1000 for i in range(count)], pa.int64()).cast(
-        arrow.TYPES["store_time"]
+        records.TYPES["store_time"]
     )
     table = pa.table({
         "broker": pa.array(["b"] * count), "queue_id": pa.array([0] * count, pa.int32()),
         "queue_offset": pa.array(range(count), pa.int64()), "message_id": pa.array([str(i) for i in range(count)]),
-        "tag": pa.array([None] * count, pa.string()), "keys": pa.array([[]] * count, arrow.TYPES["keys"]),
+        "tag": pa.array([None] * count, pa.string()), "keys": pa.array([[]] * count, records.TYPES["keys"]),
         "body": pa.array(messages, pa.binary()), "born_time": times, "store_time": times,
-        "properties": pa.array([[("a", "b")]] * count, arrow.TYPES["properties"]),
+        "properties": pa.array([[("a", "b")]] * count, records.TYPES["properties"]),
         "flag": pa.array([0] * count, pa.int32()), "reconsume_times": pa.array([0] * count, pa.int32()),
     })  # fmt: skip
     staged = folder.staging / f"{batch}.parquet"

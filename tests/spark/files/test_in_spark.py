@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from tests.store.support import log_file, open_store, overwrite, put
 
 pytestmark = pytest.mark.spark
@@ -17,7 +17,7 @@ def test_folders_are_a_table(spark, tmp_path):
             for i in range(300):
                 put(store, name, i % 4, b"%d" % i + bytes(10_000))
     reader = spark.read.format("metaq").option("minPartitions", 4)
-    assert tuple(reader.load(str(tmp_path)).columns) == arrow.LEAN
+    assert tuple(reader.load(str(tmp_path)).columns) == records.LEAN
     frame = reader.schema("topic string, queue_id int, queue_offset bigint, body binary").load(
         [str(tmp_path / "a"), str(tmp_path / "b")]
     )

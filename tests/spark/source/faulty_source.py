@@ -12,7 +12,7 @@ from pathlib import Path
 
 from metaq.model import offsets
 from metaq.spark.data_source import MetaqDataSource, MetaqStreamReader
-from metaq.spark.source import slicing as cutting
+from metaq.spark.source import slicing
 from metaq.spark.source.settings import SourceOptions
 
 BATCH_0 = "batch 0"
@@ -45,7 +45,7 @@ class FaultyReader(MetaqStreamReader):
 
     def latestOffset(self, start, limit):  # noqa: N802  Spark's name
         end = super().latestOffset(start, limit)
-        if cutting.slices_between(offsets.from_json(start), offsets.from_json(end)):
+        if slicing.slices_between(offsets.from_json(start), offsets.from_json(end)):
             self.halt.at(BEFORE_OFFSETS)
         return end
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from metaq.errors import OffsetOutOfRange
 from metaq.model import offsets
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import client as clusters
+from metaq.spark.cluster import client
 from metaq.spark.data_source import MetaqStreamReader
 from metaq.spark.source.settings import SourceOptions
 from tests.scripted import ScriptedCluster
@@ -30,7 +30,7 @@ def cluster(tmp_path):
         running.put("orders", 0, [b"x" * 100] * 70)
         running.put("orders", 1, [b"x" * 100] * 31)
         yield running
-        clusters.client_of.cache_clear()
+        client.client_of.cache_clear()
 
 
 class Query:

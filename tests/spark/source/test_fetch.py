@@ -12,7 +12,7 @@ from metaq.clock import FakeClock
 from metaq.errors import BrokerError, ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import client as clusters
+from metaq.spark.cluster import client
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.source import fetch as reading
 from metaq.spark.source.fetch import FetchSettings, read_slice
@@ -255,7 +255,7 @@ def test_a_pattern_is_a_glob_over_topic_names(tmp_path):
 def test_a_consumer_may_take_its_time_between_two_batches(cluster, monkeypatch):
     """A connection that broke meanwhile is a fault of this moment, and not one that lasts since the last batch."""
     clock = FakeClock()
-    monkeypatch.setattr(clusters, "SYSTEM", clock)
+    monkeypatch.setattr(client, "SYSTEM", clock)
     monkeypatch.setattr(reading, "BATCH_ROWS", 100)
     cluster.script = at_most(100)
     asking, taken = ClusterClient(cluster.namesrv, retry_seconds=30.0), 0

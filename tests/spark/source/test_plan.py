@@ -13,7 +13,7 @@ from metaq.errors import ConfigError, MessagesLost, NoRoute, OffsetOutOfRange, R
 from metaq.model import offsets
 from metaq.model.queue import MessageQueue
 from metaq.spark import data_source as source
-from metaq.spark.cluster import client as clusters
+from metaq.spark.cluster import client
 from metaq.spark.data_source import MetaqStreamReader
 from metaq.spark.source.plan import Planner
 from metaq.spark.source.settings import SourceOptions
@@ -35,7 +35,7 @@ def cluster(tmp_path):
         running.put("orders", 0, [b"x" * 100] * 40)
         running.put("orders", 1, [b"x" * 100] * 300, START + 1000)
         yield running
-        clusters.client_of.cache_clear()
+        client.client_of.cache_clear()
 
 
 def options(cluster, **more) -> SourceOptions:
@@ -319,7 +319,7 @@ def test_a_broker_that_refuses_progress_keeps_no_others_back(cluster, monkeypatc
         if Q0 in positions:
             raise RemoteProtocolError("not today")
 
-    monkeypatch.setattr(clusters.ClusterClient, "report", report)
+    monkeypatch.setattr(client.ClusterClient, "report", report)
     elsewhere = MessageQueue("orders", "broker-b", 0)
     with pytest.raises(RemoteProtocolError, match="not today"):
         Planner(options(cluster, progressGroup="readers")).report({Q0: 1, elsewhere: 2})

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from metaq.errors import ConfigError
 from metaq.model.offsets import Slice, to_text
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import client as clusters
+from metaq.spark.cluster import client
 from metaq.spark.data_source import MetaqDataSource, MetaqReader, MetaqReaderWithPushFilters, MetaqStreamReader
 from metaq.spark.source.pushdown import CLOCK_BACK_MS, Pushed, push
 from metaq.spark.source.settings import SourceOptions
@@ -168,7 +168,7 @@ def cluster(tmp_path):
         for hour in range(10):
             running.put("orders", hour % 2, [b"x" * 100] * 50, START + hour * HOUR_MS)
         yield running
-        clusters.client_of.cache_clear()
+        client.client_of.cache_clear()
 
 
 def reader(cluster, **more) -> MetaqReader:

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from metaq.model import offsets
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import client as clusters
+from metaq.spark.cluster import client
 from metaq.spark.data_source import MetaqDataSource, MetaqStreamReader
 from metaq.spark.source import plan
 from metaq.spark.source.sampling import PULLS_MAX
@@ -42,7 +42,7 @@ def cluster(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _fresh():
     yield
-    clusters.client_of.cache_clear()
+    client.client_of.cache_clear()
     plan.planner_of.cache_clear()
 
 

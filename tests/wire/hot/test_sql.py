@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq.model.filters.sql import Op, Program, SqlError, compile_sql
-from metaq.wire.hot.fallback.sql import NoNumber, java_double, java_integer
+from metaq.wire.hot.numbers import NoNumber, java_double, java_integer
 from metaq.wire.record import encode_record
 from tests.sql_cases import ENDS_EARLY, EXPRESSIONS, PROPERTIES
 from tests.wire.hot.support import FALLBACK, NATIVE, both, needs_native

@@ -26,15 +26,12 @@ from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
+from metaq.model.message import FIRST_RETRY_LEVEL
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.store.log.writer import Put
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
-
-FIRST_RETRY_LEVEL = 3
-"""The first retry comes after level 3 (10 s), each further one a level later."""
-
 
 REPEAT_SECONDS: Final = 600.0
 """A dead letter that is given back once more within this time is the same one, and so is a retry that is said to be."""

@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from metaq.broker.environment import Environment
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.closing import ClosedQueues
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.tables.closed_partitions import ClosedPartitions
 from metaq.broker.tables.groups import Groups
 from metaq.broker.tables.topics import Topics
-from metaq.errors import Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Caller, CallerKind
 from metaq.model.topics.system import OUR_PREFIX, SEND_FORBIDDEN
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire.hot import DelayGate, TopicGate, TransactionGate
@@ -66,17 +66,15 @@ class Gates:
         acks: AckPolicy,
         transactions: TransactionGate,
         closed_queues: ClosedQueues,
-        authorise: Authorise = everybody,
+        gatekeeper: Gatekeeper,
         *,
         closed_partitions: ClosedPartitions,
         delays: DelayGate | None = None,
         groups: Groups | None = None,
     ) -> None:
         self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
-        self._acks, self._authorise, self._closed_queues = acks, authorise, closed_queues
-        # An end names a producer group and no topic: where not everybody may do everything, the slow path asks about both.
-        self._transactions = transactions if authorise is everybody else None
-        self._delays, self._groups = delays, groups
+        self._acks, self._gatekeeper, self._closed_queues = acks, gatekeeper, closed_queues
+        self._transactions, self._delays, self._groups = transactions, delays, groups
         self.deliveries = GateTable(self._for_deliveries)
         """For copies of delayed messages, which were judged when they were sent: for any topic that there is.
 
@@ -84,7 +82,8 @@ class Gates:
         """
         self.expansions = GateTable(self._for_expansions)
         """For messages of staged transactions, which were judged when they were staged: also while other messages wait."""
-        self._senders: dict[tuple[str, bool], GateTable] = {}
+        self._senders: dict[CallerKind, GateTable] = {}
+        gatekeeper.watch(self.close_all)
         topics.watch(self.close)
         if groups is not None:
             groups.watch(lambda name: self.close(RETRY_PREFIX + name))
@@ -97,12 +96,11 @@ class Gates:
         if not GATE_OPTIONS.isdisjoint(names):
             self.close_all()
 
-    def of(self, who: Identity) -> GateTable:
-        """The gates of a client, shared with all of its name: for topics that it may send plain messages to."""
-        key = who.name, who.loopback
-        table = self._senders.get(key)
+    def of(self, caller: Caller) -> GateTable:
+        """The gates of a client, shared with all of its kind: for topics that it may send plain messages to."""
+        table = self._senders.get(caller.kind)
         if table is None:
-            table = self._senders[key] = GateTable(lambda topic: self._for_sender(topic, who))
+            table = self._senders[caller.kind] = GateTable(lambda topic: self._for_sender(topic, caller))
         return table
 
     def close(self, topic: str) -> None:
@@ -115,11 +113,13 @@ class Gates:
         for gates in (self.deliveries, self.expansions, *self._senders.values()):
             gates.table.clear()
 
-    def _for_sender(self, topic: bytes, who: Identity) -> TopicGate | None:
+    def _for_sender(self, topic: bytes, caller: Caller) -> TopicGate | None:
         config = self._open_topic(topic)
         if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(OUR_PREFIX):
             return None
-        slow, retries_max, transactions = SLOW_PROPERTIES, None, self._transactions
+        # An end names a producer group and no topic: where somebody may be refused, the slow path asks about both.
+        transactions = self._transactions if self._gatekeeper.trusts(caller) else None
+        slow, retries_max = SLOW_PROPERTIES, None
         if config.name.startswith(RETRY_PREFIX):
             group = self._groups.get(config.name.removeprefix(RETRY_PREFIX)) if self._groups is not None else None
             if group is None:
@@ -129,9 +129,7 @@ class Gates:
             return None
         if config.order and not self._environment.options.broker_permission & Perm.WRITE:
             return None
-        try:
-            self._authorise(who, Action.PUBLISH, config.name)
-        except Refused:
+        if not self._gatekeeper.allows(caller, Action.PUBLISH, config.name):
             return None
         return self._gate(
             topic, config, slow, wait_is_slow=self._acks.promises, transactions=transactions, delays=self._delays,

@@ -16,7 +16,7 @@ from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.model.access import Identity
+from metaq.model.access import Caller, CallerKind
 from metaq.model.metaq1.partition import FRAME_HEADER_BYTES
 from metaq.wire.hot import AppendOutcome, PartitionGate, QueueTail, Replies
 
@@ -41,23 +41,24 @@ class PartitionFastPath:
         self._environment, self._store, self._settings = environment, environment.store, settings
         self._appender, self._hold, self._bases, self._partitions = appender, hold, bases, partitions
         self._ids, self._acks, self._log = partitions.ids, partitions.acks, environment.store.log.tail
-        self._tables: dict[tuple[str, bool], _Table] = {}
+        self._tables: dict[CallerKind, _Table] = {}
         self._counted: dict[str, tuple[int, int]] = {}
         """Counters of gates that were closed: topic → puts and bytes that `counts` has not returned yet."""
         settings.watch(lambda _names: self.close_all())
         appender.closed_queues.when_closed(self.close)
+        partitions.gatekeeper.watch(self.close_all)
 
-    def of(self, who: Identity) -> _Table:
-        """The gates of a client, shared with all of its name."""
-        return self._tables.setdefault((who.name, who.loopback), {})
+    def of(self, caller: Caller) -> _Table:
+        """The gates of a client, shared with all of its kind."""
+        return self._tables.setdefault(caller.kind, {})
 
-    def open(self, gates: _Table, topic: str, partition: int, who: Identity) -> None:
+    def open(self, gates: _Table, topic: str, partition: int, caller: Caller) -> None:
         """Make the gate of a topic, after a put to a partition of it has passed everything; maybe it cannot be made."""
         key = topic.encode("utf-8", "replace")
         gate = gates.get(key)
         if gate is not None and gate.positions[partition] is not None:
             return
-        count = self._partitions.admits(topic, who)
+        count = self._partitions.admits(topic, caller)
         if count is None:
             return
         if len(gates) >= GATES_MAX:

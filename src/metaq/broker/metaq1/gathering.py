@@ -238,7 +238,7 @@ class Counts:
 
 
 def _peer(channel: Channel, *, local: bool) -> Channel | str:
-    return channel if local else channel.identity.name or channel.identity.address
+    return channel if local else channel.caller.identity or channel.caller.address
 
 
 def _of_this(*, local: bool) -> str:

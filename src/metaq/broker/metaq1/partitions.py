@@ -14,6 +14,7 @@ from msgspec import structs
 
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.acks import AckPolicy
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import put_record
@@ -27,7 +28,7 @@ from metaq.broker.part import BrokerPart
 from metaq.errors import ConfigError, Reason, Refused, StoreError
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Caller
 from metaq.model.metaq1.partition import (
     ANY_PARTITION,
     CHECKSUM_UNKNOWN,
@@ -72,11 +73,11 @@ class Partitions(BrokerPart):
         acks: AckPolicy,
         bases: Bases,
         settings: Metaq1Settings,
-        authorise: Authorise = everybody,
+        gatekeeper: Gatekeeper,
         make_filter_helper: MakeFilterHelper | None = None,
     ) -> None:
         self._environment, self._store, self._appender = environment, environment.store, appender
-        self._topics, self._settings, self._authorise = tables.topics, settings, authorise
+        self._topics, self._settings, self.gatekeeper = tables.topics, settings, gatekeeper
         self.filters = PartitionFilters(environment.options, environment.clock, settings, make_filter_helper)
         """Which frames a group wants."""
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.log.tail)
@@ -119,14 +120,14 @@ class Partitions(BrokerPart):
             self._tell()
 
     # -- putting
-    def put(self, put: PartitionPut, channel: Channel) -> PartitionStored:
+    def put(self, put: PartitionPut, caller: Caller) -> PartitionStored:
         """Store a message.
 
         Raises Refused: NO_PERMISSION for a closed partition and for a topic that takes nothing, NO_TOPIC, INVALID for a
         partition that there is not, ILLEGAL_MESSAGE for a wrong checksum and for what no get could hand out; and as
         `Appender.put`. Saving while its topic is being made, or positions are computed. Nothing was stored.
         """
-        entry = self.entry(put, channel)
+        entry = self.entry(put, caller)
         try:
             return self._store_entry(entry, put)
         except Saving as saving:
@@ -134,14 +135,14 @@ class Partitions(BrokerPart):
                 raise
             # It stays with this partition: another one might have to be waited for just as well.
             chosen = structs.replace(put, partition=entry.queue_id)
-            raise Saving(*saving.pending, then=lambda: self._put_chosen(chosen, channel)) from None
+            raise Saving(*saving.pending, then=lambda: self._put_chosen(chosen, caller)) from None
 
-    def _put_chosen(self, put: PartitionPut, channel: Channel) -> PartitionStored:
+    def _put_chosen(self, put: PartitionPut, caller: Caller) -> PartitionStored:
         """What is done instead of the put must itself say how it goes on, as often as it has to wait."""
         try:
-            return self.put(put, channel)
+            return self.put(put, caller)
         except Saving as saving:
-            raise Saving(*saving.pending, then=lambda: self._put_chosen(put, channel)) from None
+            raise Saving(*saving.pending, then=lambda: self._put_chosen(put, caller)) from None
 
     def _store_entry(self, entry: PartitionEntry, put: PartitionPut) -> PartitionStored:
         positions = self._bases.touch(entry.topic, entry.queue_id)
@@ -164,11 +165,11 @@ class Partitions(BrokerPart):
             positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
-    def entry(self, put: PartitionPut, channel: Channel) -> PartitionEntry:
+    def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
         """What a put is to store, with its id. Raises as `put`; the log was not asked."""
         if put.partition in self._closed.of(put.topic):
             raise self._closed_refusal(put.partition)
-        config = self._taking(put.topic, channel)
+        config = self._taking(put.topic, caller)
         queue_id = self._queue(put, config)
         if put.checksum != CHECKSUM_UNKNOWN and put.checksum != crc31(put.body):
             raise Refused(
@@ -182,7 +183,7 @@ class Partitions(BrokerPart):
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
         return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
 
-    def admits(self, topic: str, who: Identity) -> int | None:
+    def admits(self, topic: str, caller: Caller) -> int | None:
         """How many partitions of a topic take somebody's puts without a further look; None: each is to be looked at.
 
         An answer holds until the rules, the topic, or what is closed of it changes.
@@ -197,9 +198,7 @@ class Partitions(BrokerPart):
             or self._appender.closed_queues.has_of(topic)
         ):
             return None
-        try:
-            self._authorise(who, Action.PUBLISH, topic)
-        except Refused:
+        if not self.gatekeeper.allows(caller, Action.PUBLISH, topic):
             return None
         return config.write_queues
 
@@ -212,14 +211,14 @@ class Partitions(BrokerPart):
             f"it out, the limit is {limit} (maxTransferSize)",
         )
 
-    def _taking(self, name: str, channel: Channel) -> TopicConfig:
+    def _taking(self, name: str, caller: Caller) -> TopicConfig:
         rules = self._settings.rules
         if not rules.accepts(name) or not self._is_users(name):
             raise Refused(Reason.NO_TOPIC, f"The server do not accept topic {name}")
         settings = rules.settings(name)
         if not settings.accept_publish:
             raise Refused(Reason.NO_PERMISSION, f"the topic {name} takes no messages here: its acceptPublish is false")
-        self._authorise(channel.identity, Action.PUBLISH, name)
+        self.gatekeeper.check(caller, Action.PUBLISH, name)
         config = self._topics.taking(name)
         if config is None:
             check_partition_topic(name)
@@ -257,7 +256,7 @@ class Partitions(BrokerPart):
         """
         if get.partition in self._closed.of(get.topic):
             raise self._closed_refusal(get.partition)
-        self._authorise(channel.identity, Action.SUBSCRIBE, get.topic)
+        self.gatekeeper.check(channel.caller, Action.SUBSCRIBE, get.topic)
         if not self._settings.rules.settings(get.topic).accept_subscribe:
             raise Refused(
                 Reason.NO_PERMISSION, f"the topic {get.topic} hands out no messages here: its acceptSubscribe is false"
@@ -332,12 +331,12 @@ class Partitions(BrokerPart):
             raise _nothing_at(get.position)
         return Frames(found.body)
 
-    def offset(self, topic: str, partition: int, position: int, channel: Channel) -> int:
+    def offset(self, topic: str, partition: int, position: int, caller: Caller) -> int:
         """Where the frame begins that holds a position; the partition's begin or end, if that is nearer.
 
         Raises Refused NOT_FOUND: such a partition holds nothing, and never did. Saving, as `get`.
         """
-        self._authorise(channel.identity, Action.SUBSCRIBE, topic)
+        self.gatekeeper.check(caller, Action.SUBSCRIBE, topic)
         positions = self._existing(topic, partition)
         if position >= positions.max:
             return positions.max

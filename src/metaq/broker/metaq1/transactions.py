@@ -35,7 +35,7 @@ from metaq.broker.requests import Decide, SealPart, Stage
 from metaq.broker.staged.service import StagingService
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.log import RateLimitedLog
-from metaq.model.access import Identity
+from metaq.model.access import Caller
 from metaq.model.metaq1.partition import ANY_PARTITION, PartitionEntry, PartitionPut, PartitionStored
 from metaq.model.transactions.metaq1 import KEY_CHARS_MAX, BranchPhase, BranchRefused, BranchState, Ended, Fault, Vote
 from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey, TransactionKey, transaction_key
@@ -59,7 +59,7 @@ Delivered = Callable[[str, int, int, int], None]
 class Entries(Protocol):
     """How a put becomes a message (`metaq.broker.metaq1.partitions`)."""
 
-    def entry(self, put: PartitionPut, channel: Channel) -> PartitionEntry:
+    def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
         """The message, with its id. Raises Refused, Saving."""
         ...
 
@@ -196,7 +196,7 @@ class Metaq1Transactions(BrokerPart):
         branch = self._must_be_open(self._checked(key), channel)
         if put.partition == ANY_PARTITION:
             raise Refused(Reason.INVALID, f"Invalid partition for transaction command:{ANY_PARTITION}")
-        entry = self._entries.entry(put, channel)
+        entry = self._entries.entry(put, channel.caller)
         data = entry_of(entry, self._environment.options.broker_cluster_name)
         place = entry.topic, entry.queue_id
         known = branch.parts.get(place)
@@ -278,9 +278,9 @@ class Metaq1Transactions(BrokerPart):
             self._memory.add(branch, -len(part.waiting))
             part.staged()
 
-    def _who(self, branch: Branch) -> tuple[Identity, Channel | None]:
+    def _who(self, branch: Branch) -> tuple[Caller, Channel | None]:
         """Whom it counts for, and whose end it does not outlast."""
-        return branch.channel.identity, branch.channel if branch.local else None
+        return branch.channel.caller, branch.channel if branch.local else None
 
     def _request(self, branch: Branch, chunks: list[Chunk], decide: Decide | None) -> Stage:
         return Stage(
@@ -303,7 +303,7 @@ class Metaq1Transactions(BrokerPart):
                 chunks.append(part.chunk(seal=True))
             elif not part.sealed:
                 self._staging.seal(
-                    SealPart(transaction=branch.id, part=part.part, seal=part.seal), branch.channel.identity
+                    SealPart(transaction=branch.id, part=part.part, seal=part.seal), branch.channel.caller
                 )
                 part.sealed = True
         decide = Decide(

@@ -12,11 +12,13 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.pulls.admission import Admission
 from metaq.broker.requests import FILTER, PullRequest
 from metaq.broker.stats import Stats
-from metaq.model.access import Identity
+from metaq.model.access import Caller, CallerKind
 from metaq.wire.hot import PullGate, PullPath
 
-Changes = tuple[int, int, int, int]
+Changes = tuple[int, int, int, int, int]
 """Counters of everything that may alter a decision about pulls."""
+NEVER: Changes = (-1, -1, -1, -1, -1)
+"""Before the first decision."""
 LANES_MAX = 1000
 GATES_MAX = 100_000
 """Of one path."""
@@ -32,8 +34,8 @@ class PullPaths:
         self._options, self._store = environment.options, environment.store
         self._offsets, self._closed_partitions = tables.offsets, tables.closed_partitions
         self._stats, self._changes = stats, changes
-        self._paths: dict[tuple[str, bool], PullPath] = {}
-        self._seen_changes: Changes = (-1, -1, -1, -1)
+        self._paths: dict[CallerKind, PullPath] = {}
+        self._seen_changes = NEVER
         self._generation = 0
 
     def close(self) -> None:
@@ -51,13 +53,13 @@ class PullPaths:
             return None
         return self._generation
 
-    def of(self, who: Identity) -> PullPath | None:
+    def of(self, caller: Caller) -> PullPath | None:
         """Where plain pulls of such a client are answered from. None: each needs a closer look for now."""
         if self.current() is None:
             return None
-        fast_path = self._paths.get((who.name, who.loopback))
+        fast_path = self._paths.get(caller.kind)
         if fast_path is None:
-            fast_path = self._paths[who.name, who.loopback] = self._store.pull_path()
+            fast_path = self._paths[caller.kind] = self._store.pull_path()
         return fast_path
 
     def open(

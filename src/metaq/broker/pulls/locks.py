@@ -16,11 +16,12 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model import MessageQueue, QueueLocks
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Caller
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,9 @@ class _Lock(Struct):
 class Locks:
     """The locks of one broker, of all groups."""
 
-    def __init__(self, environment: Environment, tables: Tables, authorise: Authorise = everybody) -> None:
+    def __init__(self, environment: Environment, tables: Tables, gatekeeper: Gatekeeper) -> None:
         self._options, self._clock, self._broker = environment.options, environment.clock, environment.name
-        self._topics, self._groups, self._authorise = tables.topics, tables.groups, authorise
+        self._topics, self._groups, self._gatekeeper = tables.topics, tables.groups, gatekeeper
         self._log = RateLimitedLog(log, environment.clock)
         self._held: dict[str, dict[tuple[str, int], _Lock]] = {}
         self._count = 0
@@ -62,21 +63,21 @@ class Locks:
         lock = self._held.get(group, {}).get((topic, queue_id))
         return lock.client_id if lock is not None and not self._over(lock) else None
 
-    def lock(self, who: Identity, wanted: QueueLocks) -> list[MessageQueue]:
+    def lock(self, caller: Caller, wanted: QueueLocks) -> list[MessageQueue]:
         """Grant or renew what can be. Returns those queues, in the order in which they were asked for.
 
         A queue that another holds is left out, and one that cannot be locked, which is said in the log.
 
         Raises: Refused: the group does not exist, may not consume, or is not for this client; Saving: it is being made.
         """
-        self._check(who, wanted)
+        self._check(caller, wanted)
         if not self._groups.require(wanted.group).consume_enable:
             raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {wanted.group}")
         granted, told, not_lockable = list[MessageQueue](), list[str](), 0
         queues_of = dict[str, int | str]()
         for queue in wanted.queues:
             if queue.topic not in queues_of:
-                queues_of[queue.topic] = self._queues_of(who, queue.topic)
+                queues_of[queue.topic] = self._queues_of(caller, queue.topic)
             why_not = self._why_not(queue, queues_of[queue.topic]) or self._take(wanted.group, wanted.client_id, queue)
             if not why_not:
                 granted.append(queue)
@@ -91,9 +92,9 @@ class Locks:
             )  # fmt: skip
         return granted
 
-    def unlock(self, who: Identity, held: QueueLocks) -> None:
+    def unlock(self, caller: Caller, held: QueueLocks) -> None:
         """Let go of the queues that this client holds; of others, nothing changes. Raises Refused."""
-        self._check(who, held)
+        self._check(caller, held)
         locks = self._held.get(held.group, {})
         for queue in held.queues:
             lock = locks.get((queue.topic, queue.queue_id))
@@ -108,7 +109,7 @@ class Locks:
             for topic, queue_id in [place for place, lock in locks.items() if lock.renewed < stands]:
                 self._drop(group, topic, queue_id)
 
-    def _check(self, who: Identity, asked: QueueLocks) -> None:
+    def _check(self, caller: Caller, asked: QueueLocks) -> None:
         if not 0 < len(asked.client_id) <= CLIENT_ID_CHARS_MAX:
             raise Refused(
                 Reason.INVALID,
@@ -116,13 +117,13 @@ class Locks:
             )
         if len(asked.queues) > QUEUES_MAX:
             raise Refused(Reason.INVALID, f"{len(asked.queues)} queues in one request, the limit is {QUEUES_MAX}")
-        self._authorise(who, Action.SUBSCRIBE, asked.group)
+        self._gatekeeper.check(caller, Action.SUBSCRIBE, asked.group)
 
-    def _queues_of(self, who: Identity, topic: str) -> int | str:
+    def _queues_of(self, caller: Caller, topic: str) -> int | str:
         """How many queues the topic has, or why this client may lock none of them."""
         try:
             config = self._topics.require(check_client_topic(topic))
-            self._authorise(who, Action.SUBSCRIBE, topic)
+            self._gatekeeper.check(caller, Action.SUBSCRIBE, topic)
         except Refused as refused:
             return refused.text
         return max(config.read_queues, config.write_queues)

@@ -19,10 +19,11 @@ from msgspec import Struct
 
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.long_polling import HeldPull, HeldPulls
 from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.admission import Admission
-from metaq.broker.pulls.fast_path import PullPaths
+from metaq.broker.pulls.fast_path import NEVER, Changes, PullPaths
 from metaq.broker.pulls.filters import TAGS, Filters
 from metaq.broker.pulls.predicate_pulls import PredicatePulls
 from metaq.broker.pulls.predicates import Predicates
@@ -31,7 +32,7 @@ from metaq.broker.stats import Stats
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import MessageModel, Perm
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Caller, CallerKind
 from metaq.model.filters.predicates import PREDICATE
 from metaq.model.filters.subscription import SubscriptionData, subscribe
 from metaq.model.topics.system import TRANSACTION_GROUP
@@ -93,22 +94,37 @@ class PullChannel(Channel, Protocol):
         """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
         ...
 
-    def plain_answer(self, pull: Pull, place: int) -> bytes | None:
-        """The answer, in the client's protocol, to a pull that was held and has a `gate`: the messages from this QueueOffset on.
+
+class FastAnswers(Protocol):
+    """The connection of a server that has the compiled extension write answers in its protocol. Others need nothing of this."""
+
+    def fast_answer(self, fast: FastPull, pull: Pull, place: int) -> bytes | None:
+        """The answer to a pull that was held: the messages from this QueueOffset on.
 
         None: it has to be read and answered as any other. Raises nothing.
         """
         ...
 
-    def write_plain(self, answers: bytes) -> None:
-        """Send what `plain_answer` has made, at once. Raises nothing."""
+    def write_fast(self, answers: bytes) -> None:
+        """Send what `fast_answer` has made, at once. Raises nothing."""
         ...
+
+
+class FastPull(Struct):
+    """What a server hands over with a pull that, when it was held, may be answered without a `PullAnswer` in between."""
+
+    channel: FastAnswers
+    path: PullPath
+    gate: PullGate
+    generation: int
+    """Of path and gate: they hold while `PullPaths.current` is this one."""
 
 
 class Pull(Struct):
     """One pull under way."""
 
     channel: PullChannel
+    caller: Caller
     admission: Admission
     request: PullRequest
     count_max: int
@@ -117,12 +133,10 @@ class Pull(Struct):
     """0: answer at once."""
     reply_to: Any
     """The server's own: how to answer."""
-    seen_changes: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    seen_changes: Changes = NEVER
     """Of what the admission depends on, when it was made."""
-    fast_path: PullPath | None = None
-    gate: PullGate | None = None
-    generation: int | None = None
-    """Of a plain pull: what the compiled extension needs to answer it while `PullPaths.current` is this generation."""
+    fast: FastPull | None = None
+    """Set by a server that has a fast path, if the pull is plain."""
 
 
 class PullAnswer(NamedTuple):
@@ -147,27 +161,27 @@ class PullService(BrokerPart):
         tables: Tables,
         hold: HeldPulls,
         stats: Stats,
-        authorise: Authorise = everybody,
+        gatekeeper: Gatekeeper,
         *,
         filters: Filters,
         predicates: Predicates,
     ) -> None:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
-        self._offsets, self._hold, self._stats, self._authorise = tables.offsets, hold, stats, authorise
+        self._offsets, self._hold, self._stats, self._gatekeeper = tables.offsets, hold, stats, gatekeeper
         self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
         self._by_predicate = PredicatePulls(
             environment.store, hold, environment.clock, predicates, self._counted_answer
         )
         self.fast_paths = PullPaths(environment, tables, stats, self._changes)
-        self._admissions: dict[tuple[str | bytes | bool | None, ...], Admission] = {}
-        self._seen_changes = (-1, -1, -1, -1)
+        self._admissions: dict[tuple[str | bytes | bool | CallerKind | None, ...], Admission] = {}
+        self._seen_changes = NEVER
         filters.when_full(self._admissions.clear)
 
     # -- who may
     def admit(
         self,
-        who: Identity,
+        caller: Caller,
         group: bytes,
         topic: bytes,
         subscription: bytes | None,
@@ -183,7 +197,7 @@ class PullService(BrokerPart):
         if changes != self._seen_changes or len(self._admissions) > ADMISSIONS_MAX:
             self._admissions.clear()
             self._seen_changes = changes
-        key = (group, topic, subscription, expression_type, brought, who.name, who.loopback)
+        key = (group, topic, subscription, expression_type, brought, caller.kind)
         known = self._admissions.get(key)
         if known is None:
             if subscription is not None and len(subscription) > SUBSCRIPTION_BYTES_MAX:
@@ -191,18 +205,21 @@ class PullService(BrokerPart):
                     Reason.BAD_FILTER,
                     f"a subscription of {len(subscription)} bytes, the limit is {SUBSCRIPTION_BYTES_MAX}",
                 )
-            self._authorise(who, Action.SUBSCRIBE, _text(topic))
+            self._gatekeeper.check(caller, Action.SUBSCRIBE, _text(topic))
             known = self._judge(
-                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), who.address,
+                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.address,
                 brought=brought,
             )  # fmt: skip
             if self._changes() == self._seen_changes and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
                 self._admissions[key] = known
         return known
 
-    def _changes(self) -> tuple[int, int, int, int]:
+    def _changes(self) -> Changes:
         """What an admission depends on."""
-        return self._topics.changes, self._groups.changes, self._members.changes, self._filters.changes
+        return (
+            self._topics.changes, self._groups.changes, self._members.changes, self._filters.changes,
+            self._gatekeeper.changes,
+        )  # fmt: skip
 
     def _judge(
         self, group_name: str, topic_name: str, text: str, expression_type: str, peer: str, *, brought: bool
@@ -261,15 +278,15 @@ class PullService(BrokerPart):
         return _filter(stored)
 
     # -- making a pull
-    def make(self, channel: PullChannel, request: PullRequest, reply_to: Any) -> Pull:
-        """Check a request and take its piggybacked offset. Raises Refused."""
+    def make(self, channel: PullChannel, caller: Caller, request: PullRequest, reply_to: Any) -> Pull:
+        """Check a request and take its piggybacked offset. `caller`: whose request it is. Raises Refused."""
         (
             group, topic, queue_id, _, count_max, flags, commit_offset, hold_ms, subscription, version,
             expression_type, lifted_bytes,
         ) = request  # fmt: skip
         brought = flags & FILTER != 0
         admission = self.admit(
-            channel.identity, group, topic, subscription if brought else None, expression_type, brought=brought
+            caller, group, topic, subscription if brought else None, expression_type, brought=brought
         )
         if not 0 <= queue_id < admission.queues:
             raise Refused(
@@ -302,21 +319,25 @@ class PullService(BrokerPart):
         elif not self._environment.options.long_polling_enable:
             hold_ms = self._environment.options.short_polling_time_mills
         return Pull(
-            channel, admission, request, max(1, min(count_max, count_limit)), bytes_max, hold_ms, reply_to,
+            channel, caller, admission, request, max(1, min(count_max, count_limit)), bytes_max, hold_ms, reply_to,
             self._seen_changes,
         )  # fmt: skip
 
     def _renew(self, pull: Pull) -> None:
         """A group may have changed its filter since its pull was held: what comes now is for the new one.
 
-        What is wrong with the group by now is told to its next pull.
+        What is wrong with the group by now is told to its next pull. Raises Refused: by the rules of now its caller may not have
+        what has come since.
         """
         request = pull.request
-        if self._changes() == pull.seen_changes or request.flags & FILTER:
+        if self._changes() == pull.seen_changes:
+            return
+        self._gatekeeper.check(pull.caller, Action.SUBSCRIBE, pull.admission.topic)
+        if request.flags & FILTER:
             return
         try:
             admission = self.admit(
-                pull.channel.identity, request.group, request.topic, None, request.expression_type, brought=False
+                pull.caller, request.group, request.topic, None, request.expression_type, brought=False
             )
         except Refused:
             return
@@ -407,25 +428,26 @@ class PullService(BrokerPart):
         hold, generation = self._hold, self.fast_paths.current()
         if generation is None:
             return
-        answered: list[tuple[HeldPull, bytes]] = []
+        answered: list[tuple[HeldPull, FastAnswers, bytes]] = []
         for key, tail in hold.grown.items():
             end = tail.next_offset
             for held in hold.waiting(key):
                 pull: Pull = held.request
-                if pull.generation == generation and held.place < end:
-                    answer = pull.channel.plain_answer(pull, held.place)
+                fast = pull.fast
+                if fast is not None and fast.generation == generation and held.place < end:
+                    answer = fast.channel.fast_answer(fast, pull, held.place)
                     if answer is not None:
-                        answered.append((held, answer))
+                        answered.append((held, fast.channel, answer))
         if len(answered) == 1:
-            held, answer = answered[0]
-            held.request.channel.write_plain(answer)
+            _, channel, answer = answered[0]
+            channel.write_fast(answer)
         elif answered:
-            by_channel: dict[PullChannel, list[bytes]] = {}
-            for held, answer in answered:
-                by_channel.setdefault(held.request.channel, []).append(answer)
+            by_channel: dict[FastAnswers, list[bytes]] = {}
+            for _, channel, answer in answered:
+                by_channel.setdefault(channel, []).append(answer)
             for channel, answers in by_channel.items():
-                channel.write_plain(b"".join(answers))
-        for held, _ in answered:
+                channel.write_fast(b"".join(answers))
+        for held, _, _ in answered:
             hold.remove(held)
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.requests import Decide, Stage
@@ -33,7 +34,7 @@ from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Caller
 from metaq.model.topics.system import AUTO_CREATE_TOPIC, SEND_FORBIDDEN
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Chunk, Decision, Outcome, check_part, chunk_crc, part_crc
@@ -63,16 +64,16 @@ class ChunkAdmission:
     """Judges and stores chunks."""
 
     def __init__(
-        self, environment: Environment, tables: Tables, appender: Appender, table: Staged, authorise: Authorise
+        self, environment: Environment, tables: Tables, appender: Appender, table: Staged, gatekeeper: Gatekeeper
     ) -> None:
         self._environment, self._store = environment, environment.store
         self._topics, self._groups = tables.topics, tables.groups
-        self._appender, self._table, self._authorise = appender, table, authorise
+        self._appender, self._table, self._gatekeeper = appender, table, gatekeeper
         self._judge = TopicGate(b"-", (), _ANY_SIZE, FORBIDDEN_BYTES)
         """What staged messages may not have. Their sizes are looked at before."""
         self._judge_retries = TopicGate(b"-", (), _ANY_SIZE, FORBIDDEN_RETRIES)
         self._open: dict[str, int] = {}
-        """Topics that everybody may send to, and how many queues each has; as long as nothing changes."""
+        """Topics that whoever the gatekeeper allows may send to, and how many queues each has; as long as nothing changes."""
         tables.topics.watch(self._forget)
         self._closed_partitions = tables.closed_partitions
         self._closed_partitions.when_changed(self._forget)
@@ -80,7 +81,7 @@ class ChunkAdmission:
     def _forget(self, topic: str) -> None:
         self._open.pop(topic, None)
 
-    def admit(self, stage: Stage, transaction: Transaction | None, who: Identity, peer: str) -> list[New]:
+    def admit(self, stage: Stage, transaction: Transaction | None, caller: Caller, peer: str) -> list[New]:
         """The chunks that are to be stored, by part. Those that are there already are left out.
 
         Raises Refused, or Saving while topics are being made or deleted: nothing has changed.
@@ -88,9 +89,9 @@ class ChunkAdmission:
         parts = transaction.parts if transaction is not None else {}
         news: dict[str, New] = {}
         for chunk in stage.chunks:
-            if not 0 <= chunk.queue_id < self._open.get(chunk.topic, 0) or not self.takes:
+            if not self.takes or not self._is_open(chunk, caller):
                 self._check_destinations(
-                    {(chunk.topic, chunk.queue_id, chunk.of_partition) for chunk in stage.chunks}, who
+                    {(chunk.topic, chunk.queue_id, chunk.of_partition) for chunk in stage.chunks}, caller
                 )
                 break
         for chunk in stage.chunks:
@@ -118,11 +119,17 @@ class ChunkAdmission:
         self._table.check_room(transaction, peer, sum(new.base is None for new in fresh), chunks, size)
         return fresh
 
-    def judged(self, chunk: Chunk) -> int:
+    def _is_open(self, chunk: Chunk, caller: Caller) -> bool:
+        """Whether the caller may put a chunk there, by what has been found out before."""
+        return 0 <= chunk.queue_id < self._open.get(chunk.topic, 0) and (
+            self._gatekeeper.unguarded or self._gatekeeper.allows(caller, Action.PUBLISH, chunk.topic)
+        )
+
+    def judged(self, chunk: Chunk, caller: Caller) -> int:
         """Messages in a first chunk that is as plain as most; -1: look at it more closely."""
         size = len(chunk.body)
         if (
-            not 0 <= chunk.queue_id < self._open.get(chunk.topic, 0)
+            not self._is_open(chunk, caller)
             or not 0 < size <= CHUNK_BYTES_MAX
             or size > self._environment.store_options.max_message_size
         ):
@@ -196,21 +203,19 @@ class ChunkAdmission:
 
     # ------------------------------------------------------------------ where to
 
-    def _check_destinations(self, places: set[tuple[str, int, bool]], who: Identity) -> None:
+    def _check_destinations(self, places: set[tuple[str, int, bool]], caller: Caller) -> None:
         """Raises Refused: no message may be put there; Saving: topics are being made or deleted."""
         waiting = list[Pending]()
         for topic, queue_id, of_partition in sorted(places):
             try:
-                config = self._topic(topic, queue_id, who, of_partition=of_partition)
+                config = self._topic(topic, queue_id, caller, of_partition=of_partition)
             except Saving as saving:
                 waiting += saving.pending
                 continue
             count = max(config.read_queues, config.write_queues)
             self._closed_partitions.check(topic, queue_id)
             # Of a retry topic's group is asked each time: it may go, and its topic stay.
-            if self._authorise is everybody and not (
-                self._closed_partitions.of(topic) or topic.startswith(RETRY_PREFIX)
-            ):
+            if not (self._closed_partitions.of(topic) or topic.startswith(RETRY_PREFIX)):
                 self._open[topic] = count
             if not 0 <= queue_id < count:
                 raise Refused(
@@ -224,12 +229,12 @@ class ChunkAdmission:
         """Whether the broker takes messages at all."""
         return bool(self._environment.options.broker_permission & WRITE)
 
-    def _topic(self, name: str, queue_id: int, who: Identity, *, of_partition: bool) -> TopicConfig:
+    def _topic(self, name: str, queue_id: int, caller: Caller, *, of_partition: bool) -> TopicConfig:
         if not of_partition:
             check_client_topic(name)
         if name in SEND_FORBIDDEN or name.startswith(DEAD_LETTER_PREFIX):
             raise Refused(Reason.NO_PERMISSION, f"staging messages for the topic {name} is forbidden")
-        self._authorise(who, Action.PUBLISH, name)
+        self._gatekeeper.check(caller, Action.PUBLISH, name)
         config = self._topics.taking(name)
         options = self._environment.options
         if config is None and of_partition:
@@ -313,8 +318,8 @@ class AtOnce:
         self._added = added
         self._outcome = AppendOutcome()
 
-    def judge(self, stage: Stage, decide: Decide) -> Facts | None:
-        """Whether a request is one of these. None: it is not, or something is wrong with it."""
+    def judge(self, stage: Stage, decide: Decide, caller: Caller) -> Facts | None:
+        """Whether a request is one of these, and allowed. None: it is not, or something is wrong with it."""
         manifest, name, judged = decide.parts, self._name, self._admission.judged
         if (
             decide.outcome is not Outcome.COMMIT
@@ -338,7 +343,7 @@ class AtOnce:
                 or chunk.queue_id != named.queue_id
             ):
                 return None
-            crc, rows = chunk_crc(body), judged(chunk)
+            crc, rows = chunk_crc(body), judged(chunk, caller)
             if seal.chunks != 1 or seal.rows != rows or seal.bytes != len(body) or seal.crc != part_crc(0, crc):
                 return None
             seen.add(part)

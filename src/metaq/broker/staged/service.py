@@ -16,6 +16,7 @@ from msgspec import structs
 
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, ReadCold, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.part import BrokerPart
@@ -51,7 +52,7 @@ from metaq.broker.staged.retention import Retention
 from metaq.broker.transactions.checks import TURN_SECONDS
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Caller
 from metaq.model.transactions.staging import (
     Chunk,
     Decided,
@@ -84,10 +85,11 @@ class StagingService(BrokerPart):
         gates: GateTable,
         read_cold: ReadCold,
         peers: Peers = ALONE,
-        authorise: Authorise = everybody,
+        *,
+        gatekeeper: Gatekeeper,
     ) -> None:
         self._environment, self._store, self._clock = environment, environment.store, environment.clock
-        self._appender, self._authorise, self._name = appender, authorise, environment.name
+        self._appender, self._gatekeeper, self._name = appender, gatekeeper, environment.name
         self._table = StagedTable(environment.options)
         self._decisions = Decisions(environment)
         views = StagedViews(self._table, self._decisions)
@@ -99,7 +101,7 @@ class StagingService(BrokerPart):
         self._told = RateLimitedLog(log, environment.clock)
         chunks = ChunkReader(environment, read_cold)
         self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._done.add)
-        self._admission = ChunkAdmission(environment, tables, appender, self._table, authorise)
+        self._admission = ChunkAdmission(environment, tables, appender, self._table, gatekeeper)
         self._remote = Remote(environment.clock, peers, self._table, self.learn, self._done.add, appender.is_kept)
         self._retention = Retention(
             environment, appender, self._table, self._decisions, self._applier, chunks, self._done.write
@@ -131,7 +133,7 @@ class StagingService(BrokerPart):
 
     # ------------------------------------------------------------------ staging
 
-    def stage(self, stage: Stage, who: Identity, channel: Channel | None = None) -> Staged:
+    def stage(self, stage: Stage, caller: Caller, channel: Channel | None = None) -> Staged:
         """Take chunks, and decide if the request says so. What is there already is answered as done.
 
         A transaction that is decided takes nothing more: the answer has the decision. `channel`: whose end rolls back a
@@ -151,29 +153,31 @@ class StagingService(BrokerPart):
         decision = transaction.decision if transaction is not None else self._decisions.recent(name)
         if decision is not None and decision.outcome is not Outcome.PREPARED:
             return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
-        peer = who.name or (channel.remote if channel is not None else who.address)
+        peer = caller.identity or (channel.remote if channel is not None else caller.address)
         if decision is None and transaction is None and stage.decide is not None and coordinator == self._name:
-            made = self._stage_at_once(stage, stage.decide, peer, channel)
+            made = self._stage_at_once(stage, stage.decide, caller, peer, channel)
             if made is not None:
                 return made
-        fresh = self._admission.admit(stage, transaction, who, peer)
+        fresh = self._admission.admit(stage, transaction, caller, peer)
         if fresh:
             if decision is not None:
                 raise Refused(Reason.INVALID, f"the transaction {name} is prepared: it takes no more chunks")
             if transaction is None:
                 transaction = self._new(stage, coordinator, peer, channel)
             self._admission.store(stage, transaction, fresh, self._added)
-        self._seal_repeated(stage, who)
+        self._seal_repeated(stage, caller)
         if stage.decide is None:
             return Staged()
-        decided = self.decide(stage.decide, who)
+        decided = self.decide(stage.decide, caller)
         return Staged(decided.decision, decided.first, decided.remaining)
 
-    def _stage_at_once(self, stage: Stage, decide: Decide, peer: str, channel: Channel | None) -> Staged | None:
+    def _stage_at_once(
+        self, stage: Stage, decide: Decide, caller: Caller, peer: str, channel: Channel | None
+    ) -> Staged | None:
         """A transaction that comes as one request and can be applied now; None: take it step by step."""
-        if self._authorise is not everybody or self._applier.waits:
+        if self._applier.waits:
             return None
-        facts = self._at_once.judge(stage, decide)
+        facts = self._at_once.judge(stage, decide, caller)
         if facts is None or self._decisions.find(stage.transaction) is not None:
             return None
         transaction = self._new(stage, self._name, peer, channel)
@@ -214,19 +218,19 @@ class StagingService(BrokerPart):
         elif not transaction.parts:  # those that it had were damaged
             self._retention.added(place, transaction.id)
 
-    def _seal_repeated(self, stage: Stage, who: Identity) -> None:
+    def _seal_repeated(self, stage: Stage, caller: Caller) -> None:
         """A seal that came with a chunk that was there already, without it."""
         transaction = self._table.get(stage.transaction)
         for chunk in stage.chunks:
             part = transaction.parts.get(chunk.part) if transaction else None
             if chunk.seal is not None and part is not None and part.seal != chunk.seal:
-                self.seal(SealPart(transaction=stage.transaction, part=chunk.part, seal=chunk.seal), who)
+                self.seal(SealPart(transaction=stage.transaction, part=chunk.part, seal=chunk.seal), caller)
 
     def check(self, chunk: Chunk) -> None:
         """Raises Refused ILLEGAL_MESSAGE: its messages could never be staged, whatever else there is."""
         self._admission.check(chunk)
 
-    def seal(self, seal: SealPart, who: Identity) -> None:
+    def seal(self, seal: SealPart, caller: Caller) -> None:
         """End a part. What is decided needs no seal any more, and what is sealed so already is.
 
         Raises Refused: NOT_FOUND (no such part), INVALID (it holds something else), or as `Appender.put`.
@@ -243,7 +247,7 @@ class StagingService(BrokerPart):
             raise Refused(
                 Reason.NOT_FOUND, f"there is no part {seal.part} of transaction {seal.transaction} at this broker"
             )
-        self._authorise(who, Action.PUBLISH, part.topic)
+        self._gatekeeper.check(caller, Action.PUBLISH, part.topic)
         check_seal(seal.part, seal.seal, part.holds)
         if part.seal == seal.seal:
             return
@@ -255,10 +259,10 @@ class StagingService(BrokerPart):
 
     # ------------------------------------------------------------------ deciding
 
-    def decide(self, decide: Decide, who: Identity | None) -> Decided:
+    def decide(self, decide: Decide, caller: Caller | None) -> Decided:
         """Commit, roll back or prepare a transaction of which this broker is the coordinator. The first end stands.
 
-        who: None for the broker itself, of what was allowed when it was staged.
+        caller: None for the broker itself, of what was allowed when it was staged.
 
         Raises Refused: INVALID (not the coordinator, a manifest that names what is not so), NOT_FOUND (a part of the manifest that
         is not here), STALE (the row has gone on), BUSY (the row's last transaction is not finished everywhere yet),
@@ -272,8 +276,8 @@ class StagingService(BrokerPart):
         if made is not None and over and (made.outcome is Outcome.COMMIT or not decide.row):
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
         wanted = decision_for(decide, None if over else made, self._clock.now_ms())
-        if who is not None:
-            self._authorise_all(who, wanted, transaction)
+        if caller is not None:
+            self._authorise_all(caller, wanted, transaction)
         if wanted.row and (stands := self._row_stands(wanted, transaction, made)) is not None:
             return stands
         if made is not None and over:
@@ -302,12 +306,12 @@ class StagingService(BrokerPart):
         self._table.drop(transaction)
         self._ends.over(transaction)
 
-    def _authorise_all(self, who: Identity, wanted: Decision, transaction: Transaction | None) -> None:
-        if self._authorise is not everybody:
+    def _authorise_all(self, caller: Caller, wanted: Decision, transaction: Transaction | None) -> None:
+        if not self._gatekeeper.trusts(caller):
             topics = {part.topic for part in wanted.parts}
             topics.update(part.topic for part in (transaction.parts.values() if transaction else ()))
             for topic in sorted(topics):
-                self._authorise(who, Action.PUBLISH, topic)
+                self._gatekeeper.check(caller, Action.PUBLISH, topic)
 
     def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
         """What stands instead, because another transaction has brought the row to this sequence number; None: none has.
@@ -352,9 +356,8 @@ class StagingService(BrokerPart):
     def _decide(self, decision: Decision, transaction: Transaction | None, *, learned: bool = False) -> Decided:
         """Store a decision, then act on it. Raises Refused: nothing has changed."""
         missing = missing_parts(decision, self._name, transaction) if decision.outcome is Outcome.COMMIT else ()
-        record = decide_record(
-            decision, self._clock.now_ms(), self._environment.store_host, learned=learned, missing=missing
-        )
+        now_ms, host = self._clock.now_ms(), self._environment.store_host
+        record = decide_record(decision, now_ms, host, learned=learned, missing=missing)
         place = self._appender.put([record]).log_offset
         if decision.outcome is not Outcome.ROLLBACK:
             self._retention.added(place, decision.transaction)
@@ -402,7 +405,7 @@ class StagingService(BrokerPart):
 
     # ------------------------------------------------------------------ applying
 
-    def apply(self, apply: Apply, who: Identity) -> TransactionState:
+    def apply(self, apply: Apply, caller: Caller) -> TransactionState:
         """Apply for a bounded time what is committed, and tell what remains.
 
         At a participant the request brings the coordinator's decision, which is stored first.
@@ -413,7 +416,7 @@ class StagingService(BrokerPart):
         own = coordinator_of(name) == self._name
         transaction = self._table.get(name)
         if decision is not None:
-            self._check_brought(name, decision, transaction, who)
+            self._check_brought(name, decision, transaction, caller)
             if not own and transaction is not None and not transaction.final:
                 self.learn(decision)
             elif not own and transaction is None and self._decisions.find(name) is None:
@@ -427,13 +430,13 @@ class StagingService(BrokerPart):
             )
         if transaction is not None and transaction.committed:
             if own and apply.confirmed and transaction.decision is not None:
-                self._authorise_all(who, transaction.decision, transaction)
+                self._authorise_all(caller, transaction.decision, transaction)
                 for broker in apply.confirmed:
                     self._remote.confirmed(transaction, broker, ())
             self._applier.run(transaction, AT_ONCE_BYTES)
         return self.state(name)
 
-    def _check_brought(self, name: str, decision: Decision, transaction: Transaction | None, who: Identity) -> None:
+    def _check_brought(self, name: str, decision: Decision, transaction: Transaction | None, caller: Caller) -> None:
         if decision.transaction != name:
             raise Refused(
                 Reason.INVALID,
@@ -442,7 +445,7 @@ class StagingService(BrokerPart):
         here = tuple(part for part in decision.parts if part.broker == self._name)
         for part in here:
             check_part(part.part)
-        self._authorise_all(who, structs.replace(decision, parts=here), transaction)
+        self._authorise_all(caller, structs.replace(decision, parts=here), transaction)
 
     def _absent(self, decision: Decision) -> TransactionState:
         """What a participant says of a transaction of which it has nothing."""
@@ -531,7 +534,7 @@ class StagingService(BrokerPart):
         if "@" not in name:
             if check_row(name) not in self._decisions.rows:
                 raise Refused(Reason.NOT_FOUND, f"there is no row {name}")
-            self._put_forgotten(Names(row=name))
+            self._appender.put([forget_record(Names(row=name), self._clock.now_ms(), self._environment.store_host)])
             del self._decisions.rows[name]
             return
         transaction = self._table.get(name)
@@ -542,16 +545,13 @@ class StagingService(BrokerPart):
                 Reason.INVALID,
                 f"transaction {name} is committed, and {transaction.remaining} chunks of it remain to be applied",
             )
-        self._put_forgotten(Names(transaction=name))
+        self._appender.put([forget_record(Names(transaction=name), self._clock.now_ms(), self._environment.store_host)])
         self._done.drop(name)
         log.warning("an administrator has dropped what was staged of transaction %s: %d bytes", name, transaction.bytes)
         transaction.unconfirmed = ()
         if not transaction.final:
             transaction.place = -1
         self._over(transaction)
-
-    def _put_forgotten(self, names: Names) -> None:
-        self._appender.put([forget_record(names, self._clock.now_ms(), self._environment.store_host)])
 
     # ------------------------------------------------------------------ what is owed
 

@@ -24,6 +24,7 @@ from metaq.clock import Clock
 from metaq.errors import MetaqError, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model import ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
+from metaq.model.access import Caller
 from metaq.model.notices import MembersChanged
 from metaq.model.topics.topic import RETRY_PREFIX
 
@@ -48,6 +49,8 @@ class Member(Struct):
     version: int
     seen: float
     """Monotonic seconds of its newest heartbeat."""
+    caller: Caller
+    """Whose that heartbeat was."""
     wants: Mapping[str, str] = field(default_factory=dict)
     """A consumer's subscriptions: topic → what it lets through, without the group's retry topic."""
     keep_seconds: float = 0.0
@@ -99,8 +102,14 @@ class Members:
         self.changes = 0
 
     # -- heartbeats
-    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Effect]:
-        """Take one heartbeat. Returns whom to notify of changed groups. Raises Refused for an absurd one."""
+    def beat(
+        self, channel: Channel, language: str, version: int, beat: Heartbeat, caller: Caller | None = None
+    ) -> list[Effect]:
+        """Take one heartbeat. Returns whom to notify of changed groups. `caller`: who signed it; None: it is the connection's.
+
+        Raises Refused for an absurd one.
+        """
+        caller = caller or channel.caller
         for known, named in (
             (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
             (self._producing.get(channel, set()), set(beat.producers)),
@@ -111,12 +120,14 @@ class Members:
         for view in beat.consumers:
             if len(view.subscriptions) > SETS_MAX:
                 raise Refused(Reason.INVALID, f"group {view.group} subscribes to more than {SETS_MAX} topics")
-            member = Member(channel, beat.client_id, language, version, now)
+            member = Member(channel, beat.client_id, language, version, now, caller)
             member.keep_seconds = min(max(view.keep_seconds, 0.0), KEEP_SECONDS_MAX)
             if self._join(member, view):
                 effects += self._everyone(view.group)
         for group in beat.producers:
-            self.producers.setdefault(group, {})[channel] = Member(channel, beat.client_id, language, version, now)
+            self.producers.setdefault(group, {})[channel] = Member(
+                channel, beat.client_id, language, version, now, caller
+            )
             self._producing.setdefault(channel, set()).add(group)
         if beat.producers:
             self._forget_client(channel)
@@ -303,9 +314,9 @@ class Members:
         online = self.consumers.get(group)
         return [*online.client_ids(), *self._kept.get(group, ())] if online else []
 
-    def producing(self, group: str) -> list[Channel]:
-        """The connections of a producer group's members, in the order they joined; empty if it is offline."""
-        return list(self.producers.get(group, ()))
+    def producing(self, group: str) -> list[Member]:
+        """A producer group's members, in the order they joined; empty if it is offline."""
+        return list(self.producers.get(group, {}).values())
 
     def connection_of(self, client_id: str) -> Channel | None:
         """Where the producers of that client are connected, by its newest heartbeat; None: they are not."""

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from metaq.broker.channel import Channel, Effect
 from metaq.broker.environment import Environment, ReadCold, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.appender import Appender
 from metaq.broker.transactions.progress import TransactionProgress
 from metaq.broker.transactions.records import destination, given_up, renewed, whole
@@ -28,7 +29,7 @@ from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.model import properties as props
-from metaq.model.access import Action, Authorise, everybody
+from metaq.model.access import Action
 from metaq.model.notices import TransactionCheck
 from metaq.model.topics.system import CHECK_MAX_TOPIC, HALF_TOPIC
 from metaq.options import BrokerOptions
@@ -104,10 +105,10 @@ class TransactionChecks:
         appender: Appender,
         progress: TransactionProgress,
         read_cold: ReadCold,
-        authorise: Authorise = everybody,
+        gatekeeper: Gatekeeper,
     ) -> None:
         self._environment, self._store, self._clock = environment, environment.store, environment.clock
-        self._authorise = authorise
+        self._gatekeeper = gatekeeper
         self._topics, self._members = tables.topics, tables.members
         self._appender, self._progress, self._read_cold = appender, progress, read_cold
         self._told = RateLimitedLog(log, environment.clock)
@@ -227,20 +228,17 @@ class TransactionChecks:
 
     def _producers(self, group: str, half: StoredMessage) -> list[Channel]:
         """The group's producers that may send to the topic: anybody can say that he is one, and the check has the message."""
-        producers = self._members.producing(group)
-        if self._authorise is everybody:
-            return producers
         topic, allowed = half.properties.get(props.REAL_TOPIC, ""), list[Channel]()
-        for channel in producers:
+        for member in self._members.producing(group):
             try:
-                self._authorise(channel.identity, Action.PUBLISH, topic)
+                self._gatekeeper.check(member.caller, Action.PUBLISH, topic)
             except Refused as error:
                 self._told.warning(
-                    ("not allowed", channel.identity), "a producer of group %.100s at %s is not asked about transactions: "
-                    "%s", group, channel.remote, error,
+                    ("not allowed", member.caller), "a producer of group %.100s at %s is not asked about transactions: "
+                    "%s", group, member.channel.remote, error,
                 )  # fmt: skip
             else:
-                allowed.append(channel)
+                allowed.append(member.channel)
         return allowed
 
     def _willing(self, producers: Sequence[Channel]) -> Channel | None:

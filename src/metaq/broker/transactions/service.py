@@ -15,6 +15,7 @@ from collections.abc import Collection, MutableMapping
 
 from metaq.broker.channel import carry_out
 from metaq.broker.environment import Environment, ReadCold, Tables
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import sent_record
 from metaq.broker.part import BrokerPart
@@ -35,7 +36,7 @@ from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage, TransactionOutcome
 from metaq.model import properties as props
-from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.access import Action, Caller
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.topics.system import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
 from metaq.store.log.writer import Put
@@ -58,12 +59,12 @@ class TransactionService(BrokerPart):
         tables: Tables,
         appender: Appender,
         read_cold: ReadCold,
-        authorise: Authorise = everybody,
+        gatekeeper: Gatekeeper,
     ) -> None:
         self._environment, self._store, self._topics = environment, environment.store, tables.topics
-        self._appender, self._authorise = appender, authorise
+        self._appender, self._gatekeeper = appender, gatekeeper
         self.progress = TransactionProgress(environment.store, tables.offsets)
-        self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold, authorise)
+        self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold, gatekeeper)
         self.gate = TransactionGate(OP_PROPERTIES_TEXT, OP_TAGS_CODE, self.progress.may_end, self.progress.ended)
         """What the fast path knows of transactions."""
         self._told = RateLimitedLog(log, environment.clock)
@@ -114,7 +115,7 @@ class TransactionService(BrokerPart):
 
     # ------------------------------------------------------------------ ends
 
-    def end(self, end: EndTransaction, who: Identity) -> str:
+    def end(self, end: EndTransaction, caller: Caller) -> str:
         """End a transaction, if it is still open. Returns what else there is to say: that it had ended before, for example.
 
         Raises Refused: INVALID (no such half message, or another group's), NO_TOPIC, NO_PERMISSION, or as `Appender.put`;
@@ -123,18 +124,18 @@ class TransactionService(BrokerPart):
         if end.outcome is TransactionOutcome.UNKNOWN:
             return f"the transaction of the half message at queue offset {end.slot} stays open"
         try:
-            return self._end(end, who)
+            return self._end(end, caller)
         except Refused as error:  # most producers do not wait for an answer
             self._told.warning(
-                (error.reason, who.address), "a %s by producer group %.100s from %s is refused: %s",
-                end.outcome.name.lower(), end.producer_group, who.address, error,
+                (error.reason, caller.address), "a %s by producer group %.100s from %s is refused: %s",
+                end.outcome.name.lower(), end.producer_group, caller.address, error,
             )  # fmt: skip
             raise
 
-    def _end(self, end: EndTransaction, who: Identity) -> str:
+    def _end(self, end: EndTransaction, caller: Caller) -> str:
         named = self._named(end)
         topic, queue_id = destination(named)
-        self._authorise(who, Action.PUBLISH, topic)
+        self._gatekeeper.check(caller, Action.PUBLISH, topic)
         half = named if self.progress.is_open(named.queue_offset) else self._open_generation_of(named)
         if half is None:
             return (

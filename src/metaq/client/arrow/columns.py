@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted
+    from metaq.client.arrow.reading import BatchLayout
 
 ARROW_ROWS: Final = 10_000
 
 
-def arrow_wanted(columns: Sequence[str] | None, rows: int) -> Wanted:
+def batch_layout(columns: Sequence[str] | None, rows: int) -> BatchLayout:
     """Raises ConfigError: a column that does not exist, or pyarrow is missing. TypeError."""
     try:
         from metaq.client.arrow import reading as arrow_reading
     except ImportError as error:
         raise ConfigError(f"arrow_batches needs pyarrow: pip install 'pymetaq[arrow]' ({error})") from None
-    return arrow_reading.Wanted.of(columns, rows)
+    return arrow_reading.BatchLayout.of(columns, rows)

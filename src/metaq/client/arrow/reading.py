@@ -29,15 +29,15 @@ Part = tuple[Sequence[StoredMessage], Any]
 """Messages of one queue, by offset, with the records that hold them, and perhaps others; None: those are not kept."""
 
 
-class Wanted(Struct, frozen=True):
-    """What somebody wants of a batch."""
+class BatchLayout(Struct, frozen=True):
+    """Columns and size of the record batches that a caller asked for."""
 
     columns: tuple[str, ...]
     rows: int
-    """At most so many."""
+    """Of one batch, at most."""
 
     @classmethod
-    def of(cls, columns: Sequence[str] | None, rows: int) -> Wanted:
+    def of(cls, columns: Sequence[str] | None, rows: int) -> BatchLayout:
         """Raises ConfigError, TypeError."""
         if isinstance(columns, str):
             raise TypeError(f"columns is {columns!r}: pass a list of names")
@@ -81,7 +81,8 @@ def _remade(messages: Sequence[StoredMessage], columns: tuple[str, ...]) -> pa.R
 
 
 def _corrected(batch: pa.RecordBatch, messages: Sequence[StoredMessage], names: Sequence[str]) -> pa.RecordBatch:
-    """What the messages know better than the records: the topic that a retried one was first sent to."""
+    """Replace columns that the messages know better than the records: the topic that a retried message was first sent
+    to."""
     for name in names:
         if name not in batch.schema.names or (name == "topic" and not _renamed(messages)):
             continue

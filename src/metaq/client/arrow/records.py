@@ -30,9 +30,9 @@ from metaq.wire.compression import decompress
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """A compressed body may not grow beyond this: a few KB of zeros would else fill a worker's memory."""
 EXPANDED_BYTES = 64 * 1024 * 1024
-"""A batch is cut where its expanded bodies are more than this."""
+"""Expanded bytes of bodies above which a batch is cut."""
 EXPANDED_BYTES_MAX = 1024 * 1024 * 1024
-"""Of one that cannot be cut. Arrow's offsets end at 2 GiB."""
+"""Expanded bytes of a batch that cannot be cut. Arrow's offsets end at 2 GiB."""
 NOT_TEXT = 4
 """Among what `hot.property_pairs` says of a text: it is not UTF-8."""
 INLINE_BYTES_MAX = 12
@@ -153,7 +153,7 @@ class Decoded(Struct, frozen=True):
                 self.data, self.parts["body"], self.parts["sys_flag"], rows, limit, _expand_body
             )
         except BadRequest:
-            for row in rows:  # It is not told which; there is time to look.
+            for row in rows:  # The error does not say which; there is time to look.
                 self.expanded_body(row)
             raise
         here = structs.replace(self, parts={**self.parts, "body": views}, expanded=expanded)
@@ -317,8 +317,8 @@ def _keys(decoded: Decoded) -> pa.Array:
 def pairs_of(decoded: Decoded) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.uint8]]]:
     """The column `properties`, and what `hot.property_pairs` says of each text beside its pairs."""
     offsets, name_ends, names, value_ends, values, kinds = hot.property_pairs(decoded.data, decoded.parts["properties"])
-    told = np.frombuffer(kinds, np.uint8)
-    readable = not len(told) or int(told.max()) < NOT_TEXT
+    states = np.frombuffer(kinds, np.uint8)
+    readable = not len(states) or int(states.max()) < NOT_TEXT
     columns = []
     for ends, texts in ((name_ends, names), (value_ends, values)):
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(texts)]
@@ -329,7 +329,7 @@ def pairs_of(decoded: Decoded) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.ui
             else as_text(pa.Array.from_buffers(pa.binary(), count, buffers))
         )
     starts = pa.Array.from_buffers(pa.int32(), len(decoded) + 1, [None, pa.py_buffer(offsets)])
-    return pa.MapArray.from_arrays(starts, *columns), told
+    return pa.MapArray.from_arrays(starts, *columns), states
 
 
 def _properties(decoded: Decoded) -> pa.Array:
@@ -391,7 +391,7 @@ def _metaq1_id(decoded: Decoded) -> pa.Array:
 
 
 def _id_of(text: str) -> int | None:
-    """Who sends to us by RocketMQ's protocol may put any text there."""
+    """The id in a text, which senders by RocketMQ's protocol may fill with anything."""
     try:
         value = int(text) if len(text) <= _LONG_CHARS_MAX else _LONG_MAX + 1
     except ValueError:
@@ -433,4 +433,5 @@ _LOG_MAKERS = _MAKERS | {
     "queue_id": _fixed("queue_id"),
     "max_offset": _none("max_offset"),
 }
-"""Of records of many queues: what a pull knows of its queue, each says of itself, and who stored it is not in the log."""
+"""Column makers for records of many queues: what a pull knows of its queue, each record says itself; who stored it is
+not in the log."""

@@ -6,19 +6,24 @@ import datetime as dt
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Self
+
+from msgspec import Struct
 
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ranks import RankedHandover, Ranking, Ranks
+from metaq.client.consumer.membership.patterns import split_patterns
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
-from metaq.client.shared.names import EARLIEST, checked, start_of
-from metaq.client.shared.options import check_whole, checked_seconds
+from metaq.client.observing.observing import Observing
+from metaq.client.shared.names import EARLIEST, Namespace, checked, start_of
+from metaq.client.shared.options import ClientOptions, check_flag, check_whole, checked_seconds, client_options
 from metaq.errors import ConfigError
-from metaq.model import ConsumeFrom
+from metaq.model import ConsumeFrom, MessageModel
 from metaq.model.filters.predicates import Predicate
 from metaq.model.filters.sql import Sql
 from metaq.model.filters.subscription import ALL, Expression, checked_expression
-from metaq.model.topics.topic import check_topic
+from metaq.model.topics.topic import check_group, check_topic
 
 Topics = (
     str
@@ -37,11 +42,56 @@ Patterns = (
     | Mapping[re.Pattern[str], Sql]
     | Mapping[re.Pattern[str], Predicate]
 )
-"""Topics of which some are given by what their names look like."""
+"""Topics, some of them as patterns that their names match."""
 
 TOPICS_MAX = 1000
-"""Topics of one member. A broker of ours refuses heartbeats from 1024 on; every one costs it and us memory."""
+"""Most topics of one member. Our brokers refuse heartbeats from 1024 on; each topic costs memory on both sides."""
 KEEP_SECONDS_MAX = 600.0
+"""Nobody consumes queues that are kept for a member that is gone."""
+
+
+class MemberArguments(Struct, frozen=True):
+    """Arguments that say who a member is and what it subscribes to, checked."""
+
+    group: str
+    outside: str
+    """The group's name at brokers: with the namespace."""
+    client: ClientOptions
+    observing: Observing
+    topics: dict[str, Expression]
+    patterns: dict[re.Pattern[str], Expression]
+
+    @classmethod
+    def of(cls, group: str, topics: Topics | Patterns, common: Mapping[str, Any], *, required: bool) -> Self:
+        """Args: common: the keyword arguments of every client. required: no topic at all is an error.
+
+        Raises ConfigError, TypeError.
+        """
+        given = dict(common)
+        observing = Observing.taken_from(given)
+        client = client_options(**given)
+        checked(check_group, group)
+        outside = client.namespace.check_group(group)
+        if not topics and not required:
+            return cls(group, outside, client, observing, {}, {})
+        return cls(group, outside, client, observing, *topics_and_patterns(topics, client.namespace))
+
+
+def message_model(*, broadcast: bool) -> MessageModel:
+    """The model of a group that broadcasts, or shares its messages out. Raises TypeError."""
+    check_flag("broadcast", broadcast)
+    return MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING
+
+
+def topics_and_patterns(
+    topics: Topics | Patterns, namespace: Namespace
+) -> tuple[dict[str, Expression], dict[re.Pattern[str], Expression]]:
+    """What is subscribed to by name and by pattern. Raises ConfigError, TypeError."""
+    named, patterns = split_patterns(topics)
+    found = topics_of(named) if named or not patterns else {}
+    for topic in found:
+        namespace.check_topic(topic)
+    return found, {one.pattern: topics_of({"any": one.wants})["any"] for one in patterns}
 
 
 def topics_of(topics: Topics) -> dict[str, Expression]:
@@ -89,7 +139,7 @@ def check_limits(options: GroupOptions) -> None:
 
 
 def check_listener(name: str, listener: object) -> None:
-    """Raises TypeError: it cannot be called, or calling it would run nothing of it."""
+    """Raises TypeError: the listener cannot be called, or is asynchronous, so that a call would run nothing of it."""
     if listener is None:
         return
     if not callable(listener):
@@ -99,7 +149,7 @@ def check_listener(name: str, listener: object) -> None:
 
 
 def check_keeping(seconds: float, instance_name: str, *, broadcast: bool) -> None:
-    """Whether a member can be known again after a restart. Raises ConfigError, TypeError."""
+    """Check `keep_queues`: brokers must know the member again after a restart. Raises ConfigError, TypeError."""
     if checked_seconds("keep_queues", seconds, least=0.0) == 0:
         return
     if seconds > KEEP_SECONDS_MAX:

@@ -7,20 +7,21 @@ import logging
 import os
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec import structs
 
-from metaq.client.arrow.columns import arrow_wanted
+from metaq.client.arrow.columns import batch_layout
 from metaq.client.consumer.arguments import (
     TOPICS_MAX,
+    MemberArguments,
     Patterns,
     Topics,
     check_keeping,
     check_limits,
     handover_for,
+    message_model,
     start_place,
-    topics_of,
 )
 from metaq.client.consumer.closing import Closable
 from metaq.client.consumer.delivery.orderly import Turn
@@ -28,29 +29,27 @@ from metaq.client.consumer.delivery.ranks import Ranks
 from metaq.client.consumer.delivery.window import Chunk
 from metaq.client.consumer.handling.watch import Watch
 from metaq.client.consumer.membership.group import GroupMember
-from metaq.client.consumer.membership.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.consumer.membership.patterns import split_patterns
+from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, checked_store, offsets_of
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
-from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
+from metaq.client.consumer.options import USUAL, GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.observed import Deliveries, ObservedMessage
-from metaq.client.consumer.seconds import USUAL
 from metaq.client.observing.message_log import MessageLog
-from metaq.client.observing.observing import DeliveryObserver, ObservedArguments, Observing
+from metaq.client.observing.observing import DeliveryObserver, ObservedArguments
 from metaq.client.observing.tracing import Tracer
 from metaq.client.shared import core as cores
-from metaq.client.shared.names import LATEST, checked, milliseconds
-from metaq.client.shared.options import check_flag, checked_seconds, client_options
+from metaq.client.shared.names import LATEST, milliseconds
+from metaq.client.shared.options import check_flag, checked_seconds
 from metaq.client.shared.roles import Member
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
-from metaq.model import MessageModel, MessageQueue
-from metaq.model.topics.topic import RETRY_PREFIX, check_group
+from metaq.model import MessageQueue
+from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.net.local import local_address
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout
 
 log = logging.getLogger("metaq.client")
 
@@ -58,6 +57,7 @@ CALL_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
 MIB = 1024 * 1024
 _RECONSUME_TIMES = 16
+"""As with RocketMQ's consumers: 16 delays, up to two hours, take some five hours."""
 
 
 class ConsumerBase(Closable):
@@ -96,50 +96,51 @@ class ConsumerBase(Closable):
         **common: Unpack[ObservedArguments],
     ) -> None:
         """
-        Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
-              group: its members share the messages; each group gets all. topics: one name, several, or name → tag
-              expression such as `"paid || refunded"`, a list of tags, `metaq.Sql("amount > 10")` (docs/filters.md) or `metaq.Predicate("name")` (docs/predicates.md). A
-              name may be a pattern, `re.compile("orders-.*")`: all topics whose whole name matches, new ones within
-              `poll_name_server_interval`. start: where a group without progress begins: "earliest",
-              "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
-              is kept in a file here, a failed message is not sent again. strategy: how queues are shared out, see `metaq.client.consumer.membership.rebalance`; the same for all members. pull_count, pull_bytes: size of one
-              pull from a MetaQ broker (a RocketMQ gives at most 32 messages). pull_interval: seconds between two pulls of
-              a queue. queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished;
-              topic_messages_max, topic_bytes_max: of one topic, shared evenly by its queues here, instead of the former.
-              max_reconsume_times: failures after which a message is a dead letter; 16, in orderly consumption without
-              limit. on_skip: called, in a thread, with
-              (queue, offsets) when messages were deleted before they were consumed, or skipped. skip_when_behind: what of
-              a queue is further behind its end is never handed out. on_share: called, in a thread, with (topic, all its
-              queues, those that are this member's now) when the latter change. offset_store: where progress is kept:
-              "broker", "local" (a file), the path of a file, or an object as `metaq.client.consumer.membership.offset_store.OffsetStore`
-              describes. commit_interval: seconds between two commits. ranks: topic, or (topic, range of queue ids), →
-              rank: messages of higher rank are handed out first, those of lower ones get `low_share` of all meanwhile.
-              keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a
-              restart moves none; needs an instance_name. See docs/groups.md. orderly: one message of a queue at a time,
-              in order, see docs/order.md. consume_timeout: seconds after which a handler of `run` that has not returned
-              is named in the log, and its message delivered again (not in orderly consumption). deserialize: makes `message.value`
-              of the body: `metaq.Json(Order)`, "json", "text", a function of the body; a body that it cannot read goes to the
-              retry topic and the dead letters with the reason, see docs/serializers.md. common: `trace`,
-              `message_log`, `instance_name` and what else clients take, see `metaq.client.observing.observing.ObservedArguments`.
+        Args:
+            namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
+            group: the members of a group share the messages; each group gets all.
+            topics: one name, several, or name → tag expression such as `"paid || refunded"`, a list of tags,
+                `metaq.Sql("amount > 10")` (docs/filters.md) or `metaq.Predicate("name")` (docs/predicates.md). A name may be a
+                pattern, `re.compile("orders-.*")`: all topics whose whole name matches, new ones within
+                `poll_name_server_interval`.
+            start: where a group without progress begins: "earliest", "latest" (or RocketMQ's "first", "last"), or a time
+                (datetime, or seconds since the epoch).
+            broadcast: every member gets every message; progress is kept in a file here, a failed message is not sent again.
+            strategy: how queues are shared out, see `metaq.client.consumer.membership.rebalance`; the same for all members.
+            pull_count, pull_bytes: size of one pull from a MetaQ broker (a RocketMQ gives at most 32 messages).
+            pull_interval: seconds between two pulls of a queue.
+            queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished.
+            topic_messages_max, topic_bytes_max: the same for one topic, shared evenly by its queues here, instead of the former.
+            max_reconsume_times: failures after which a message is a dead letter; 16, without limit in orderly consumption.
+            on_skip: called, in a thread, with (queue, offsets) when messages were deleted before they were consumed, or skipped.
+            skip_when_behind: messages further than this behind the end of a queue are never handed out.
+            on_share: called, in a thread, with (topic, all its queues, those of this member) when the latter change.
+            offset_store: where progress is kept: "broker", "local" (a file), the path of a file, or an object as
+                `metaq.client.consumer.membership.offset_store.OffsetStore` describes.
+            commit_interval: seconds between two commits.
+            ranks: topic, or (topic, range of queue ids), → rank: messages of higher rank are handed out first.
+            low_share: the share of messages of lower ranks while there are some of higher ones.
+            keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a restart
+                moves none; needs an instance_name. See docs/groups.md.
+            orderly: one message of a queue at a time, in order, see docs/order.md.
+            consume_timeout: seconds after which a handler of `run` that has not returned is named in the log, and its
+                message delivered again (not in orderly consumption).
+            deserialize: makes `message.value` of the body: `metaq.Json(Order)`, "json", "text", a function of the body; a body
+                that it cannot read goes to the retry topic and the dead letters with the reason, see docs/serializers.md.
+            common: `trace`, `message_log`, `instance_name` and what else clients take, see
+                `metaq.client.observing.observing.ObservedArguments`.
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False
-        given: dict[str, Any] = dict(common)
-        observing = Observing.taken_from(given)
-        self._options = client_options(**given)
-        self.group = checked(check_group, group)
-        fixed, patterns = split_patterns(topics)
-        self.topics = topics_of(fixed) if fixed or not patterns else {}
-        self.patterns = tuple(one.pattern.pattern for one in patterns)
-        wanted = {one.pattern: topics_of({"any": one.wants})["any"] for one in patterns}
-        outside = self._options.namespace.check_group(group)
-        for topic in self.topics:
-            self._options.namespace.check_topic(topic)
-        check_flag("broadcast", broadcast)
+        given = MemberArguments.of(group, topics, common, required=True)
+        self.group, self.topics, self._options = given.group, given.topics, given.client
+        self.patterns = tuple(pattern.pattern for pattern in given.patterns)
         check_flag("orderly", orderly)
+        if max_reconsume_times is None and not orderly:
+            max_reconsume_times = _RECONSUME_TIMES
         consume_from, start_ms = start_place(start)
         options = GroupOptions(
-            model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
+            model=message_model(broadcast=broadcast),
             consume_from=consume_from,
             start_ms=start_ms,
             strategy=strategy_of(strategy),
@@ -151,9 +152,7 @@ class ConsumerBase(Closable):
             topic_messages_max=topic_messages_max,
             topic_bytes_max=topic_bytes_max,
             span_max=span_max,
-            max_reconsume_times=_RECONSUME_TIMES
-            if max_reconsume_times is None and not orderly
-            else max_reconsume_times,
+            max_reconsume_times=max_reconsume_times,
             on_skip=on_skip,
             on_share=on_share,
             skip_when_behind=skip_when_behind,
@@ -162,32 +161,39 @@ class ConsumerBase(Closable):
             seconds=structs.replace(USUAL, persist=commit_interval),
             unit_mode=self._options.unit_mode,
             decode=decoder_of(deserialize),
-            message_class=ObservedMessage if observing.trace or observing.message_log else ReceivedMessage,
+            message_class=ObservedMessage if given.observing.wanted else ReceivedMessage,
         )
         check_limits(options)
         checked_seconds("consume_timeout", consume_timeout, least=0.01)
         check_keeping(keep_queues, self._options.instance_name, broadcast=broadcast)
         checked_store(offset_store, broadcast=broadcast)
-        self._handover = handover_for(ranks, low_share, self.topics, list(wanted))
-        self._core = cores.acquire(namesrv, self._options, clock)
-        watchers = Tracer.of(self._core, group, observing, role="CONSUME"), MessageLog.of(self._core, group, observing)
-        self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
-        self._deliveries = Deliveries(self._observers, self._core.clock) if self._observers else None
-        client = self._options.client_id(local_address())
-        offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
-        self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
-        if wanted:
-            seconds = self._options.poll_name_server_interval
-            self._member.discover(wanted, topics_max=TOPICS_MAX, seconds=seconds)
-        self._core.claim(self._member, self._options)
-        warn_of_differences(self._core, self._member)
         self._orderly = orderly
+        self._handover = handover_for(ranks, low_share, self.topics, list(given.patterns))
+        self._core = cores.acquire(namesrv, self._options, clock)
+        client = self._options.client_id(local_address())
+        offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
         self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
-        self._core.thread.post(self._begin)
         self._one_by_one = threading.Lock()
         self._beginning = threading.RLock()
-        """`run` begins, or `close` does, one after the other."""
+        """Held while `run` or `close` begins, so that they do so one after the other."""
         self._current: Iterator[ReceivedMessage] = iter(())
+        self._join(given, options, offsets)
+
+    def _join(self, given: MemberArguments, options: GroupOptions, offsets: Offsets) -> None:
+        """Become a member of the group. Raises ConfigError: this client is one already."""
+        watchers = (
+            Tracer.of(self._core, self.group, given.observing, role="CONSUME"),
+            MessageLog.of(self._core, self.group, given.observing),
+        )
+        self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
+        self._deliveries = Deliveries(self._observers, self._core.clock) if self._observers else None
+        self._member = GroupMember(self._core, self.group, self.topics, options, offsets, self._handover)
+        if given.patterns:
+            seconds = self._options.poll_name_server_interval
+            self._member.discover(given.patterns, topics_max=TOPICS_MAX, seconds=seconds)
+        self._core.claim(self._member, self._options)
+        warn_of_differences(self._core, self._member)
+        self._core.thread.post(self._begin)
         self._opened()
 
     @property
@@ -197,7 +203,7 @@ class ConsumerBase(Closable):
 
     @property
     def paused(self) -> list[MessageQueue]:
-        """Those of the queues that `pause` holds."""
+        """The queues that `pause` holds."""
         return sorted(self._member.paused)
 
     @property
@@ -264,10 +270,10 @@ class ConsumerBase(Closable):
         if not self._open:
             raise ClientClosed(f"the consumer of group {self.group} was closed")
 
-    def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
+    def _batch_layout(self, columns: Sequence[str] | None, rows: int) -> BatchLayout:
         """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
         self._check_open()
-        wanted = arrow_wanted(columns, rows)
+        wanted = batch_layout(columns, rows)
         self._handover.with_records = True
         return wanted
 
@@ -282,10 +288,8 @@ class ConsumerBase(Closable):
         return hands if self._deliveries is None else self._deliveries.hands(hands)
 
     def _of_chunk(self, chunk: Chunk[ReceivedMessage]) -> Generator[ReceivedMessage]:
-        """The messages of a chunk, then word to the loop that they are in somebody's hands.
-
-        Closed early, it leaves the rest to the next taker.
-        """
+        """The messages of a chunk; behind the last one the loop is notified that they are handed out. Closed early, the
+        rest goes to the next taker."""
         window, messages, number = chunk.window, chunk.messages, 0
         try:
             for message in messages:
@@ -301,7 +305,8 @@ class ConsumerBase(Closable):
             chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
 
     def _put_off(self, rest: Chunk[ReceivedMessage]) -> None:
-        """Nobody has begun these messages. If we are stopping, or the queue went elsewhere, they are the group's."""
+        """Put back messages that nobody has begun. If the consumer stops, or the queue is another member's, they stay
+        for the group."""
         if rest.window.dropped:
             return
         if rest.window.held:
@@ -340,7 +345,7 @@ class ConsumerBase(Closable):
 
 
 def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
-    """Tell when another member of the group in this process subscribes to something else."""
+    """Warn if another member of the group in this process subscribes to something else."""
     mine = _expressions(member)
     for fellow in cores.fellow_members(core, member):
         if (theirs := _expressions(fellow)) != mine:
@@ -353,7 +358,7 @@ def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
 
 
 def warn_of_busy(group: str, count: int) -> None:
-    """Tell that `close` did not wait for so many handlers any longer."""
+    """Warn that `close` left behind so many busy handlers."""
     if count:
         log.warning(
             "group %s is closed while %d handlers are still busy: their messages will be delivered again", group, count

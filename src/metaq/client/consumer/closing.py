@@ -15,7 +15,7 @@ EXIT_SECONDS = 5.0
 
 
 class Closable:
-    """What is a member of `group` while it is open. Whoever opens one calls `_opened` when it is complete."""
+    """A member of `group` while it is open. Constructors call `_opened` when it is complete."""
 
     group: str
     _open: bool = False
@@ -27,14 +27,14 @@ class Closable:
 
     @abstractmethod
     def _hand_out_no_more(self) -> None:
-        """Any thread: whoever waits for messages goes on without."""
+        """Any thread: let waiting takers return without messages."""
 
     @abstractmethod
     async def _close(self) -> None:
         """In the loop: keep the progress, leave the group, let the connections go."""
 
     def _forgotten(self) -> None:
-        """Nobody closed us: warn, and hand out nothing more."""
+        """Warn that nobody closed it, and hand out nothing more."""
         self._open = False
         self._hand_out_no_more()
         warnings.warn(
@@ -57,7 +57,8 @@ _open_members: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 @atexit.register
 def _close_forgotten() -> None:
-    """The loop is a daemon thread: what was finished since the last commit would be delivered again."""
+    """Close forgotten members at exit. The loop is a daemon thread: what was finished since the last commit would be
+    delivered again."""
     for member in list(_open_members):
         if member._open and member._core.in_own_process:  # noqa: SLF001  the module's own class
             member._forgotten()  # noqa: SLF001  the module's own class

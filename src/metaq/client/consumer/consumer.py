@@ -18,14 +18,13 @@ from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.delivery.orderly import Turn
 from metaq.client.consumer.handling.handlers import BatchHandler, Handler, handle, handle_batch, settle_all
-from metaq.client.consumer.handling.job import Job
-from metaq.client.consumer.handling.worker import WorkerThread
+from metaq.client.consumer.handling.running import Job, WorkerThread
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout
 
 log = logging.getLogger("metaq.client")
 
@@ -67,7 +66,7 @@ class Consumer(ConsumerBase):
             self._one_by_one.release()
 
     def _first(self, deadline: float | None) -> ReceivedMessage | None:
-        """Of what all share; for whoever holds `_one_by_one`."""
+        """The next message of the shared chunk. Called under `_one_by_one`."""
         while (message := next(self._current, None)) is None:
             left = None if deadline is None else max(0.0, deadline - self._core.clock.monotonic())
             try:
@@ -176,7 +175,7 @@ class Consumer(ConsumerBase):
                 yield hand
 
     def _next_hand(self, size: int) -> list[ReceivedMessage]:
-        """What of one chunk is there; empty once `stopped`."""
+        """The next messages of one chunk; none once `stopped`."""
         with self._one_by_one:
             message = self._first(None)
             return [] if message is None else [message, *itertools.islice(self._current, size - 1)]
@@ -193,9 +192,9 @@ class Consumer(ConsumerBase):
         Args: columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. ClientClosed.
         """
-        return self._arrow_batches(self._arrow_wanted(columns, rows))
+        return self._arrow_batches(self._batch_layout(columns, rows))
 
-    def _arrow_batches(self, wanted: ArrowWanted) -> Iterator[ReceivedBatch]:
+    def _arrow_batches(self, wanted: BatchLayout) -> Iterator[ReceivedBatch]:
         for hand in self._hands(lambda: wanted.rows):
             try:
                 batch = ReceivedBatch(wanted.batch([(hand, records_of(hand))]), hand)

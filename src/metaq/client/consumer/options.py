@@ -8,14 +8,44 @@ from msgspec import Struct
 
 from metaq.client.consumer.membership.rebalance import Strategy
 from metaq.client.consumer.received.message import ReceivedMessage
-from metaq.client.consumer.seconds import USUAL, GroupSeconds
 from metaq.client.shared.serializers import Decode
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 
+
+class GroupSeconds(Struct, frozen=True):
+    """Intervals and time-outs of a group's member, in seconds."""
+
+    rebalance: float = 20.0
+    """Between two rebalances, if no broker notifies of a change."""
+    persist: float = 5.0
+    """Between two commits of the progress."""
+    retry: float = 1.0
+    """After a rebalance that failed, and a pull whose answer holds broken records."""
+    pause: float = 0.05
+    """Between two looks at a full queue, which is also woken when a chunk has been handed out."""
+    stall: float = 60.0
+    """Until a queue that stays full is warned of."""
+    give_back: float = 60.0
+    """For all tries to give a message back to its broker."""
+    copy: float = 3.0
+    """For all tries to send a copy to the retry topic."""
+    again: float = 5.0
+    """Until a message that no broker takes back is handed out here once more."""
+    locks: float = 1.0
+    """Between two looks at which locks of an orderly consumer are to be renewed."""
+    leave: float = 20.0
+    """For the message in hand of a queue that goes to another member, in orderly consumption."""
+    drain: float = 5.0
+    """For messages on their way back to the broker, when the member leaves."""
+
+
+USUAL = GroupSeconds()
+
+
 OnSkip = Callable[[MessageQueue, range], object]
-"""Told which offsets of a queue are never handed out: deleted before they were consumed, or skipped as wished."""
+"""Called with a queue and offsets that are never handed out: deleted before they were consumed, or skipped as wished."""
 OnShare = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
-"""Told a topic, all its queues, and those of them that are this member's from now on."""
+"""Called with a topic, all its queues, and those of them that are this member's from now on."""
 
 
 class GroupOptions(Struct, frozen=True):

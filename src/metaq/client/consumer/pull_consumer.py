@@ -1,421 +1,31 @@
 """Pulling by hand: the group shares out the queues, or the program assigns them; it polls, or says what is pulled from where.
 
-`PullConsumer` and `metaq.aio.PullConsumer` share `PullConsumerBase`.
+`PullConsumer` and `metaq.aio.PullConsumer` differ in how one waits.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
-import re
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Self, Unpack
+from typing import Self
 
-from msgspec import Struct, structs
-
-from metaq.client.consumer.arguments import (
-    TOPICS_MAX,
-    Patterns,
-    Topics,
-    check_keeping,
-    check_limits,
-    check_listener,
-    start_place,
-    topics_of,
-)
-from metaq.client.consumer.base import (
-    CALL_SECONDS,
-    CLOSE_SECONDS,
-    warn_of_busy,
-    warn_of_differences,
-)
-from metaq.client.consumer.closing import EXIT_SECONDS, Closable
-from metaq.client.consumer.handling.worker import WorkerThread
-from metaq.client.consumer.membership.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.consumer.membership.patterns import split_patterns
-from metaq.client.consumer.membership.polling import Polling
-from metaq.client.consumer.membership.pull_member import PullMember
-from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
-from metaq.client.consumer.options import GroupOptions, OnShare
-from metaq.client.consumer.read_message import Readings, ReadMessage
-from metaq.client.consumer.received.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
+from metaq.client.consumer.arguments import Patterns, Topics
+from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
+from metaq.client.consumer.closing import EXIT_SECONDS
+from metaq.client.consumer.handling.running import WorkerThread
+from metaq.client.consumer.options import OnShare
+from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
+from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
-from metaq.client.consumer.seconds import USUAL
-from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset
-from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullStatus
-from metaq.client.conversation.reading.time_search import first_at_or_after
-from metaq.client.conversation.sending.sending import GiveBack
-from metaq.client.observing.observing import ObservedArguments, Observing
-from metaq.client.shared import core as cores
 from metaq.client.shared.loop import LOOK_SECONDS
-from metaq.client.shared.names import LATEST, checked, milliseconds
-from metaq.client.shared.options import check_flag, check_whole, checked_seconds, client_options
-from metaq.client.shared.pulling import Wanted, pull
-from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.client.transactions.checks import check_function
-from metaq.clock import SYSTEM, Clock
-from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
-from metaq.model import MessageModel, MessageQueue, StoredMessage
-from metaq.model.filters.subscription import ALL, Expression, checked_expression, subscribe
-from metaq.model.topics.topic import check_group
-from metaq.net.local import local_address
+from metaq.errors import ConfigError
+from metaq.model import MessageQueue, StoredMessage
+from metaq.model.filters.subscription import Expression
 
 log = logging.getLogger("metaq.client")
-
-MIB = 1024 * 1024
-HOLD_MS_MAX = 600_000
-POLL_COUNT = 500
-POLL_SECONDS = 1.0
-
-
-class PulledBatch(Struct, frozen=True):
-    """What one pull brought. `messages` may be empty; `next_offset` is where to go on.
-
-    `min_offset`, `max_offset`: what the queue keeps, [min, max). `broken`: queue offsets of messages whose bodies cannot be
-    read; they are not among `messages`, and the log says why.
-    """
-
-    messages: list[ReadMessage]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    broken: tuple[int, ...] = ()
-
-
-class PullConsumerBase(Closable):
-    """What the two kinds share: a member of a group from the moment that it is made."""
-
-    def __init__(
-        self,
-        namesrv: str | None = None,
-        *,
-        group: str,
-        topics: Topics | Patterns = (),
-        on_share: OnShare | None = None,
-        start: str | float | dt.datetime = LATEST,
-        broadcast: bool = False,
-        strategy: str | Strategy = "average",
-        pull_bytes: int = 1 * MIB,
-        pull_timeout: float = 10.0,
-        hold: float = 20.0,
-        hold_timeout: float = 30.0,
-        max_reconsume_times: int = 16,
-        offset_store: str | os.PathLike[str] | OffsetStore | None = None,
-        commit_interval: float = USUAL.persist,
-        keep_queues: float = 0.0,
-        deserialize: Deserialize | None = None,
-        clock: Clock = SYSTEM,
-        **common: Unpack[ObservedArguments],
-    ) -> None:
-        """
-        Args: namesrv, group, strategy, offset_store, commit_interval, keep_queues, common: as of `metaq.Consumer`. topics: registered at once, as by `register_topics`, with on_share as listener; they may be
-              none, and a `re.Pattern` among them takes part in all topics whose whole names match, also in those that come later. deserialize: makes `message.value` of the body,
-              when it is asked for, see docs/serializers.md. start: where `position` begins in a queue without progress. broadcast: every member owns all queues and
-              keeps its own progress. pull_bytes: size of one pull from a MetaQ broker. pull_timeout: seconds for the
-              answer to a pull. hold: seconds for which a broker may hold a pull with `wait=True` that finds nothing;
-              hold_timeout: for its answer, so it must be longer.
-        Raises: ConfigError, TypeError.
-        """
-        self._open = False
-        given: dict[str, Any] = dict(common)
-        observing, decode = Observing.taken_from(given), decoder_of(deserialize)
-        self._options = client_options(**given)
-        self.group = checked(check_group, group)
-        outside = self._options.namespace.check_group(group)
-        first, patterns = self._checked(topics) if topics else ({}, {})
-        check_flag("broadcast", broadcast)
-        check_listener("on_share", on_share)
-        consume_from, start_ms = start_place(start)
-        options = GroupOptions(
-            model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
-            consume_from=consume_from,
-            start_ms=start_ms,
-            strategy=strategy_of(strategy),
-            pull_count=1,
-            pull_bytes=pull_bytes,
-            queue_messages_max=1,
-            queue_bytes_max=1,
-            span_max=1,
-            max_reconsume_times=max_reconsume_times,
-            keep_seconds=keep_queues,
-            seconds=structs.replace(USUAL, persist=commit_interval),
-            unit_mode=self._options.unit_mode,
-        )
-        check_limits(options)
-        check_keeping(keep_queues, self._options.instance_name, broadcast=broadcast)
-        checked_store(offset_store, broadcast=broadcast)
-        checked_seconds("pull_timeout", pull_timeout, least=0.001)
-        hold_ms = min(round(checked_seconds("hold", hold, least=0.0) * 1000), HOLD_MS_MAX)
-        if checked_seconds("hold_timeout", hold_timeout, least=0.001) <= hold:
-            raise ConfigError(f"hold_timeout={hold_timeout!r} must be longer than hold={hold!r}")
-        self._wanted = Wanted(group, ReadMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
-        self._wanted_held = structs.replace(self._wanted, hold=True, hold_ms=hold_ms, seconds=hold_timeout)
-        self._max_reconsume_times = max_reconsume_times
-        self._core = cores.acquire(namesrv, self._options, clock)
-        client = self._options.client_id(local_address())
-        offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
-        self._replying = Replying(self._core, group)
-        self._readings = Readings(self._core, group, observing, decode)
-        self._core.thread.post(self._readings.begin)
-        self._member = PullMember(self._core, group, options, offsets)
-        self._member.subscriptions.add(first)
-        if on_share is not None:
-            self._member.listen(first, on_share)
-        self._polling = Polling(self._core, self._member, self._poll_queue)
-        self._member.on_moved = self._polling.moved
-        self._core.claim(self._member, self._options)
-        warn_of_differences(self._core, self._member)
-        self._core.thread.post(self._member.start)
-        if patterns:
-            self._core.thread.post(self._follow, patterns, on_share)
-        self._stopped = self._assigned = False
-        self._beginning = threading.RLock()
-        """`run` begins, or `close` does, one after the other."""
-        self._running = False
-        self._opened()
-
-    @property
-    def queues(self) -> list[MessageQueue]:
-        """The queues that are this member's now."""
-        return self._member.queues
-
-    def _begin_run(self) -> None:
-        """Raises ConfigError, ClientClosed."""
-        with self._beginning:
-            self._check_open()
-            if self._running:
-                raise ConfigError(f"run of the pull consumer of group {self.group} is under way already")
-            self._running = True
-
-    @property
-    def paused(self) -> list[MessageQueue]:
-        """Those of them that `pause` holds."""
-        return self._polling.paused
-
-    @property
-    def skipped(self) -> int:
-        """How many messages were deleted before `poll` came to them."""
-        return self._polling.skipped
-
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` or `close` was called."""
-        return self._stopped
-
-    def stop(self) -> None:
-        """End `run`, from any thread: calls in hand end by themselves, no others begin."""
-        self._stopped = True
-        self._member.on_change()
-
-    def update(self, queue: MessageQueue, offset: int) -> None:
-        """The group's progress in a queue of ours: `offset` is next. Kept with the next commit.
-
-        Raises ConfigError: the queue is not this member's now, or the offset is below 0. ClientClosed.
-        """
-        self._check_open()
-        if offset < 0:
-            raise ConfigError(f"update: offset={offset}: offsets begin at 0")
-        self._member.update(queue, offset)
-
-    def reply(
-        self,
-        message: StoredMessage,
-        body: bytes | bytearray | memoryview,
-        *,
-        tag: str | None = None,
-        keys: str | Iterable[str] = NO_KEYS,
-        properties: dict[str, str] | None = None,
-        flag: int = 0,
-        timeout: float = REPLY_SECONDS,
-    ) -> ReplyFuture:
-        """Send the reply to a request that was pulled. As `metaq.ReceivedMessage.reply`. Raises ClientClosed too."""
-        self._check_open()
-        return self._replying.begin(
-            message, reply_to(message, body, tag=tag, keys=keys, properties=properties, flag=flag, timeout=timeout)
-        )
-
-    def _check_open(self) -> None:
-        """Raises ClientForked, ClientClosed."""
-        self._core.check_process()
-        if not self._open:
-            raise ClientClosed(f"the pull consumer of group {self.group} was closed")
-
-    def _checked(self, topics: Topics | Patterns) -> tuple[dict[str, Expression], dict[re.Pattern[str], Expression]]:
-        """What is wanted of topics by name and by pattern. Raises ConfigError, TypeError."""
-        fixed, patterns = split_patterns(topics)
-        found = topics_of(fixed) if fixed or not patterns else {}
-        for topic in found:
-            self._options.namespace.check_topic(topic)
-        return found, {one.pattern: topics_of({"any": one.wants})["any"] for one in patterns}
-
-    def _follow(self, patterns: dict[re.Pattern[str], Expression], listener: OnShare | None) -> None:
-        seconds = self._options.poll_name_server_interval
-        self._member.follow(patterns, listener, topics_max=TOPICS_MAX, seconds=seconds)
-
-    # -------------------------------------------------------------- in the loop
-
-    async def _assign(self, queues: Iterable[MessageQueue]) -> None:
-        chosen = list(dict.fromkeys(queues))
-        if wrong := [one for one in chosen if not isinstance(one, MessageQueue)]:
-            raise TypeError(f"{wrong[0]!r} is no MessageQueue")
-        if self._member.follows or list(self._member.subscriptions):
-            raise ConfigError(
-                f"group {self.group} shares out its registered topics: a member that assigns registers none"
-            )
-        for topic in dict.fromkeys(queue.topic for queue in chosen):
-            there = await self._all_queues(topic)
-            if missing := sorted(queue for queue in chosen if queue.topic == topic and queue not in there):
-                raise ConfigError(
-                    f"assign: there is no queue {', '.join(map(str, missing))}: topic {topic} has {len(there)}, from "
-                    f"{there[0] if there else 'none'} on"
-                )
-        await self._member.assign(chosen)
-        self._assigned = bool(chosen)
-
-    async def _poll_queue(self, queue: MessageQueue, offset: int) -> PulledBatch:
-        return await self._pull(queue, offset, POLL_COUNT, None, wait=True)
-
-    async def _poll(self, timeout: float, count: int) -> list[ReadMessage]:
-        check_whole("count", count)
-        if count < 1:
-            raise ConfigError(f"poll: count={count}: need at least 1")
-        messages = await self._polling.poll(checked_seconds("timeout", timeout, least=0.0), count)
-        if not self._readings.idle:
-            self._readings.hand_out(messages)
-        return messages
-
-    async def _pull_by_hand(
-        self, queue: MessageQueue, offset: int, count: int, tags: Expression | None, *, wait: bool
-    ) -> PulledBatch:
-        batch = await self._pull(queue, offset, count, tags, wait=wait)
-        if not self._readings.idle:
-            self._readings.hand_out(batch.messages)
-        return batch
-
-    async def _seek(self, queue: MessageQueue, offset: int | None, time: float | dt.datetime | None) -> None:
-        if (offset is None) == (time is None):
-            raise ConfigError("seek needs either an offset or time=")
-        if offset is not None:
-            check_whole("offset", offset)
-            if offset < 0:
-                raise ConfigError(f"seek: offset={offset}: offsets begin at 0")
-        assert offset is not None or time is not None
-        self._polling.seek({queue: offset if offset is not None else await self._search(queue, time or 0)})
-
-    async def _seek_to_end(self, queues: Iterable[MessageQueue] | None, *, end: bool) -> None:
-        chosen = list(self._member.queues if queues is None else queues)
-        kept = [await self._kept(queue) for queue in chosen]
-        self._polling.seek({queue: one.stop if end else one.start for queue, one in zip(chosen, kept, strict=True)})
-
-    async def _pause(self, queues: Iterable[MessageQueue]) -> None:
-        self._polling.pause(queues)
-
-    async def _resume(self, queues: Iterable[MessageQueue]) -> None:
-        self._polling.resume(queues)
-
-    async def _committed(self, queue: MessageQueue) -> int | None:
-        await self._find(queue)
-        return await self._member.committed(queue)
-
-    async def _commit(self) -> None:
-        self._polling.consumed()
-        await self._member.persist()
-
-    async def _register(self, topics: Topics | Patterns, listener: OnShare | None) -> None:
-        if self._assigned:
-            raise ConfigError(
-                f"this member of group {self.group} has queues assigned: assign([]) before it registers topics"
-            )
-        check_listener("the listener", listener)
-        added, patterns = self._checked(topics)
-        topics_of(
-            {**dict.fromkeys(self._member.subscriptions, ALL), **added, **({"any": ALL} if patterns else {})}
-        )  # Not too many together.
-        if added:
-            await self._member.register(added, listener)
-        if patterns:
-            self._follow(patterns, listener)
-
-    async def _pull(
-        self, queue: MessageQueue, offset: int, count: int, tags: Expression | None, *, wait: bool
-    ) -> PulledBatch:
-        if offset < 0 or count < 1:
-            raise ConfigError(f"pull: offset={offset}, count={count}: need an offset from 0 on, and at least 1 message")
-        if tags is not None:
-            subscription = subscribe(queue.topic, checked_expression(queue.topic, tags))
-        elif queue.topic in self._member.subscriptions:
-            subscription = self._member.subscriptions[queue.topic]
-        else:
-            subscription = subscribe(queue.topic, ALL)
-        await self._find(queue)
-        ours = self._core.is_ours(queue.broker)
-        pulled = await pull(
-            self._core, self._wanted_held if wait else self._wanted, queue, offset, count if ours else min(count, PLAIN_COUNT),
-            subscription,
-        )  # fmt: skip
-        result = pulled.result
-        if result.status is PullStatus.OUT_OF_RANGE:
-            raise OffsetOutOfRange(queue, offset, range(result.min_offset, result.max_offset))
-        return PulledBatch(
-            pulled.messages, result.next_offset, result.min_offset, result.max_offset,
-            tuple(message.queue_offset for message, _ in pulled.broken),
-        )  # fmt: skip
-
-    async def _find(self, queue: MessageQueue) -> None:
-        """Learn the route of a queue's topic, if nothing else has."""
-        if self._core.address_of(queue.broker) is None:
-            await self._core.routes.route(queue.topic)
-
-    async def _position(self, queue: MessageQueue) -> int:
-        if (polled := self._polling.position(queue)) is not None:
-            return polled
-        await self._find(queue)
-        return await self._member.position(queue)
-
-    async def _kept(self, queue: MessageQueue) -> range:
-        await self._find(queue)
-        return range(
-            await self._core.ask_broker(queue.broker, GetMinOffset(queue)),
-            await self._core.ask_broker(queue.broker, GetMaxOffset(queue)),
-        )
-
-    async def _search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
-        await self._find(queue)
-        return await self._core.converse(queue.broker, first_at_or_after(queue, milliseconds(time)))
-
-    async def _send_back(self, message: StoredMessage, delay_level: int) -> None:
-        call = GiveBack(
-            group=self.group,
-            broker=message.queue.broker,
-            topic=message.topic,
-            message_id=message.message_id,
-            log_offset=message.log_offset,
-            delay_level=delay_level,
-            max_reconsume_times=self._max_reconsume_times,
-        )
-        await self._core.ask_broker(message.queue.broker, call)
-
-    async def _all_queues(self, topic: str) -> list[MessageQueue]:
-        return await self._core.routes.subscribe_queues(topic, fresh=True, patient=True)
-
-    async def _close(self) -> None:
-        self._polling.close()
-        try:
-            await self._member.stop()
-            await self._readings.close()
-        finally:
-            await cores.release(self._core, self._options)
-
-    def _hand_out_no_more(self) -> None:
-        self.stop()
-
-    def __repr__(self) -> str:
-        if not hasattr(self, "_member"):
-            return f"<{type(self).__name__}, not made>"
-        state = "closed" if not self._open else f"{len(self.queues)} queues"
-        return f"<{type(self).__name__} of group {self.group}: {state}>"
 
 
 class PullConsumer(PullConsumerBase):
@@ -498,7 +108,8 @@ class PullConsumer(PullConsumerBase):
         return self._core.thread.run(self._committed(queue), CALL_SECONDS)
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset that is next: of the next message that `poll` hands out, what `update` told last, else what the group has committed, else its `start`.
+        """The offset that is next: of the next message that `poll` hands out, else what `update` set last, else what
+        the group has committed, else its `start`.
 
         Raises NoRoute, BrokerError, RequestTimeout, ClientClosed; what the offset store raised.
         """
@@ -516,7 +127,7 @@ class PullConsumer(PullConsumerBase):
         return self._core.thread.run(self._search(queue, time), CALL_SECONDS)
 
     def all_queues(self, topic: str) -> list[MessageQueue]:
-        """Every queue of a topic, whose ever. Raises NoRoute, ClientClosed."""
+        """Every queue of a topic, whichever member has it. Raises NoRoute, ClientClosed."""
         self._check_open()
         return self._core.thread.run(self._all_queues(topic), CALL_SECONDS)
 

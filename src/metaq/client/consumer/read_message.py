@@ -1,4 +1,4 @@
-"""What readers and pull consumers hand out: messages that have a value, told to those who watch (`metaq.client.observing.observing`).
+"""What readers and pull consumers hand out: messages that have a value, reported to observers (`metaq.client.observing.observing`).
 
 Nobody finishes such a message, so its delivery ends where it begins: as with RocketMQ's pull consumers.
 """
@@ -51,14 +51,14 @@ class ReadMessage(StoredMessage):
 
 
 class Readings:
-    """Those of one client. `begin` and `close` in the loop, the rest in any thread."""
+    """The readings of one client, for its observers. `begin` and `close` in the loop, the rest in any thread."""
 
     def __init__(self, core: ClientCore, group: str, observing: Observing, decode: Decode | None) -> None:
         self._decode = decode
         watchers = Tracer.of(core, group, observing, role="CONSUME"), MessageLog.of(core, group, observing)
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
         self.idle = decode is None and not self._observers
-        """Whether nothing is to be done for a message that is handed out."""
+        """Whether handing out a message needs nothing: there are no observers, and no values to make."""
 
     def begin(self) -> None:
         for observer in self._observers:
@@ -69,7 +69,7 @@ class Readings:
             await observer.close()
 
     def hand_out(self, messages: Iterable[ReadMessage]) -> None:
-        """Somebody gets these now."""
+        """Notify the observers of messages that are handed out now."""
         for message in messages:
             if self._decode is not None:
                 message._decode = self._decode  # noqa: SLF001  a slot for us

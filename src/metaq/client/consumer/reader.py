@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from metaq.client.arrow.columns import ARROW_ROWS, arrow_wanted
+from metaq.client.arrow.columns import ARROW_ROWS, batch_layout
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk, Window
 from metaq.client.consumer.read_message import Readings, ReadMessage
@@ -31,7 +31,7 @@ from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import EARLIEST, LATEST, checked, milliseconds, start_of
 from metaq.client.shared.options import client_options
-from metaq.client.shared.pulling import Wanted, pull
+from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
@@ -48,8 +48,7 @@ from metaq.model.topics.system import TOOLS_GROUP
 from metaq.model.topics.topic import check_topic
 
 if TYPE_CHECKING:
-    from metaq.client.arrow.reading import Part, RecordBatch
-    from metaq.client.arrow.reading import Wanted as ArrowWanted
+    from metaq.client.arrow.reading import BatchLayout, Part, RecordBatch
 
 log = logging.getLogger("metaq.client")
 
@@ -71,11 +70,11 @@ class _QueueReader:
         self.drained = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.failing = False
-        """The last pull failed, which has been told."""
+        """Whether the last pull failed, which was logged."""
         self.replayed: ReplayedQueue | None = None
-        """Where messages come from while the archive has them."""
+        """The archive's reading of the queue, as long as the archive has its messages."""
         self.has_broker = True
-        """False: only the archive knows the queue."""
+        """Whether a broker has the queue; if not, only the archive knows it."""
 
 
 class ReaderCore:
@@ -93,12 +92,12 @@ class ReaderCore:
         self._replay = replay
         self._routed: set[MessageQueue] = set()
         """The queues that have a broker, by the last route."""
-        self._wanted = Wanted(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
+        self._wanted = PullSettings(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
         self._seeking = 0
-        """Seeks under way: until they have begun their queues, those that are left are not all."""
+        """Seeks under way: until they end, `_readers` does not hold all queues, so its end is not the end of all."""
         self.failure: MetaqError | None = None
-        """Raised to the user after what was ready before it, again and again until `seek`."""
+        """The error raised behind what was ready before it, again and again until `seek`."""
 
     async def queues(self) -> list[MessageQueue]:
         """The queues that are read: those chosen, else all of the topic, and of the archive. Raises NoRoute."""
@@ -209,7 +208,7 @@ class ReaderCore:
             log.warning("%s has no broker any more: it is read to the end of the archive, %d", queue, kept.stop)
 
     async def ranges(self) -> dict[MessageQueue, range]:
-        """What every queue holds now."""
+        """The offsets that every queue keeps now."""
         return {
             queue: range(await self._min_offset(queue), await self._max_offset(queue)) for queue in await self.queues()
         }
@@ -250,7 +249,7 @@ class ReaderCore:
         self._finish_if_at_end()
 
     async def _replay_once(self, reader: _QueueReader, replayed: ReplayedQueue) -> bool:
-        """As `_pull_once`, from the archive. At its end the broker is next."""
+        """Read once from the archive, as `_pull_once` does from the broker. At the archive's end the broker is next."""
         try:
             found = await replayed.read()
         except MetaqError as error:
@@ -270,7 +269,7 @@ class ReaderCore:
         return True
 
     async def _out_of_range(self, reader: _QueueReader, kept: range) -> bool:
-        """The broker does not have the next message: perhaps the archive does by now. Returns whether it does."""
+        """Look in the archive for a message that the broker does not have. Returns whether it is there by now."""
         queue, offset = reader.window.queue, reader.window.next_offset
         fault: MetaqError = OffsetOutOfRange(queue, offset, kept)
         if self._replay is not None:
@@ -289,6 +288,7 @@ class ReaderCore:
         """Returns False when the queue cannot be read on."""
         window = reader.window
         ours = self._core.is_ours(window.queue.broker)
+        # Half of what may be ready, so that the next pull runs while the last one is handed out; a RocketMQ gives 32 at most.
         count = min(self._pull_count, READY_MESSAGES_MAX // 2) if ours else PLAIN_COUNT
         asked = self._core.clock.monotonic()
         try:
@@ -301,6 +301,7 @@ class ReaderCore:
             if not judgement.again:
                 self._fail(error)
                 return False
+            # One warning per outage: it is tried again every second.
             level = logging.DEBUG if reader.failing else logging.WARNING
             log.log(level, "%s cannot be read from %d on, trying again: %s", window.queue, window.next_offset, error)
             reader.failing = True
@@ -446,21 +447,21 @@ class ReaderBase:
             self._handover.give_back(chunk.rest(len(messages)))
         return messages
 
-    def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
+    def _batch_layout(self, columns: Sequence[str] | None, rows: int) -> BatchLayout:
         """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
         self._check_open()
-        wanted = arrow_wanted(columns, rows)
+        wanted = batch_layout(columns, rows)
         self._handover.with_records = True
         return wanted
 
     def _give_back_current(self) -> None:
-        """The rest of what `receive` or iteration has begun is for the next taker."""
+        """Give the rest of what `receive` or iteration has begun to the next taker."""
         current, self._current = self._current, iter(())
         if isinstance(current, Generator):
             current.close()
 
     def _gather(self, chunk: Chunk[ReadMessage] | None, rows: int) -> list[Part]:
-        """What is ready, from this chunk on, up to so many rows."""
+        """Gather what is ready, from this chunk on, up to so many rows."""
         parts: list[Part] = []
         while chunk is not None:
             if messages := self._many_of(chunk, rows):
@@ -475,7 +476,7 @@ class ReaderBase:
         return parts
 
     def _end(self) -> None:
-        """The handover was interrupted: nothing more is ready. Raises what made a queue unreadable."""
+        """End an iteration: nothing more is ready. Raises what made a queue unreadable."""
         if (failure := self._reading.failure) is not None:
             raise failure
 
@@ -546,9 +547,9 @@ class Reader(ReaderBase):
         Args: columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too. rows: at most so many.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. And as iteration.
         """
-        return self._arrow_batches(self._arrow_wanted(columns, rows))
+        return self._arrow_batches(self._batch_layout(columns, rows))
 
-    def _arrow_batches(self, wanted: ArrowWanted) -> Iterator[RecordBatch]:
+    def _arrow_batches(self, wanted: BatchLayout) -> Iterator[RecordBatch]:
         self._core.thread.run(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := self._handover.take(None)) is not None:

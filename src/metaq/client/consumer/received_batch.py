@@ -54,7 +54,7 @@ class ReceivedBatch:
         return all(message.settled for message in self.messages)
 
     def settle(self, error: BaseException | None) -> bool:
-        """Finish it, or send it back for what its handling raised. Returns whether the error ends here."""
+        """Acknowledge it, or send it back because of what its handling raised. Returns whether the error is swallowed."""
         if error is None:
             self.ack()
             return False
@@ -88,5 +88,5 @@ class ReceivedBatch:
 
 
 def records_of(messages: Sequence[ReceivedMessage]) -> Any:
-    """What they were decoded from, if it was kept: messages of one pull."""
+    """The records that messages of one pull were decoded from, if they were kept."""
     return getattr(messages[0]._chunk, "records", None)  # noqa: SLF001  a slot for whoever handed them out

@@ -30,7 +30,7 @@ Found = TypeVar("Found")
 QUEUES_AT_ONCE = 16
 """Queues whose archived files are open at a time: each holds a few MB."""
 CALL_SECONDS = 120.0
-"""A look at an archive reads all of its manifests."""
+"""Seconds for a call: a look at an archive reads all of its manifests."""
 
 
 class Replayed(Struct, frozen=True):
@@ -61,11 +61,11 @@ class Replay:
         return set(self._ends)
 
     def end(self, queue: MessageQueue) -> int:
-        """How far it had come at the last look; 0: it does not know the queue."""
+        """The archive's end in a queue at the last look; 0: it does not know the queue."""
         return self._ends.get(queue, 0)
 
     async def begin(self, queue: MessageQueue) -> int | None:
-        """Where it begins to hold a queue; None: it holds nothing of it. Raises StoreError."""
+        """The first offset of a queue in the archive; None: it has nothing of it. Raises StoreError."""
         return await self._ask(lambda: self.archived.begin(self.inside(queue)))
 
     async def at_time(self, queue: MessageQueue, ms: int) -> int | None:
@@ -84,7 +84,7 @@ class Replay:
         return min(known, default=self.end(queue))
 
     async def fault_at(self, queue: MessageQueue, offset: int, kept: range) -> MetaqError:
-        """What is wrong where the broker, which keeps `kept`, does not have the offset, and the archive neither."""
+        """The error of an offset that neither the broker, which keeps `kept`, nor the archive has."""
         end, begin = self.end(queue), await self.begin(queue)
         if not end or not end <= offset < kept.start:
             return OffsetOutOfRange(
@@ -98,7 +98,7 @@ class Replay:
         )
 
     def foreign(self, queue: MessageQueue, kept: range) -> MetaqError | None:
-        """What is wrong if the broker's queue ends before the archive; None: it does not."""
+        """The error of a broker's queue that ends before the archive does; None: it does not."""
         if self.end(queue) <= kept.stop:
             return None
         return OffsetOutOfRange(
@@ -114,7 +114,7 @@ class Replay:
         return ReplayedQueue(self, queue, offset, kept)
 
     def inside(self, queue: MessageQueue) -> MessageQueue:
-        """As the archive knows it."""
+        """The queue as the archive knows it."""
         return self.namespace.wrapped_queue(queue)
 
     async def _ask(self, function: Callable[[], Found]) -> Found:
@@ -124,7 +124,7 @@ class Replay:
             raise self.fault(fault) from fault
 
     def fault(self, fault: Exception) -> MetaqError:
-        """What is raised for something unforeseen."""
+        """The error for something unforeseen."""
         return StoreFailed(f"the archive {self.archived.folder.path} cannot be read: {fault}")
 
 
@@ -162,7 +162,7 @@ class ReplayedQueue:
         return Replayed(wanted, self._cursor.offset)
 
     def close(self) -> None:
-        """Let go of files. Nothing of this may be under way."""
+        """Close the files. No read may be under way."""
         self._cursor.close()
         if self._has_slot:
             self._has_slot = False
@@ -178,7 +178,7 @@ def _archived(archive: str | Path, topic: str) -> ArchivedTopic:
 
 
 def _matcher(subscription: SubscriptionData) -> Callable[[ReadMessage], bool]:
-    """Whether a message is wanted: what else a broker decides."""
+    """The filter on messages that a broker would apply otherwise."""
     if subscription.expression_type == SQL92:
         condition = hot.Condition(compile_sql(subscription.expression))
         return lambda message: condition.matches(message.properties_raw)

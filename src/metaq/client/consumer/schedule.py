@@ -12,7 +12,7 @@ from metaq.model import MessageQueue
 log = logging.getLogger("metaq.client")
 
 USUAL_PAUSE = 0.2
-"""Seconds to the next call of a function that does not say; RocketMQ's."""
+"""Seconds to the next call of a function that returned None, as RocketMQ has it."""
 PAUSE_AFTER_ERROR = 1.0
 
 
@@ -25,7 +25,7 @@ class Schedule:
         self._ours: frozenset[MessageQueue] = frozenset()
 
     def set(self, queues: Collection[MessageQueue], now: float) -> None:
-        """These are ours: new ones are due now, others are not called any more."""
+        """Set the queues that are ours: new ones are due now, others are not called any more."""
         old, self._ours = self._ours, frozenset(queues)
         self._due = [(due, queue) for due, queue in self._due if queue in self._ours]
         self._due += [(now, queue) for queue in self._ours - old - self._busy]

@@ -12,7 +12,7 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 
 =================  ====================================================================================================
 `call`             `Call`, `At`, `asked`: the form of all this; `FAULTS`: what asking raises
-`driver`           `converse`, `converse_all`: for threads that may block; `asking`: for those that await, with `ask`
+`driver`           `converse`, `converse_all`: for threads that may block; `converse_async`, `ask`: for those that await
 `retry`            `judge`: whether, where and when the same may be asked again; `Patience`: how long that may go on
 `routes`           `GetRoute`, `GetCluster`, `ListTopics`, `ListSystemTopics`, `DeleteTopicRoute`
 `name_servers`     `NameServers`: which one is asked, the next if it fails, and why a topic has no route
@@ -23,12 +23,12 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 `lookups`          `QueryMessages`: messages by key or id
 `sending`          `Send` (`Outgoing` → `Stored`), `GiveBack`: a message that failed
 `transactions`     `half_message`, `EndTransaction`; `check_of`: what a broker asks about a half message
-`staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `GetTransaction`, `ListStaged`, …: staged transactions
+`staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `ListStaged`, …: staged transactions; `ListBranches`, `EndBranch`: XA
 `parts`            `Parts`: a transaction's messages gathered into chunks, per queue
 `atomic`           `AtomicSteps`: which of these is asked of whom, and what after a lost answer; `settled`, `outcome_of`
-`groups`           `SendHeartbeat`, `LeaveGroup`, `ListMembers`, `members_of`, `GetConnections`, `GetProducers`, `GetConsumeStats`
+`groups`           `SendHeartbeat`, `LeaveGroup`, `LockQueues`, `UnlockQueues`, `ListMembers`, `members_of`, `GetConnections`, …
 `administration`   `CreateTopic`, `DeleteTopic`, `GetTopicStats`, `GetRuntime`
 `registration`     `RegisterBroker`, `UnregisterBroker`: a broker's words to a name server
-`notices`          what a broker tells a client on its own account
+`notices`          requests that a broker sends to a client on its own account
 =================  ====================================================================================================
 """

@@ -30,7 +30,7 @@ class CreateTopic(Order, frozen=True):
 
 
 class DeleteTopic(Order, frozen=True):
-    """Delete a topic with its messages. Name servers keep its route until they are told (`DeleteTopicRoute`)."""
+    """Delete a topic with its messages. Name servers keep its route until they get `DeleteTopicRoute`."""
 
     topic: str
 
@@ -43,7 +43,7 @@ class DeleteTopic(Order, frozen=True):
 
 
 class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
-    """Tell the members of a group that are online to go on elsewhere in a topic. The outcome: where, per queue.
+    """Let the members of a group that are online go on elsewhere in a topic. The outcome: where, per queue.
 
     `time_ms`: at the first message stored then or later; -1: behind the last. None: nobody is online, or the broker is one
     of ours from before it knew the request.

@@ -14,7 +14,7 @@ from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
 
 FAULTS = (ClientError, BrokerError, BadRequest, RemoteProtocolError)
-"""What asking a peer raises, be it the way there, a refusal, or an answer that cannot be read."""
+"""Errors of a request to a peer: on the way there, its refusal, or an answer that cannot be read."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -38,7 +38,7 @@ class Call(Struct, Generic[T_co], frozen=True):
         """The command, anew each time: who sends it numbers it. Raises nothing but LocalProtocolError."""
 
     def outcome(self, answer: Command, peer: str = "") -> T_co:
-        """What the answer of `peer` says. Raises BrokerError: refused; BadRequest: the answer cannot be read."""
+        """Read the answer of `peer`. Raises BrokerError: refused; BadRequest: the answer cannot be read."""
         if answer.code not in self.answers:
             raise refusal(answer.code, answer.remark or "", peer, self.action)
         return self.read(answer)
@@ -49,7 +49,7 @@ class Call(Struct, Generic[T_co], frozen=True):
 
 
 class Order(Call[None], frozen=True):
-    """A call whose answer says no more than that it was done."""
+    """A call whose answer has no content: it was done."""
 
     def read(self, answer: Command) -> None:
         """Nothing is in it."""

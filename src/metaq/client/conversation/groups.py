@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metaq.client.conversation.call import FAULTS, Call, Consultation, Order, asked_at
 from metaq.errors import MetaqError, NoRoute
-from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, MessageQueue
+from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, MessageQueue, QueueLocks
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
@@ -15,7 +15,8 @@ from metaq.wire.extensions import level_of
 
 
 class SendHeartbeat(Call[int], frozen=True):
-    """Who we are and what we consume. The outcome: which of our extensions the broker knows, 0 for a RocketMQ."""
+    """Register this client and its groups. The outcome: the level of our extensions that the broker supports, 0 for a
+    RocketMQ."""
 
     action = "register this client"
 
@@ -29,7 +30,7 @@ class SendHeartbeat(Call[int], frozen=True):
 
 
 class LeaveGroup(Order, frozen=True):
-    """This client is no producer or consumer of the group any more."""
+    """Unregister this client from a group."""
 
     action = "unregister this client"
     seconds: ClassVar[float] = 1.0
@@ -64,7 +65,7 @@ class ListMembers(Call[list[str]], frozen=True):
 
 
 def members_of(group: str, addresses: Sequence[str]) -> Consultation[list[str]]:
-    """The client ids of a group's members, from the first broker that can tell; each knows all that use it.
+    """The client ids of a group's members, from the first broker that answers; each knows all that use it.
 
     Raises what the last one raised; NoRoute: there is none.
     """
@@ -144,3 +145,28 @@ class GetGroups(Call[list[str]], frozen=True):
 
     def read(self, answer: Command) -> list[str]:
         return sorted(bodies.group_list_of(answer.body))
+
+
+class LockQueues(Call[frozenset[MessageQueue]], frozen=True):
+    """Lock queues of one broker for a client, or renew its locks. The outcome: those that it has now."""
+
+    action = "lock queues"
+
+    locks: QueueLocks
+
+    def request(self) -> Command:
+        return request(RequestCode.LOCK_BATCH_MQ, body=bodies.queue_locks(self.locks))
+
+    def read(self, answer: Command) -> frozenset[MessageQueue]:
+        return frozenset(bodies.locked_queues_of(answer.body)) & frozenset(self.locks.queues)
+
+
+class UnlockQueues(Order, frozen=True):
+    """Release the locks of queues."""
+
+    action = "unlock queues"
+
+    locks: QueueLocks
+
+    def request(self) -> Command:
+        return request(RequestCode.UNLOCK_BATCH_MQ, body=bodies.queue_locks(self.locks))

@@ -56,7 +56,7 @@ class NameServers:
         """Args: chosen: the index of the one to begin with."""
         self.addresses, self._chosen = tuple(addresses), chosen
         self._judged: frozenset[str] = frozenset()
-        """Topics of which all brokers have said whether they are their own."""
+        """Topics that all brokers have judged: their own, or a user's."""
         self._brokers_own: frozenset[str] = frozenset()
 
     def __str__(self) -> str:

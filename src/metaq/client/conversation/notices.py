@@ -1,4 +1,4 @@
-"""What a broker tells a client on its own account, and what is answered."""
+"""Requests that a broker sends to a client on its own account, and their answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Notice = MembersChanged | OffsetsReset | TransactionCheck | RequestReplied
 
 
 def notice_of(command: Command, broker: str = "", now_ms: int = 0) -> Notice | None:
-    """What the request of the broker of that name says; None for one that we do not know. Raises BadRequest."""
+    """Read a request of the broker of that name; None: an unknown request code. Raises BadRequest."""
     if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         return MembersChanged(command.ext.get("consumerGroup", ""))
     if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
@@ -31,6 +31,6 @@ def unreadable(command: Command, why: str) -> Command:
 
 
 def not_supported(command: Command) -> Command:
-    """The answer to a request that we do not know."""
+    """The answer to a request whose code we do not know."""
     remark = f" request type {request_name(command.code)} not supported by this client"
     return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

@@ -15,10 +15,8 @@ from metaq.wire.hot import crc31
 
 
 class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
-    """This broker is up and has these topics; a name server adds them to those it was told before.
-
-    The outcome: the layouts of ordered topics, by topic; None if the name server has never had any.
-    """
+    """Register a broker with its topics; a name server adds them to those registered before. The outcome: the layouts
+    of ordered topics, by topic; None if the name server has never had any."""
 
     action = "register the broker"
     seconds: ClassVar[float] = 6.0
@@ -44,7 +42,7 @@ class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
 
 
 class UnregisterBroker(Order, frozen=True):
-    """This broker stops."""
+    """Unregister a broker that stops."""
 
     action = "unregister the broker"
 

@@ -22,44 +22,45 @@ class Purpose(enum.Enum):
     LOOK_UP = enum.auto()
     """Routes, offsets, members: nothing changes, so asking twice does no harm."""
     COMMIT = enum.auto()
-    """Progress, registrations: the last one counts, so telling twice does no harm."""
+    """Progress, registrations: the last one counts, so sending it twice does no harm."""
     READ = enum.auto()
-    """A pull of somebody who is in no group."""
+    """A pull of a reader, which is in no group."""
     SLICE = enum.auto()
-    """What a Spark query asks, to plan and to read: it has a job to go on with, and a number of seconds for this."""
+    """A request of a Spark query, to plan or to read: tried again for a number of seconds, as the job depends on it."""
     PULL = enum.auto()
     """A pull of a group's member, which brokers know by its heartbeat."""
     SEND = enum.auto()
     """Messages: what was stored, and not acknowledged, is stored twice by another try."""
     STAGED = enum.auto()
-    """Staged transactions: whatever was asked may be asked again, and a promise that was missed is a reason to."""
+    """Staged transactions: every request may be repeated, and a missed flush or replica is a reason to."""
     GIVE_BACK = enum.auto()
-    """A failed message goes back to the broker that holds it: one of ours recognises what it has taken before."""
+    """A failed message goes back to the broker that holds it. Our brokers recognise what they have taken before; a
+    RocketMQ stores it twice."""
 
 
 class Judgement(Struct, frozen=True):
     """What to do about an error."""
 
     again: bool
-    """The same request may be made again. If not, the answer is final: the caller should be told."""
+    """Whether the same request may be made again. If not, the answer is final, and the caller must get it."""
     elsewhere: bool = False
-    """Another peer may do what this one does not, and may be asked at once."""
+    """Whether another peer may do what this one does not; it may be asked at once."""
     pause: float = 0.0
     """Seconds before it is made again here."""
     only_busy: bool = False
-    """The peer is well and asks for patience: it costs no try."""
+    """Whether the peer is only busy: waiting for it costs no try."""
     no_heartbeat: bool = False
-    """The broker does not know our subscription (yet): tell it first."""
+    """Whether the broker does not know our subscription (yet): a heartbeat must go first."""
     maybe_done: bool = False
-    """The peer may have done what was asked, although it did not say so."""
+    """Whether the peer may have done what was asked, although no answer says so."""
 
 
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 _BUSY_OR_STARTING = _BUSY | {ResponseCode.SERVICE_NOT_AVAILABLE}
-"""A broker that starts or stops says that it is not available."""
+"""Busy, or SERVICE_NOT_AVAILABLE: a broker that starts or stops."""
 
 _PROMISE_MISSED = frozenset({ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT})
-"""It is done, and is not known to be on the disk, or at the slave."""
+"""Done, but not known to be on the disk, or at the slave."""
 
 
 class _Rule(Struct, frozen=True):
@@ -70,12 +71,12 @@ class _Rule(Struct, frozen=True):
     busy: frozenset[ResponseCode]
     busy_pause: float | None = None
     elsewhere: frozenset[ResponseCode] = frozenset()
-    """Codes that say something of this peer and nothing of what was asked."""
+    """Codes that are this peer's own: another may accept the same request."""
     any_peer: bool = False
-    """Others would do as well: an error of the connection is a reason to ask one of them."""
+    """Whether any peer would do: after an error of the connection another one is asked."""
     no_heartbeat: frozenset[ResponseCode] = frozenset()
     maybe_done: frozenset[ResponseCode] = frozenset()
-    """Codes that do not say that nothing was done."""
+    """Codes after which the request may have been carried out."""
 
 
 _RULES = {
@@ -114,7 +115,7 @@ _RULES = {
     Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # A broker that is busy does not get it: a copy goes elsewhere.
 }
 _NOT_YET_SECONDS = 0.1
-"""After a pull that was refused because our newest heartbeat has not arrived."""
+"""Pause after a pull that was refused because our newest heartbeat had not arrived."""
 
 
 def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
@@ -152,7 +153,7 @@ class Patience:
         self.renew(now)
 
     def renew(self, now: float) -> None:
-        """Something worked: the next fault starts anew."""
+        """Start anew: something worked."""
         self._until, self._failed = now + self._seconds, 0
 
     def pause(self, error: MetaqError, now: float) -> float:

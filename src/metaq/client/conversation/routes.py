@@ -77,7 +77,7 @@ class ListBrokersOwnTopics(Call[list[str]], frozen=True):
 
 
 class DeleteTopicRoute(Order, frozen=True):
-    """A topic is gone: each name server must be told."""
+    """Delete the route of a topic that is gone, at one name server: each must get it."""
 
     topic: str
 

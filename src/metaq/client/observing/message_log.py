@@ -21,7 +21,7 @@ _RESULTS = {Result.SUCCESS: "ok", Result.TIMEOUT: "timed out", Result.EXCEPTION:
 
 
 class MessageLog:
-    """Of one client. Safe to use from any thread."""
+    """The message log of one client. Safe to use from any thread."""
 
     def __init__(self, core: ClientCore, group: str, per_second: int) -> None:
         self._core, self._group, self._per_second = core, group, per_second
@@ -29,12 +29,12 @@ class MessageLog:
         self._second = 0.0
         """When the present second began (monotonic)."""
         self._lines = self._left_out = 0
-        """Of the present second; since the last line that told it."""
+        """Lines written in the present second; lines left out since the last report."""
         self._ticking: asyncio.Task[None] | None = None
 
     @classmethod
     def of(cls, core: ClientCore, group: str, observing: Observing) -> Self | None:
-        """None if none is wanted."""
+        """The log of a client; None if none is wanted."""
         return cls(core, group, observing.message_log_rate) if observing.message_log else None
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class MessageLog:
         self._ticking = self._core.every(1.0, self._tick)
 
     async def close(self) -> None:
-        """In the loop: tell what was left out."""
+        """In the loop: report what was left out."""
         if self._ticking is not None:
             self._ticking.cancel()
         self._tell_left_out()

@@ -1,6 +1,6 @@
-"""Watching sends and deliveries: what tracers (`metaq.client.observing.tracing`) and the message log (`message_log`) are told.
+"""Observers of sends and deliveries: tracers (`metaq.client.observing.tracing`) and the message log (`message_log`).
 
-Nobody is told anything unless a client was made with `trace=True` or `message_log=True`: then sends are told by the request, in the
+There are none unless a client was made with `trace=True` or `message_log=True`: then they get sends by the request, in the
 background loop, when their outcome is known; deliveries one by one, in whichever thread they begin and end.
 """
 
@@ -29,7 +29,7 @@ RATE_MAX = 1_000_000
 class ObservedArguments(ClientArguments, total=False):
     """Keyword arguments of producers and consumers, beside those of every client.
 
-    trace (False): tell the trace topic of every send, or of every delivery, as RocketMQ's clients do (`enableMsgTrace`); for
+    trace (False): write a record of every send, or of every delivery, to the trace topic, as RocketMQ's clients do (`enableMsgTrace`); for
     `metaq message trace ID`. trace_topic (RMQ_SYS_TRACE_TOPIC): another one. trace_rate (2000): messages a second that are
     traced at most; what is above is sent and delivered untraced, and the log says how much. message_log (False): a line in
     the log (logger `metaq.messages`, INFO) for each send and each delivery; message_log_rate (100): so many lines a second
@@ -44,7 +44,7 @@ class ObservedArguments(ClientArguments, total=False):
 
 
 class Observing(Struct, frozen=True):
-    """The same, checked."""
+    """The checked `ObservedArguments`."""
 
     trace: bool = False
     trace_topic: str = TRACE_TOPIC
@@ -52,9 +52,14 @@ class Observing(Struct, frozen=True):
     message_log: bool = False
     message_log_rate: int = 100
 
+    @property
+    def wanted(self) -> bool:
+        """Whether sends or deliveries are watched at all."""
+        return self.trace or self.message_log
+
     @classmethod
     def taken_from(cls, arguments: dict[str, Any]) -> Self:
-        """Takes its own out of a client's keyword arguments. Raises ConfigError, TypeError."""
+        """Take the observing arguments out of a client's keyword arguments. Raises ConfigError, TypeError."""
         given = {name: arguments.pop(name) for name in cls.__struct_fields__ if name in arguments}
         for name in ("trace", "message_log"):
             check_flag(name, given.get(name, False))
@@ -87,7 +92,7 @@ class Sends(Struct, frozen=True):
     """The messages of one request, and what became of them. Times in ms."""
 
     outgoing: Outgoing
-    """Of a single message without its body."""
+    """The request; of a single message without its body."""
     body_bytes: int
     batch: SendBatch
     began_ms: int
@@ -123,12 +128,12 @@ class Observer(Protocol):
         ...
 
     async def close(self) -> None:
-        """In the loop: nothing more is to come."""
+        """In the loop: end; nothing more is to come."""
         ...
 
 
 class SendObserver(Observer, Protocol):
-    """Is told of sends."""
+    """Gets the outcomes of sends."""
 
     def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
         """In the loop, before `sent`: whether that is to be called. Most batches of a fast producer are above what is traced a
@@ -142,12 +147,12 @@ class SendObserver(Observer, Protocol):
 
 
 class DeliveryObserver(Observer, Protocol):
-    """Is told of deliveries, in any thread. Must be quick, and raise nothing."""
+    """Gets the deliveries, in any thread. Must be quick, and raise nothing."""
 
     def begun(self, message: StoredMessage) -> object:
-        """A message is in somebody's hands. Returns what `ended` is told again."""
+        """Called when a message is handed out. Returns a token for `ended`."""
         ...
 
     def ended(self, message: StoredMessage, begun: object, result: Result, cost_ms: int) -> None:
-        """It is finished, or failed."""
+        """Called when it is finished, or has failed."""
         ...

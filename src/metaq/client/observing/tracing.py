@@ -33,14 +33,15 @@ from metaq.wire.trace import BODY_CHARS_MAX, batch_texts, text_of
 log = logging.getLogger("metaq.client")
 
 EVERY_SECONDS = 0.5
+"""Between two writes of what has gathered: one trace message holds the records of many sends."""
 RECORDS_MAX = 400
-"""Of one trace message."""
+"""Records of one trace message, at most."""
 KEYS_BYTES_MAX = 16_000
-"""So few that they fit the properties of one message beside the others."""
+"""Keys of one trace message: few enough to fit its properties beside the others."""
 ID_CHARS_MAX = 64
-"""Of an id as it should be."""
+"""Longest id that is traced."""
 BYTES_MAX = 4 * 1024 * 1024
-"""Of batches whose messages wait to be traced."""
+"""Bytes of batches whose messages wait to be traced."""
 SEND_SECONDS = 5.0
 COMPRESS_OVER = 4096
 _STATES = {
@@ -64,14 +65,14 @@ class TracedEnd(Struct, frozen=True):
 
 
 class Tracer:
-    """Of one producer or consumer. `sent` and `settled` in the loop, `begun` and `ended` in any thread."""
+    """The tracer of one producer or consumer. `sent` and `settled` in the loop, `begun` and `ended` in any thread."""
 
     def __init__(self, core: ClientCore, group: str, topic: str, per_second: int, *, role: str) -> None:
         """Args: role: PRODUCE or CONSUME."""
         self._core, self._group, self._topic = core.shared(), group, topic
         self._limit = max(1, int(per_second * EVERY_SECONDS))
         self._left = self._limit
-        """How many messages may be traced until the next writing."""
+        """Messages that may be traced until the next write."""
         self._bytes = 0
         self._waiting: deque[Sends | tuple[Record, ...]] = deque()
         self._left_out = 0
@@ -85,7 +86,7 @@ class Tracer:
 
     @classmethod
     def of(cls, core: ClientCore, group: str, observing: Observing, *, role: str) -> Self | None:
-        """None if none is wanted."""
+        """The tracer of a client; None if none is wanted."""
         if not observing.trace:
             return None
         return cls(core, group, observing.trace_topic, observing.trace_rate, role=role)
@@ -95,7 +96,7 @@ class Tracer:
         self._ticking = self._core.every(EVERY_SECONDS, self.write)
 
     async def close(self) -> None:
-        """In the loop: write what is there."""
+        """In the loop: write what has gathered."""
         if self._ticking is not None:
             async with self._writing:  # In the midst of a writing a cancellation would lose what that has taken.
                 self._ticking.cancel()
@@ -176,7 +177,7 @@ class Tracer:
                 )  # fmt: skip
 
     def _taken(self) -> Iterator[Sends | tuple[Record, ...]]:
-        """What is there now; more may come meanwhile."""
+        """Take what has gathered; more may come meanwhile."""
         for _ in range(len(self._waiting)):
             yield self._waiting.popleft()
 
@@ -189,7 +190,7 @@ class Tracer:
                     yield [text_of(record)], [record.message_id], record.keys
 
     def _whole(self, sends: Sends, stored: Stored) -> Iterator[Lines]:
-        """Of a batch that was stored as it is."""
+        """The records of a batch that was stored whole."""
         shared = Sent(
             time_ms=sends.began_ms, region=stored.region, group=self._group, topic=sends.outgoing.topic, message_id="",
             store_host=self._core.address_of(stored.queue.broker) or "", cost_ms=sends.cost_ms, client_host=self._host,
@@ -222,7 +223,7 @@ class Tracer:
             )  # fmt: skip
 
     async def _send(self, body: bytes, keys: str) -> bool:
-        """Returns whether it is written."""
+        """Send one trace message. Returns whether it is stored."""
         flags = 0
         if len(body) >= COMPRESS_OVER:
             packed = compression.compress(body, COMPRESSION_ZLIB, 1)
@@ -245,7 +246,7 @@ class Tracer:
 
 
 class _Page:
-    """What fits one trace message."""
+    """The records that fit one trace message."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -273,7 +274,7 @@ class _Page:
         return True
 
     def takes_all(self, texts: list[str], ids: list[str], keys: str) -> bool:
-        """Add them, if they are sure to fit, which is told without a look at each."""
+        """Add records if they surely fit, judged without a look at each."""
         chars = sum(map(len, texts))
         words = [ids[0], *keys.split(), *ids[1:]]
         more = sum(map(len, words)) + len(words)

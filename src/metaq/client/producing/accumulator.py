@@ -54,7 +54,7 @@ from metaq.wire.record import decode_batch
 log = logging.getLogger("metaq.client")
 
 _MESSAGE_ID = re.compile("(?:[0-9A-F]{32}|[0-9A-F]{56})")
-"""56 with an IPv6 address in it."""
+"""32 hex digits, or 56 with an IPv6 address."""
 IN_FLIGHT_MAX = 8
 """Batches of one unordered stream under way side by side."""
 
@@ -75,11 +75,11 @@ class Stay(enum.Enum):
     """What a stream does when its queue cannot be written to."""
 
     MAY_MOVE = enum.auto()
-    """Another queue stands in: order may break for a moment, but sends go on."""
+    """Use another queue meanwhile: order may break for a moment, but sends go on."""
     FIXED = enum.auto()
-    """The send fails."""
+    """Let the send fail."""
     STRICT = enum.auto()
-    """The same; and what was stored without its promise is sent again."""
+    """As FIXED; and a status other than SEND_OK is a reason to send again."""
 
 
 class BatchStream:
@@ -91,13 +91,13 @@ class BatchStream:
         self.topic, self.queue, self.stay = topic, queue, stay
         self.batch = SEALED
         self.urgent: SendBatch | None = None
-        """The batch that the loop has been told to seal at once: whoever joins it need not tell again."""
+        """The batch that the loop was asked to seal at once, so that senders who join it need not ask again."""
         self.outbox: deque[tuple[SendBatch, Outgoing, float | None, FirstTry | None]] = deque()
         self.in_flight = 0
 
     @property
     def choose(self) -> Choose | None:
-        """The queue of the stream; if that can no longer be written and need not be the very one, its stand-in."""
+        """Chooses the stream's queue; another one if that can no longer be written and the stream may move."""
         wanted = self.queue
         if wanted is None:
             return None
@@ -110,7 +110,7 @@ class BatchStream:
 
     @property
     def quiet(self) -> bool:
-        """Any thread: nothing was handed in that has not its outcome."""
+        """Any thread: whether every message handed in has its outcome."""
         return self.batch is SEALED and not self.outbox and not self.in_flight
 
     def apart(self) -> BatchStream:
@@ -129,7 +129,7 @@ def _sealed() -> SendBatch:
 
 
 SEALED = _sealed()
-"""Stands for "no open batch": every append to it says -1."""
+"""Stands for "no open batch": every append to it returns -1."""
 
 
 class Accumulator:
@@ -147,7 +147,7 @@ class Accumulator:
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._closed = False
         self.carried: dict[int, int] = {}
-        """Sends that their threads carry by themselves (`metaq.client.producing.direct`): by thread, a number."""
+        """Sends on direct links (`metaq.client.producing.direct`): thread → number of its request."""
         self.waiting_for_carried: list[asyncio.Future[None]] = []
         self.observers: tuple[SendObserver, ...] = ()
         _live.add(self)
@@ -197,7 +197,7 @@ class Accumulator:
         return future_of(batch, index)
 
     def seal_soon(self, stream: BatchStream, batch: SendBatch) -> None:
-        """Somebody waits for the stream's open batch: do not linger."""
+        """Seal the stream's open batch without lingering: somebody waits for it."""
         with self._lock:
             if stream.batch is batch and stream.urgent is not batch:
                 stream.urgent = batch
@@ -251,7 +251,10 @@ class Accumulator:
         return batch
 
     def send_filled(self, stream: BatchStream, batch: SendBatch, body: bytes, timeout: float | None) -> None:
-        """Send a batch that its maker has filled; `body` was taken out of it. Raises ClientClosed, ClientForked, BufferFull."""
+        """Send a batch that the caller has filled; `body` was taken out of it.
+
+        Raises ClientClosed, ClientForked, BufferFull.
+        """
         self._core.check_process()
         self._enqueue(stream, batch, Outgoing(stream.topic, body, batch=True), timeout)
 
@@ -269,7 +272,8 @@ class Accumulator:
     def go_on(
         self, stream: BatchStream, message_id: str, outgoing: Outgoing, timeout: float | None, first: FirstTry
     ) -> SendFuture:
-        """Send one message whose first try was made on a direct link. Nobody waits for room, and nobody is refused: it was let in before."""
+        """Go on with a send whose first try was made on a direct link. Room is neither awaited nor refused: it was
+        admitted before that try."""
         batch = self.single(message_id)
         with self._lock:
             self._pending_bytes += len(outgoing.body)
@@ -286,18 +290,18 @@ class Accumulator:
         return batch
 
     def acknowledged(self, message_id: str, outgoing: Outgoing, stored: Stored, began: float) -> None:
-        """Tell those who watch of a message that was stored on a direct link; `began`: a time of the clock."""
+        """Notify the observers of a message that was stored on a direct link; `began`: a time of the clock."""
         batch = self.single(message_id)
         batch.acknowledge(stored)
-        self._core.thread.post(self._tell, outgoing, batch, began)
+        self._core.thread.post(self._notify, outgoing, batch, began)
 
-    def tell_carried(self) -> None:
-        """Any thread: its send is no more one of `carried`, and somebody waits for that."""
+    def notify_carried(self) -> None:
+        """Any thread: wake who waits for sends on direct links; one of them has ended."""
         self._core.thread.post(_wake, self.waiting_for_carried)
 
     @property
     def takes(self) -> bool:
-        """Any thread: there is room, and we are not closed."""
+        """Any thread: whether there is room, and the producer is open."""
         return self._pending_bytes <= self.limits.max_pending_bytes and not self._closed
 
     def outgoing(self, message: Message, message_id: str) -> Outgoing:
@@ -374,10 +378,10 @@ class Accumulator:
             _wake(self._waiting_for_room)
             self._pump(stream)
             if self.observers:
-                self._tell(outgoing, batch, began)
+                self._notify(outgoing, batch, began)
 
-    def _tell(self, outgoing: Outgoing, batch: SendBatch, began: float) -> None:
-        """Those who watch; what goes wrong with them is no matter of the send's."""
+    def _notify(self, outgoing: Outgoing, batch: SendBatch, began: float) -> None:
+        """Notify observers; their failures never fail the send."""
         sends: Sends | None = None
         for observer in self.observers:
             try:
@@ -436,7 +440,7 @@ class Accumulator:
                 await waiter
 
     async def _carried_ended(self) -> None:
-        """Return when what threads carry now has ended."""
+        """Return when the sends that are on direct links now have ended."""
         now = set(self.carried.items())
         while now:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -454,7 +458,7 @@ class Accumulator:
             self._changed.notify_all()
 
     def orphan(self) -> None:
-        """In a forked child: what is pending belongs to the parent."""
+        """Fail what is pending, in a forked child: it belongs to the parent."""
         error = ClientForked("the send belongs to the parent process")
         self._lock = threading.Lock()
         for stream in [*self.streams.values(), *self._ordered.values()]:

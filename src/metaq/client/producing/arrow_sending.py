@@ -26,14 +26,14 @@ from metaq.model.properties import PROPERTIES_BYTES_MAX
 
 BATCH_BYTES: Final = 256 * 1024
 UNDER_WAY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of one `send_arrow`, unacknowledged."""
+"""Unacknowledged bytes of one `send_arrow`."""
 SLICE_ROWS: Final = 16 * 1024
 SLICE_BYTES: Final = 64 * 1024 * 1024
-"""Rows that are checked and turned into columns of property texts at a time: at most so many, of so many bytes."""
+"""Bounds of the rows that are checked and turned into property texts at a time: rows, and bytes."""
 
 
 class ArrowSent(Struct, frozen=True):
-    """All rows are acknowledged."""
+    """The result of a `send_arrow` whose rows are all acknowledged."""
 
     rows: int
     requests: int
@@ -41,8 +41,8 @@ class ArrowSent(Struct, frozen=True):
     """Rows by what their broker promises; all are SEND_OK where neither a disk nor a replica was too slow."""
 
 
-class Outlet(Struct, frozen=True):
-    """What of a producer sending rows needs."""
+class RowOutlet(Struct, frozen=True):
+    """What `ArrowSend` needs of its producer."""
 
     accumulator: Accumulator
     namespace: str
@@ -64,7 +64,7 @@ class _Request(Struct, frozen=True):
 class ArrowSend:
     """One `send_arrow`. `stop` may be called from any thread, the rest from one."""
 
-    def __init__(self, outlet: Outlet, data: Any, topic: str | None, timeout: float | None) -> None:
+    def __init__(self, outlet: RowOutlet, data: Any, topic: str | None, timeout: float | None) -> None:
         """Raises TypeError, ConfigError: nothing was sent."""
         if timeout is not None and not checked_seconds("timeout", timeout, least=0.0):
             raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")
@@ -83,14 +83,14 @@ class ArrowSend:
         self._under_way: deque[_Request] = deque()
         self._bytes = self._rows = self._requests = 0
         self._done_rows = 0
-        """Those before are built into requests, every one."""
+        """Every row before this number has been built into a request."""
         self._first_lost: int | None = None
         self._fault: Exception | None = None
         self._statuses: dict[SendStatus, int] = {}
         self._stopped = False
 
     def stop(self) -> None:
-        """No further request; what is under way goes on."""
+        """Send no further request; those under way go on."""
         self._stopped = True
 
     def run(self) -> ArrowSent:
@@ -145,7 +145,7 @@ class ArrowSend:
             )
 
     def _fill(self, stream: BatchStream, rows: MessageRows, numbers: Numbers) -> None:
-        """Rows of one stream into as many requests as they need."""
+        """Fill as many requests as the rows of one stream need."""
         done, chosen = 0, numbers.data
         while done < len(numbers):
             batch = self._outlet.accumulator.new_batch(BATCH_BYTES)

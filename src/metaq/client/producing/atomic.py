@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 
 from msgspec import Struct
 
+from metaq.client.conversation.driver import converse
 from metaq.client.conversation.staged.atomic import (
     ROLLBACK_SECONDS,
     AtomicSteps,
@@ -27,7 +28,6 @@ from metaq.client.conversation.staged.atomic import (
     outcome_of,
     settled,
 )
-from metaq.client.conversation.staged.driver import converse
 from metaq.client.conversation.staged.parts import REQUEST_BYTES, Parts, is_large
 from metaq.client.producing.accumulator import check_body
 from metaq.client.producing.courier import Courier
@@ -61,7 +61,7 @@ TIMEOUT: Final = 30.0
 EXPIRE_AFTER: Final = 3600.0
 EXPIRE_MAX: Final = 30 * 24 * 3600
 OPEN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of messages that were sent in a transaction and not staged yet; one request's worth per broker is under way beside."""
+"""Bytes of messages that were sent in a transaction and are not staged yet, beside one request under way per broker."""
 
 _STANDINGS = {TransactionOutcome.COMMIT: Standing.COMMITTED, TransactionOutcome.ROLLBACK: Standing.ROLLED_BACK}
 _OUTCOMES = {standing: outcome for outcome, standing in _STANDINGS.items()}
@@ -90,10 +90,10 @@ class Outlet(Struct, frozen=True):
     serialize: Encode | None
     check_open: Callable[[], None]
     queues_now: Callable[[str, bool], list[MessageQueue] | None]
-    """Of a topic, or (True) of its fixed list; None: they are not known yet."""
+    """Queues of a topic, or (True) of its fixed list; None: they are not known yet."""
     find_queues: Callable[[str, bool], Coroutine[Any, Any, list[MessageQueue]]]
     turn: Callable[[list[MessageQueue]], MessageQueue]
-    """The next in turn, over all transactions and sends."""
+    """The next queue in turn, over all transactions and sends of the producer."""
 
 
 class Way(Struct, frozen=True):
@@ -105,7 +105,7 @@ class Way(Struct, frozen=True):
     strict: bool = False
 
     def check(self, topic: str) -> None:
-        """Raises ConfigError, TypeError: this is no way to a queue of the topic."""
+        """Raises ConfigError, TypeError: no queue of the topic can be chosen this way."""
         if self.strict and (self.ordering_key is None or self.selector is not None or self.queue is not None):
             raise ConfigError("strict=True is for an ordering_key: a queue or selector is never exchanged anyway")
         if self.queue is not None and not isinstance(self.queue, MessageQueue):
@@ -117,7 +117,7 @@ class Way(Struct, frozen=True):
 
 
 class _Turn:
-    """Where the messages of a topic go that may go anywhere: one queue, and the next when a request's worth has gone there."""
+    """The queue for messages of a topic that name none; it changes after each request's worth of bytes."""
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue, self.bytes = queue, 0
@@ -150,11 +150,14 @@ class AtomicBase:
         self._wanted: TransactionOutcome | None = None
         self._ending: concurrent.futures.Future[Ending] | None = None
         self._failure: MetaqError | None = None
-        """Why a `send` has ended it."""
+        """The error of the `send` that ended the transaction."""
 
     @property
     def id(self) -> str:
-        """What `producer.outcome` and `producer.settle` know it by. Raises ClientError: there is no message yet."""
+        """The transaction's id, for `producer.outcome` and `producer.settle`.
+
+        Raises ClientError: there is no message yet.
+        """
         if self._steps is None:
             raise ClientError(
                 "the transaction has no id before its first message: the id names the broker of that message's queue, "
@@ -164,7 +167,7 @@ class AtomicBase:
 
     @property
     def messages(self) -> int:
-        """So many were sent in it."""
+        """The number of messages sent in it."""
         return self._parts.rows
 
     @property
@@ -234,7 +237,7 @@ class AtomicBase:
             raise InvalidMessage("wait_store_ok=False has no sense in an atomic() block: only its end is acknowledged")
 
     def _begun(self, broker: str) -> AtomicSteps:
-        """With its first message: the broker of that decides."""
+        """Begin with the first message: its broker becomes the coordinator."""
         clock = self._core.clock
         unique = f"{self._core.id_prefixes.next().decode()}{clock.random_below(1 << 64):016X}"
 
@@ -263,7 +266,7 @@ class AtomicBase:
             return turn.queue
 
     def _nearest(self, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Those at the broker that decides, so that few brokers must be asked; else at one that is well."""
+        """Queues at the coordinator, so that few brokers take part; else at a broker that has not failed lately."""
         if self._steps is not None:
             own = [queue for queue in queues if queue.broker == self._steps.coordinator]
             if own:
@@ -272,7 +275,7 @@ class AtomicBase:
         return [queue for queue in queues if queue.broker in well]
 
     def _relief(self) -> concurrent.futures.Future[None] | None:
-        """Stage some of what has gathered, if that is too much. Returns what must be waited for before there is room."""
+        """Stage some of the gathered messages if they are too many. Returns what must be awaited before there is room."""
         with self._lock:
             while self._parts.waits > OPEN_BYTES_MAX and self._state is _State.OPEN:
                 assert self._steps is not None
@@ -344,7 +347,8 @@ class AtomicBase:
         return make
 
     async def _end(self, make: Callable[[AtomicSteps], Steps[Ending]], nothing: Standing) -> Ending:
-        """In the loop: when what is under way has its answer. `nothing`: what becomes of a transaction without messages."""
+        """In the loop: end it, once the requests under way are answered. `nothing`: the outcome of a transaction
+        without messages."""
         steps = self._steps
         if steps is None:
             return Ending(nothing, delivered=True)
@@ -360,7 +364,7 @@ class AtomicBase:
         return ending
 
     def _give_up(self, error: MetaqError) -> Waiting[None]:
-        """Something could not be staged: end it. Raises what became of it."""
+        """End a transaction of which something could not be staged. Raises what became of it."""
         with self._lock:
             if self._ending is None:
                 self._ending = self._start(self._end(lambda steps: steps.give_up(error), Standing.ROLLED_BACK))
@@ -445,7 +449,7 @@ _STATES = {
         "What became of it is unknown: ask producer.outcome(id), or make sure with producer.settle(id, commit=False)",
     ),
 }
-"""What an error says of it: its state, and what to do."""
+"""State → the words of an error: what it is, and what to do."""
 
 
 class Atomic(AtomicBase):
@@ -495,7 +499,7 @@ class Atomic(AtomicBase):
     def rollback(self) -> AtomicResult:
         """End it: none of its messages is delivered.
 
-        Raises TransactionFailed: it was prepared, and nobody could be told; TransactionEnded: it was committed before;
+        Raises TransactionFailed: it was prepared, and the coordinator could not be reached; TransactionEnded: it was committed before;
         ClientClosed, ClientForked.
         """
         return self._wait(self._deciding(TransactionOutcome.ROLLBACK, self._timeout))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.client.conversation import asking
+from metaq.client.conversation import driver
 from metaq.client.producing.atomic import AtomicBase, AtomicResult, Waiting, Way
 from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message
 from metaq.model import Message, MessageQueue, TransactionOutcome
@@ -53,7 +53,7 @@ class Atomic(AtomicBase):
         return await self._wait(self._deciding(TransactionOutcome.ROLLBACK, self._timeout))
 
     async def _wait(self, work: Waiting[Result]) -> Result:
-        return await asking.converse(work, _awaited)
+        return await driver.converse_async(work, _awaited)
 
     async def __aenter__(self) -> Self:
         self._check_going_on()

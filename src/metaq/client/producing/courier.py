@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Collection
 from typing import Any, TypeVar
 
-from metaq.client.conversation import asking
+from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
+from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
 from metaq.client.shared.core import ClientCore
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
@@ -19,7 +19,7 @@ from metaq.wire.extensions import LARGE_CHUNKS_LEVEL, STAGING_LEVEL
 T = TypeVar("T")
 
 AVOID_SECONDS = 30.0
-"""How long a broker that failed is not chosen for messages that may go elsewhere."""
+"""How long a broker that failed is not chosen for messages that name no queue."""
 
 
 class Courier:
@@ -28,18 +28,18 @@ class Courier:
     def __init__(self, core: ClientCore) -> None:
         self._core = core.shared()
         self._failed: dict[str, float] = {}
-        """Brokers whose last request failed on the way, and when."""
+        """Broker → when its last request failed on the way."""
         self.capable: set[str] = set()
-        """Brokers that have not said that they know no staged transactions."""
+        """Brokers, unless they answered that they know no staged transactions."""
         self.takes_large: set[str] = set()
-        """Those that have not said that they are too old for a chunk above 1 MiB."""
+        """Brokers, unless they answered that they are too old for a chunk above 1 MiB."""
 
     def now(self) -> float:
         """Any thread: a clock that runs evenly, in seconds."""
         return self._core.clock.monotonic()
 
     def well(self, brokers: Collection[str]) -> set[str]:
-        """Any thread: those of `brokers` that have not failed lately; all, if all have."""
+        """Any thread: those of `brokers` that have not failed lately; all of them if each has."""
         since = self.now() - AVOID_SECONDS
         return {broker for broker in brokers if self._failed.get(broker, since) <= since} or set(brokers)
 
@@ -59,18 +59,18 @@ class Courier:
 
     async def drive(self, steps: Steps[T]) -> T:
         """A conversation to its end. Raises what it raises."""
-        return await asking.converse(steps, self._take)
+        return await driver.converse_async(steps, self._take)
 
     async def _take(self, step: Step) -> object:
         if isinstance(step, Ask):
             return await self._ask(step)
-        if isinstance(step, Tell):
+        if isinstance(step, Oneway):
             with contextlib.suppress(*FAULTS):
-                await self._core.tell(
+                await self._core.send_oneway(
                     self._known_master(step.broker) or await self._found_master(step.broker), step.call
                 )
             return None
-        if isinstance(step, Pause):
+        if isinstance(step, Sleep):
             await asyncio.sleep(step.seconds)
             return None
         return await self._together(step)
@@ -107,7 +107,7 @@ class Courier:
         return outcome
 
     def _known_master(self, broker: str) -> str | None:
-        """Where the master of that name is; None: it is not known, or has failed there."""
+        """The address of the master of that name; None: it is unknown, or requests to it failed."""
         data = self._core.routes.broker(broker) if broker not in self._failed else None
         return data.master if data is not None else None
 

@@ -28,8 +28,10 @@ from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command
 
 LARGE_BYTES = 64 * 1024
-"""Bodies above are the loop's: two hops more are nothing to them, and a direct link would be busy long."""
+"""Largest body on a direct link. Larger ones go by the loop: two hops more are nothing to them, and would keep the link
+busy."""
 _FORMS_MAX = 64
+"""Prepared headers per queue, one for each tag. A program whose tags never repeat must not fill the memory."""
 _TOPICS_MAX = 1024
 _OK = SendStatus.SEND_OK  # Looking it up there costs more than making a receipt.
 
@@ -44,7 +46,7 @@ class _Target:
         self.queue, self.call, self.address = queue, call, address
         self.frames = SendFrames(call.group, call.queue, call.template)
         self.forms: dict[str | None, bytes] = {}
-        """Headers of messages that have no more than a tag, by that."""
+        """Tag → header of messages that have nothing but a tag."""
 
     def form(self, message: Message) -> bytes:
         """The header of messages like this one, which has no more than a tag."""
@@ -65,7 +67,7 @@ class _Target:
 
 
 class _Topic:
-    """What is known of a topic, for as long as its list of queues is this very one."""
+    """A topic's targets, valid as long as its list of queues is this very object."""
 
     __slots__ = ("by_queue", "count", "plain_queues", "queues", "targets")
 
@@ -76,7 +78,7 @@ class _Topic:
 
 
 class DirectSends:
-    """Those of one producer, from any thread. None says: nothing was sent, let the loop do it."""
+    """The direct sends of one producer, from any thread. A result of None: nothing was sent, use the loop."""
 
     def __init__(self, core: ClientCore, accumulator: Accumulator, sender: Sender, group: str) -> None:
         shared = core.shared()
@@ -88,9 +90,9 @@ class DirectSends:
         self._timeout = accumulator.limits.timeout
         self._loop_thread = core.thread.ident
         self._topics: dict[str, _Topic] = {}
-        """By their names at brokers."""
+        """Topic's name at brokers → what is known of it."""
         self._turns = itertools.count(core.clock.random_below(1 << 16))
-        """Not the sender's own, which would skip a queue for each send that the loop does in the end."""
+        """A turn of its own: the sender's would skip a queue for each send that the loop does in the end."""
         self._avoid_slow = sender.rules.avoid_slow
         self._watched = self._avoid_slow or bool(accumulator.observers)
         _live.add(self)
@@ -115,9 +117,9 @@ class DirectSends:
     def send(
         self, message: Message, stream: BatchStream, message_id: str | None, timeout: float | None
     ) -> SendReceipt | None:
-        """Send any message, in order with its stream if that has one.
+        """Send any message, in order with its stream if that has an order.
 
-        Raises what a send raises that the loop makes; InvalidMessage, TypeError: the message or its id.
+        Raises as a send by the loop; InvalidMessage, TypeError: the message or its id.
         """
         if not (timeout is None or timeout > 0) or len(message.body) > LARGE_BYTES:
             return None
@@ -137,7 +139,7 @@ class DirectSends:
         return self._carry(target, began, None, message.body, None, message, stream, message_id, timeout)
 
     def _learn(self, topic: str) -> _Topic | None:
-        """What there is to know of a topic, by its name at brokers. Raises ClientForked."""
+        """Learn a topic's targets, by its name at brokers. Raises ClientForked."""
         self._core.check_process()
         queues = self._routes.publish_queues_now(topic)
         if not queues or self._routes.is_guessed(topic):
@@ -157,7 +159,7 @@ class DirectSends:
         return known
 
     def forget(self) -> None:
-        """In a forked child: what is sent from now on is asked for anew, and refused."""
+        """Forget the topics in a forked child: the next send asks for them again, and is refused."""
         self._topics = {}
 
     def _next(self, known: _Topic, now: float) -> _Target:
@@ -235,11 +237,11 @@ class DirectSends:
             link.lock.release()
             accumulator.carried.pop(thread, None)
             if accumulator.waiting_for_carried:
-                accumulator.tell_carried()
+                accumulator.notify_carried()
         return ended.result() if isinstance(ended, SendFuture) else ended
 
     def _read(self, target: _Target, command: Command) -> Stored | MetaqError:
-        """What an answer says, as a value: also that it is a refusal, or cannot be read."""
+        """Read an answer as a value: the outcome, a refusal, or the error that it cannot be read."""
         try:
             stored: Stored = plain_outcome(target.call.outcome(command, target.address), self._namespace)
         except FAULTS as error:
@@ -256,7 +258,7 @@ class DirectSends:
         began: float,
         result: StoredAnswer | Stored | MetaqError,
     ) -> SendReceipt | SendFuture:
-        """The receipt, and whoever watches is told; or the future of the send that the loop goes on with."""
+        """End a send: the receipt, after notifying observers; or the future of the send that the loop goes on with."""
         took = self._monotonic() - began
         if isinstance(result, StoredAnswer):
             result = target.stored(result)
@@ -273,7 +275,7 @@ class DirectSends:
 
 
 def _said(error: MetaqError, address: str, seconds: float) -> MetaqError:
-    """A direct link's error as the loop's transport says it."""
+    """The error of a direct link in the words of the loop's transport."""
     if not isinstance(error, RequestTimeout):
         return error
     return RequestTimeout(

@@ -17,7 +17,7 @@ from metaq.model import Message, SendReceipt, StoredMessage
 
 
 class Requesting:
-    """Asks, in the caller's thread where that is quick, else in the loop."""
+    """Sends requests and awaits their replies: in the caller's thread where that is quick, else in the loop."""
 
     def __init__(self, core: ClientCore, accumulator: Accumulator, sender: Sender, *, waits_when_full: bool) -> None:
         self._core, self._accumulator, self._sender = core, accumulator, sender
@@ -82,7 +82,7 @@ class Requesting:
         return lambda outgoing: asking(outgoing, correlation_id, client_id, ttl_ms)
 
     async def _when_room(self, hand_in: Callable[[], SendFuture]) -> SendFuture:
-        """In the loop: hand a message in once there is room, unless that is to raise."""
+        """In the loop: hand a message in once there is room; raise BufferFull at once if the producer is not to wait."""
         while True:
             try:
                 return hand_in()
@@ -93,5 +93,5 @@ class Requesting:
 
 
 def _no_reply(message: Message, seconds: float, receipt: SendReceipt | None) -> RequestTimeout:
-    told = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
-    return RequestTimeout(f"no reply to the request to topic {message.topic} within {seconds:g} s; {told}")
+    known = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
+    return RequestTimeout(f"no reply to the request to topic {message.topic} within {seconds:g} s; {known}")

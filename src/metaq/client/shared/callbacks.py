@@ -56,10 +56,8 @@ class CallbackThreads:
                     self._changed.notify_all()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until all jobs that came before are done. Returns False: they are not after `timeout` seconds.
-
-        A job does not wait: it would be for itself.
-        """
+        """Wait until all jobs that came before are done. Returns False after `timeout` seconds. Called by a job it
+        returns at once: it would wait for itself."""
         with self._changed:
             if threading.get_ident() in self._threads:
                 return True
@@ -67,7 +65,7 @@ class CallbackThreads:
             return self._changed.wait_for(lambda: not before & self._unfinished, timeout)
 
     def close(self) -> None:
-        """End the threads when the jobs are done. What comes later is done by who brings it."""
+        """End the threads when the jobs are done. Later jobs run in the thread that brings them."""
         with self._changed:
             self._count = 0
             for _ in self._threads:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from metaq.client.conversation import asking
+from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conversation
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
@@ -51,9 +51,9 @@ log = logging.getLogger("metaq.client")
 T = TypeVar("T")
 
 MEET_SECONDS = 1.0
-"""Between two tries to find the brokers that may ask about transactions."""
+"""Pause between two tries to find the brokers that may send transaction checks."""
 MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""After the connection to such a broker is lost; then the heartbeats go on."""
+"""Pauses between tries to reach such a broker after its connection is lost; afterwards the regular heartbeats do it."""
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 
@@ -61,7 +61,7 @@ class ClientCore:
     """Everything shared. Its methods, unless they say otherwise, run in the background loop."""
 
     namespace = Namespace()
-    """Of whoever holds this."""
+    """The holder's namespace."""
 
     def __init__(self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM) -> None:
         self.thread = loops.background()
@@ -83,19 +83,19 @@ class ClientCore:
         self._members: dict[str, Member] = {}
         self._checkers: dict[str, list[Checker]] = {}
         self._cluster: dict[str, BrokerData] = {}
-        """All brokers there are, while somebody here is to be known to all: each of them may hold a half message of a group
-        whose checks we answer, or get the reply to a request of ours."""
+        """All brokers of the cluster, while each of them must know this client: any may hold a half message whose check
+        we answer, or get the reply to a request of ours."""
         self._requesters: Counter[object] = Counter()
         self._meeting: asyncio.Future[None] | None = None
         self._levels: dict[str, int] = {}
-        """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
+        """Broker → level of our extensions that it supports, from its answer to a heartbeat."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._told = RateLimitedLog(log, clock)
-        """What brokers may make us say as often as they like."""
-        self.requests = Requests(self._told)
+        self._limited_log = RateLimitedLog(log, clock)
+        """For log lines that brokers cause, as often as they like."""
+        self.requests = Requests(self._limited_log)
 
     def set_pace(self) -> None:
-        """Do the periodic work as often as the one of our users wants it who wants it most often."""
+        """Set the intervals of the periodic work: the shortest that any user of this core asked for."""
         users = list(self.users)
         if not users:
             return
@@ -146,7 +146,7 @@ class ClientCore:
             log.error("a task of the client ended with an error", exc_info=error)
 
     def _open_path(self, address: str) -> None:
-        """Any thread."""
+        """Any thread: have the loop open a direct link."""
         self.thread.post(lambda: self.spawn(self.links.open(address)))
 
     # -------------------------------------------------------------- members
@@ -179,13 +179,13 @@ class ClientCore:
         return False
 
     def add_checker(self, checker: Checker) -> None:
-        """`checker` answers for its group from now on, at every broker: also at those that it never sends to."""
+        """Let `checker` answer for its group from now on, at every broker: also at those that it never sends to."""
         first = not self._checkers
         self._checkers.setdefault(checker.group, []).append(checker)
         self.spawn(self._meet_brokers(known=not first))
 
     def remove_checker(self, checker: Checker) -> None:
-        """Nothing is asked of it any more."""
+        """Pass no more checks to it."""
         left = self._checkers.get(checker.group, [])
         if checker in left:
             left.remove(checker)
@@ -193,7 +193,8 @@ class ClientCore:
             self._checkers.pop(checker.group, None)
 
     async def add_requester(self, producer: object) -> None:
-        """Replies to its requests may come from every broker: return when those that can be reached know where we are."""
+        """Make this client known to all brokers, any of which may push a reply. Returns when those that can be reached
+        know it."""
         if producer not in self._requesters:
             self._requesters[producer] += 1
             self._meeting = self.spawn(self._meet_for_replies())
@@ -201,7 +202,7 @@ class ClientCore:
             await asyncio.shield(self._meeting)
 
     def is_requester(self, producer: object) -> bool:
-        """Any thread: whether it was added, and the brokers were told."""
+        """Any thread: whether it was added, and the brokers have this client's heartbeat."""
         return producer in self._requesters and self._meeting is not None and self._meeting.done()
 
     async def _meet_for_replies(self) -> None:
@@ -212,17 +213,17 @@ class ClientCore:
         await self.send_heartbeats()
 
     def remove_requester(self, producer: object) -> None:
-        """It is closed: its requests get no replies any more."""
+        """Forget a producer that is closed: its requests get no replies any more."""
         del self._requesters[producer]
         self.requests.give_up(producer)
 
     @property
     def _known_to_all(self) -> bool:
-        """Whether each broker is to know where we are, also those that we send nothing to."""
+        """Whether every broker must know this client, also those that it sends nothing to."""
         return bool(self._checkers or self._requesters)
 
     async def _meet_brokers(self, *, known: bool) -> None:
-        """Tell every master who we are, as soon as a name server says where they are."""
+        """Send a heartbeat to every master, as soon as a name server says where they are."""
         while not known and self._checkers:
             try:
                 await self._find_brokers()
@@ -248,7 +249,7 @@ class ClientCore:
             )
 
     def member(self, group: str) -> Member | None:
-        """Any thread."""
+        """Any thread: have the loop open a direct link."""
         return self._members.get(group)
 
     def remove_member(self, member: Member) -> None:
@@ -257,7 +258,7 @@ class ClientCore:
     # -------------------------------------------------------------- calls and conversations
 
     def is_ours(self, broker: str) -> bool:
-        """Whether the broker of that name told us that it knows our extensions."""
+        """Whether the broker of that name has reported that it supports our extensions."""
         return self._levels.get(broker, 0) > 0
 
     def level_of(self, broker: str) -> int | None:
@@ -265,7 +266,7 @@ class ClientCore:
         return self._levels.get(broker)
 
     def address_of(self, broker: str, broker_id: int = 0) -> str | None:
-        """Where a broker listens, in the wanted role if that one is up, else in any."""
+        """The address of a broker, in the wanted role if that one is up, else in any."""
         data = self.routes.broker(broker)
         if data is None:
             return None
@@ -276,7 +277,7 @@ class ClientCore:
 
         Raises what `Transport.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
         """
-        return asking.ask(self.transport, address, call, seconds)
+        return driver.ask(self.transport, address, call, seconds)
 
     def ask_broker(
         self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None
@@ -290,9 +291,9 @@ class ClientCore:
             raise NoRoute(f"no broker named {broker} is up")
         return self.ask(address, call, seconds)
 
-    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
-        """Hand the call to the connection; nobody answers it. Raises as `Transport.tell`."""
-        await self.transport.tell(address, call.request(), seconds)
+    async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        """Hand the call to the connection; nobody answers it. Raises as `Transport.send_oneway`."""
+        await self.transport.send_oneway(address, call.request(), seconds)
 
     async def converse(self, broker: str, conversation: Conversation[T]) -> T:
         """A conversation with the broker of that name. Raises what `ask_broker` and the conversation raise."""
@@ -300,7 +301,7 @@ class ClientCore:
         def answer(step: Call[Any]) -> Awaitable[object]:
             return self.ask_broker(broker, step)
 
-        return await asking.converse(conversation, answer)
+        return await driver.converse_async(conversation, answer)
 
     async def converse_at(self, address: str, conversation: Conversation[T], seconds: float | None = None) -> T:
         """A conversation with whoever listens there; `seconds` as in `ask`. Raises what that and the conversation raise."""
@@ -308,7 +309,7 @@ class ClientCore:
         def answer(step: Call[Any]) -> Awaitable[object]:
             return self.ask(address, step, seconds)
 
-        return await asking.converse(conversation, answer)
+        return await driver.converse_async(conversation, answer)
 
     def consult(self, consultation: Consultation[T]) -> Coroutine[Any, Any, T]:
         """A conversation with peers that it chooses itself."""
@@ -316,12 +317,12 @@ class ClientCore:
         def answer(step: At[Any]) -> Awaitable[object]:
             return self.ask(step.address, step.call)
 
-        return asking.converse(consultation, answer)
+        return driver.converse_async(consultation, answer)
 
     # -------------------------------------------------------------- heartbeats
 
     async def send_heartbeats(self) -> None:
-        """Tell the brokers of all routes in use who we are: masters only, all addresses if somebody consumes."""
+        """Send heartbeats to the brokers of all routes in use: to masters only, to all addresses if somebody consumes."""
         if not self._members and not self._producer_groups:
             return
         brokers = self.routes.brokers()
@@ -350,7 +351,7 @@ class ClientCore:
         return self._levels.get(broker)
 
     def _brokers(self) -> dict[str, BrokerData]:
-        """All that we have to do with."""
+        """All brokers that this client has to do with."""
         return {**self._cluster, **self.routes.brokers()}
 
     def _heartbeat(self) -> SendHeartbeat:
@@ -364,7 +365,7 @@ class ClientCore:
             log.debug("no heartbeat to %s: %s", address, error)
 
     async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        """Tell every connected broker that this client has left the group. Brokers out of reach will notice."""
+        """Notify every connected broker that this client has left the group. Brokers out of reach notice by themselves."""
         call = LeaveGroup(self.client_id, producer_group, consumer_group)
         connected = set(self.transport.addresses) - set(self.name_servers.addresses)
 
@@ -392,7 +393,7 @@ class ClientCore:
                 member.rebalance_soon()
 
     def _on_connected(self, address: str) -> None:
-        """A heartbeat goes first: brokers know clients by their connection."""
+        """Send a heartbeat first: brokers know clients by their connection."""
         if not (self._members or self._producer_groups):
             return
         if (data := self._broker_at(address)) is not None:
@@ -407,7 +408,8 @@ class ClientCore:
             self.spawn(self._meet_again(data, address))
 
     async def _meet_again(self, broker: BrokerData, address: str) -> None:
-        """A broker that is back must soon know whom to ask about transactions, also if we have nothing to send to it."""
+        """Reconnect to a broker that was lost: it must know soon whom to ask about transactions, although we send
+        nothing to it."""
         for pause in MEET_AGAIN_SECONDS:
             await asyncio.sleep(pause)
             if not self._known_to_all or address in self.transport.addresses:
@@ -419,7 +421,7 @@ class ClientCore:
             data = self._broker_at(address)
             notice = notice_of(command, data.broker if data is not None else "", self.clock.now_ms())
         except BadRequest as error:
-            self._told.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
+            self._limited_log.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
             return unreadable(command, str(error))
         if notice is None:
             answer = not_supported(command)
@@ -441,7 +443,7 @@ class ClientCore:
         if checkers := self._checkers.get(question.group):
             checkers[-1].check(question, address)
         else:
-            self._told.warning(
+            self._limited_log.warning(
                 ("unanswered", question.group),
                 "%s asks about transaction %s of producer group %s, for which nobody here answers; it will ask again",
                 address, question.half.message_id, question.group,
@@ -472,8 +474,8 @@ class NamespacedCore(ClientCore):
         plain: T = plain_outcome(outcome, self.namespace)
         return plain
 
-    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
-        await super().tell(address, wrapped_call(call, self.namespace), seconds)
+    async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        await super().send_oneway(address, wrapped_call(call, self.namespace), seconds)
 
     def add_producer(self, group: str) -> None:
         super().add_producer(self.namespace.wrapped(group))
@@ -535,7 +537,7 @@ def fellow_members(core: ClientCore, member: Member) -> list[Member]:
 
 
 async def release(core: ClientCore, options: ClientOptions) -> None:
-    """In the loop: one user less; the last one closes the core. `options`: what it was acquired with."""
+    """In the loop: count one user less; the last one closes the core. `options`: what it was acquired with."""
     core = core.shared()
     with _lock:
         core.users[options] -= 1

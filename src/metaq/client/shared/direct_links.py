@@ -33,13 +33,13 @@ AGAIN_SECONDS = 1.0
 IDLE_SECONDS = 60.0
 """Brokers close connections that are silent for two minutes."""
 LOOK_AT_SECONDS = 0.01
-"""After a pause of so much it is looked whether a direct link's stream is stale before it is used: the broker may have closed it."""
+"""After a pause of so much a direct link's stream is checked before use: the broker may have closed it meanwhile."""
 WAITING_MAX = 3
 """Threads that wait for a direct link. More are better off in a batch."""
 WAIT_SECONDS = 0.001
 """What the way by the loop takes, on a busy machine."""
 SLOW_SECONDS = 1.0
-"""Nobody waits for a direct link for so long after that was in vain."""
+"""After a wait for a direct link that was in vain nobody waits for it for so long."""
 ID_SECONDS = 1.0
 _NUMBER_MAX = (1 << 16) - 1
 
@@ -80,7 +80,7 @@ class DirectLink:
         return False
 
     def prepare(self, now: float) -> None:
-        """Make up what the next request is told from others by."""
+        """Prepare the number and the message id of the next request."""
         self.opaque = next(self._opaques)
         self.number += 1
         if now >= self._prefix_until or self.number > _NUMBER_MAX:
@@ -138,8 +138,8 @@ class DirectLinks:
         peer_of: Callable[[str], tuple[str, int] | None],
         start: Callable[[str], None],
     ) -> None:
-        """`peer_of(address)`: the numeric address to which we are connected there, if we are. `start(address)`, any thread: has the
-        loop run `open`."""
+        """`peer_of(address)`: the numeric address to which we are connected there, if we are, and if that connection is plain: a
+        direct link is. `start(address)`, any thread: has the loop run `open`."""
         self.ready: dict[str, DirectLink] = {}
         """By address. Any thread may look."""
         self._prefixes, self._clock, self._peer_of, self._start = prefixes, clock, peer_of, start

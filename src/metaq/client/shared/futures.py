@@ -23,7 +23,7 @@ from metaq.wire import hot
 log = logging.getLogger("metaq.client")
 
 _waiting = threading.Lock()
-"""Guards the rare: making an event, adding a callback. One for all batches, held for nanoseconds."""
+"""Guards what is rare: making an event, adding a callback. One lock for all batches, held for nanoseconds."""
 
 
 def _new_lock() -> None:
@@ -53,9 +53,9 @@ class SendBatch(hot.Batch):
     def __init__(self, id_prefix: bytes, bytes_max: int) -> None:
         super().__init__(id_prefix, bytes_max)
         self.threads: CallbackThreads | None = None
-        """They call what wants to be called; None: whoever settles the batch does."""
+        """Threads that run the callbacks; None: the thread that settles the batch runs them."""
         self.when_failed: Callable[[Exception], None] | None = None
-        """Told by whoever lets the batch fail."""
+        """Called when the batch fails."""
         self.prefix = id_prefix.decode()
         self.first = 0
         """Number of the first message in its id; other than 0 for a message that is sent again under its old id."""
@@ -83,7 +83,7 @@ class SendBatch(hot.Batch):
             self.when_failed(error)
 
     def settle_each(self, outcomes: Sequence[Stored | Exception]) -> None:
-        """The messages were sent one by one in the end."""
+        """Settle each message by itself: they were sent one by one in the end."""
         self._each = outcomes
         self._settle()
 

@@ -33,11 +33,11 @@ log = logging.getLogger("metaq.client")
 Result = TypeVar("Result")
 
 LOOK_SECONDS = 1.0
-"""Nobody sleeps longer without a look round: a signal that comes just before the sleep does not end it, and its handler
-runs when the main thread is awake again."""
+"""Longest wait of a thread in one go. A signal that arrives just before the wait does not end it, and its handler runs
+only when the main thread wakes."""
 
 END_SECONDS = 5.0
-"""A callback that takes longer, of a user's future for example, keeps the process no longer from exiting."""
+"""How long the exit of the process waits for callbacks, such as those of a user's future."""
 
 
 class LoopThread:
@@ -114,6 +114,17 @@ class LoopThread:
             future.cancel()
             raise
 
+    async def awaited(self, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
+        """Run a coroutine in the loop and await it in the caller's. Cancelling one cancels the other.
+
+        Raises RequestTimeout, and cancels it, after `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.wrap_future(self.start(work))
+        except TimeoutError:
+            raise RequestTimeout(f"no outcome within {timeout} s") from None
+
     def outcome(self, future: concurrent.futures.Future[Result], work: concurrent.futures.Future[Any]) -> Result:
         """Wait for a future that `work`, which runs in the loop, sees settled. An interrupt (Ctrl-C) cancels the work."""
         assert not self.current, "waiting in the loop's own thread would never end"
@@ -139,7 +150,7 @@ class LoopThread:
 
 
 def preload() -> None:
-    """Import now what the first client would: a fork in the middle of that would leave the child half a module."""
+    """Import now what the first client would import: a fork in the middle of that would leave the child half a module."""
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401
 

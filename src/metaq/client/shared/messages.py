@@ -34,6 +34,25 @@ def chosen(selector: Selector, queues: Sequence[MessageQueue]) -> MessageQueue:
     return queue
 
 
+def is_plain(
+    keys: object,
+    ordering_key: str | None,
+    selector: Selector | None,
+    queue: MessageQueue | None,
+    flag: int,
+    delay_level: int,
+    wait_store_ok: bool,
+    properties: dict[str, str] | None,
+    message_id: str | None,
+    strict: bool,
+) -> bool:
+    """Whether a send is of nothing but topic, body and tag, so that it may take the fast path. Arguments as of `submit`."""
+    return (
+        ordering_key is None and properties is None and selector is None and queue is None
+        and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
+    )  # fmt: skip
+
+
 def as_message(
     topic: str | Message,
     body: Body | None,

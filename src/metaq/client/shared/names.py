@@ -73,7 +73,7 @@ def _is_system(name: str) -> bool:
 
 
 def checked(check: Callable[[str], str], name: str) -> str:
-    """`check(name)`, whose Refused, meant for peers, becomes a ConfigError. Raises TypeError for what is no text."""
+    """Check a name with `check`, whose Refused, meant for peers, becomes a ConfigError. Raises TypeError: no text."""
     if not isinstance(name, str):
         raise TypeError(f"{name!r} is no name: pass a str")
     try:

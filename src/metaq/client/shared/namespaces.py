@@ -26,7 +26,7 @@ _NAMES = frozenset({"topic", "group", "producer_group", "consumer_group"})
 
 
 def wrapped_call(call: C, namespace: Namespace) -> C:
-    """The call as brokers and name servers understand it."""
+    """The call with the names that brokers and name servers know."""
     changes = {}
     for name in call.__struct_fields__:
         value = getattr(call, name)
@@ -50,7 +50,7 @@ def _wrapped(value: object, namespace: Namespace) -> object:
 
 
 def plain_outcome(outcome: Any, namespace: Namespace) -> Any:
-    """What a call brought, as users know it."""
+    """The outcome of a call with the names that users know."""
     if isinstance(outcome, Stored):
         return structs.replace(outcome, queue=namespace.plain_queue(outcome.queue))
     if isinstance(outcome, MessageQueue):

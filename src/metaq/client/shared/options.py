@@ -1,4 +1,4 @@
-"""What every client takes, whatever it does: who it is, and how often it asks and tells.
+"""Options of every client: its identity, and its intervals.
 
 Producers, consumers and readers take these as keyword arguments beside their own. They are one frozen value inside.
 RocketMQ's names for them are in docs/client.md.
@@ -44,7 +44,7 @@ class ClientArguments(TypedDict, total=False):
 
 
 class ClientOptions(Struct, frozen=True, kw_only=True):
-    """The same, checked. Intervals in seconds."""
+    """The checked `ClientArguments`. Intervals in seconds."""
 
     instance_name: str = DEFAULT_INSTANCE
     client_ip: str | None = None
@@ -65,7 +65,10 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
 
 
 def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
-    """Raises ConfigError: a value out of bounds; TypeError: one of a wrong type, or an argument that there is not."""
+    """Check the keyword arguments of a client.
+
+    Raises ConfigError: a value out of bounds; TypeError: a wrong type, or an unknown argument.
+    """
     given: dict[str, Any] = dict(arguments)
     unknown = given.keys() - ClientArguments.__annotations__.keys()
     if unknown:
@@ -92,13 +95,13 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
 
 
 def check_whole(name: str, value: object) -> None:
-    """Raises TypeError: a half would be refused by brokers only, again and again."""
+    """Raises TypeError: no whole number. Found only by brokers, a half would be refused by them again and again."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}: need a whole number")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raises TypeError: "no" is true."""
+    """Raises TypeError: no bool. A text such as "no" would count as true."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}: pass True or False")
 

@@ -25,11 +25,11 @@ M = TypeVar("M", bound=StoredMessage)
 _COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per message.
 
 
-class Wanted(Struct, Generic[M], frozen=True):
+class PullSettings(Struct, Generic[M], frozen=True):
     """What the pulls of one consumer or reader have in common.
 
     `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or
-    256 KiB. `inline`: the pull carries its subscription, because no heartbeat told it. `hold`: brokers may hold a pull that
+    256 KiB. `inline`: the pull carries its subscription, because no heartbeat carries it. `hold`: brokers may hold a pull that
     finds nothing, for `hold_ms`. `seconds` to wait for an answer, if not the usual.
     """
 
@@ -58,7 +58,7 @@ class PulledMessages(NamedTuple, Generic[M]):
 
 async def pull(
     core: ClientCore,
-    wanted: Wanted[M],
+    wanted: PullSettings[M],
     queue: MessageQueue,
     offset: int,
     count: int,
@@ -83,8 +83,10 @@ async def pull(
         inline=wanted.inline,
         hold=wanted.hold,
         hold_ms=wanted.hold_ms,
-        commit_offset=commit_offset if broker_id == 0 else 0,
-        bytes_max=wanted.bytes_max if core.is_ours(queue.broker) else None,
+        commit_offset=commit_offset if broker_id == 0 else 0,  # A slave would drop it: progress is the master's.
+        bytes_max=wanted.bytes_max
+        if core.is_ours(queue.broker)
+        else None,  # A field of ours: a RocketMQ has its own bound.
     )
     result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds)
     if result.status is not PullStatus.FOUND:

@@ -18,21 +18,22 @@ from metaq.model.notices import RequestReplied
 log = logging.getLogger("metaq.client")
 
 REQUESTS_MAX = 64 * 1024
-"""Of one client. What each of them costs is small, but nobody reads so many replies at once."""
+"""Requests of one client that may wait for replies. Each costs little, but nobody reads so many replies at once."""
 
 
 AwaitedReply = concurrent.futures.Future[StoredMessage]
-"""Whoever asks waits for it in a thread of its own: it is settled as soon as the reply is there, past the loop."""
+"""The reply to a request, awaited in the requester's own thread: it is settled as soon as the reply is read, without a
+turn of the loop."""
 
 _Waiting: TypeAlias = tuple[object, AwaitedReply, asyncio.Future[None] | None]
-"""Whose request it is, what gets its reply, and what of the loop is done then."""
+"""A request that waits: its producer, the future of its reply, and the loop's future that ends with it."""
 
 
 class Requests:
     """Replies come in the background loop; who waits for one may be in any thread."""
 
-    def __init__(self, told: RateLimitedLog) -> None:
-        self._told = told
+    def __init__(self, limited_log: RateLimitedLog) -> None:
+        self._limited_log = limited_log
         self._waiting: dict[str, _Waiting] = {}
         """By correlation id."""
 
@@ -43,9 +44,9 @@ class Requests:
     def awaiting(
         self, owner: object, correlation_id: str, reply: AwaitedReply, done: asyncio.Future[None] | None = None
     ) -> Iterator[None]:
-        """A request that waits until this is left; `done`, of the loop, is done when `reply` is.
+        """Register a request until the block is left; `done`, of the loop, is done when `reply` is.
 
-        Raises BufferFull: too many do.
+        Raises BufferFull: too many wait.
         """
         if len(self._waiting) >= REQUESTS_MAX:
             raise BufferFull(f"{len(self._waiting)} requests of this client wait for replies: send them more slowly")
@@ -56,10 +57,10 @@ class Requests:
             del self._waiting[correlation_id]
 
     def replied(self, what: RequestReplied) -> None:
-        """A reply came. The first one counts."""
+        """Settle the request that a reply belongs to. The first reply counts."""
         waiting = self._waiting.get(what.correlation_id)
         if waiting is None:
-            self._told.warning(
+            self._limited_log.warning(
                 "late reply",
                 "a reply to request %.100s came when nobody waited for it any more: it took longer than the timeout",
                 what.correlation_id,
@@ -70,14 +71,14 @@ class Requests:
             _settle(waiting, what.reply)
 
     def give_up(self, owner: object) -> None:
-        """Its producer is closed: nobody replies to it any more."""
+        """Fail the requests of a producer that is closed."""
         for waiting in list(self._waiting.values()):
             if waiting[0] is owner:
                 _settle(waiting, ClientClosed("the producer was closed before the reply came"))
 
 
 def settle(future: AwaitedReply, outcome: StoredMessage | BaseException) -> None:
-    """Any thread: unless it is settled, or whoever waited has given up."""
+    """Any thread: settle it, unless it is settled or its waiter has given up."""
     with contextlib.suppress(concurrent.futures.InvalidStateError):
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
@@ -93,7 +94,7 @@ def _settle(waiting: _Waiting, outcome: StoredMessage | BaseException) -> None:
 
 
 def fails_with(reply: AwaitedReply, work: concurrent.futures.Future[None]) -> None:
-    """Let an error of the work that waits for a reply be the reply's."""
+    """Make an error of the work that waits for a reply the reply's own."""
 
     def ended(done: concurrent.futures.Future[None]) -> None:
         if done.cancelled():

@@ -16,7 +16,7 @@ class Member(Protocol):
     def group(self) -> str: ...
 
     def heartbeat(self) -> ConsumerView:
-        """What brokers are told of the member."""
+        """The member's part of a heartbeat."""
         ...
 
     def rebalance_soon(self) -> None:
@@ -31,11 +31,11 @@ class Member(Protocol):
 
 
 class Checker(Protocol):
-    """Whoever answers for the transactions of a producer group, as the core needs it."""
+    """A producer that answers transaction checks for its group, as the core needs it."""
 
     @property
     def group(self) -> str: ...
 
     def check(self, question: TransactionCheck, address: str) -> None:
-        """The broker at `address` asks. In the loop: returns at once, and answers later."""
+        """In the loop: take a check of the broker at `address`. Returns at once, and answers later."""
         ...

@@ -26,6 +26,7 @@ log = logging.getLogger("metaq.client")
 T = TypeVar("T")
 
 _PATIENCE = (0.05, 0.15, 0.3)
+"""Pauses of `subscribe_queues(patient=True)`, half a second together."""
 USUAL_TEMPLATE = Template()
 
 
@@ -43,7 +44,8 @@ class KnownRoutes:
         self._routes: dict[str, Route] = {}
         self._writable: dict[str, list[MessageQueue]] = {}
         self.publish_queues_now: Callable[[str], list[MessageQueue] | None] = self._writable.get
-        """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet. Without a frame of ours."""
+        """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet. A bound dict
+        method: every send calls it."""
         self._guessed: set[str] = set()  # Topics that have only the template's route until they are created.
         self._wanted: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
@@ -61,7 +63,7 @@ class KnownRoutes:
             task = asyncio.get_running_loop().create_task(self._ask(topic))
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._asked(topic, done))
-        return await asyncio.shield(task)
+        return await asyncio.shield(task)  # Shared: one caller that gives up must not cancel it for the others.
 
     async def publish_queues(
         self, topic: str, *, fresh: bool = False, template: Template = USUAL_TEMPLATE
@@ -77,6 +79,7 @@ class KnownRoutes:
             except NoRoute:
                 known = await self._guess(topic, template)
             except FAULTS as error:
+                # While no name server answers, sends go on by the route that is known.
                 if known is None or not judge(error, Purpose.LOOK_UP).again:
                     raise
         queues = self._writable[topic]
@@ -117,7 +120,7 @@ class KnownRoutes:
     async def subscribe_queues(self, topic: str, *, fresh: bool = False, patient: bool = False) -> list[MessageQueue]:
         """Queues that can be read. Raises NoRoute.
 
-        `patient` gives a topic half a second to appear: one that a send has just created is told to the name servers
+        `patient` gives a topic half a second to appear: one that a send has just created is registered at the name servers
         behind the acknowledgement.
         """
         for pause in _PATIENCE if patient else ():
@@ -131,7 +134,7 @@ class KnownRoutes:
             raise await self._consult(self._name_servers.no_route(topic)) from None
 
     def forget(self, topic: str) -> None:
-        """It is gone: do not ask for it any more, until somebody does."""
+        """Forget a topic: its route is not refreshed any more until somebody asks for it."""
         self._wanted.discard(topic)
         self._routes.pop(topic, None)
         self._writable.pop(topic, None)
@@ -148,7 +151,7 @@ class KnownRoutes:
         return {data.broker: data for route in self._routes.values() for data in route.brokers}
 
     async def refresh(self) -> None:
-        """Ask for every topic in use again. What cannot be had stays as it was."""
+        """Refresh the route of every topic in use. A route that cannot be had now stays as it was."""
         for topic in list(self._fixed):
             try:
                 await self.fixed_queues(topic)
@@ -166,7 +169,7 @@ class KnownRoutes:
                 return
 
     def forget_guess(self, topic: str) -> None:
-        """The first send to an automatically created topic succeeded: its own route is there, or soon is."""
+        """Forget a guessed route: the first send created the topic, so its own route is there, or soon is."""
         if topic in self._guessed:
             self._guessed.discard(topic)
             task = asyncio.get_running_loop().create_task(self._settle_guess(topic))

@@ -60,11 +60,11 @@ class FirstTry(Struct, frozen=True):
     queue: MessageQueue
     outcome: Stored | MetaqError
     seconds: float
-    """What it took."""
+    """Seconds that it took."""
 
 
 Choose = Callable[[list[MessageQueue]], MessageQueue]
-"""A queue among those that can be written; called for every try, since the list may have changed."""
+"""Chooses a queue among those that can be written; called for every try, since the list may have changed."""
 
 
 class Sender:
@@ -98,6 +98,7 @@ class Sender:
         while True:
             queue, queues = None, []
             try:
+                # The first try uses the route from memory. After a failure it is asked for anew: the broker may be gone.
                 known = self._core.routes.publish_queues_now(outgoing.topic) if not tries.count else None
                 queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
                 began = loop.time()
@@ -113,7 +114,7 @@ class Sender:
             except FAULTS as error:
                 judgement = judge(error, Purpose.SEND, tries.waits + 1)
                 if not judgement.again:
-                    if tries.kept is not None:
+                    if tries.kept is not None:  # An earlier try was stored, if with less than its promise: no failure.
                         return tries.kept
                     raise
                 if queue is not None and self.rules.avoid_slow:
@@ -179,11 +180,14 @@ class Sender:
         return Send(self._group, outgoing, queue, self._core.clock.now_ms(), self.rules.template)
 
     async def send_oneway(self, outgoing: Outgoing, choose: Choose | None = None) -> None:
-        """Hand it to a connection and forget it. Raises NoRoute, ConnectionFailed: it was not even sent."""
+        """Hand a message to a connection and wait for nothing.
+
+        Raises NoRoute, ConnectionFailed: it was not even sent.
+        """
         queues = await self._core.routes.publish_queues(outgoing.topic, template=self.rules.template)
         now = asyncio.get_running_loop().time()
         queue = choose(queues) if choose is not None else self._next(queues, (), now)
-        await self._core.tell(self._master_of(queue), self._call(outgoing, queue))
+        await self._core.send_oneway(self._master_of(queue), self._call(outgoing, queue))
 
 
 class _Tries:
@@ -194,7 +198,7 @@ class _Tries:
         self._strict = strict
         self.deadline = now + timeout
         self.count = self.waits = 0
-        """Tries that failed, and those of them after which the next may only go to where the last one went."""
+        """Tries that failed; and those of them after which only the same queue may be tried again."""
         self.failed: dict[str, None] = {}
         """Brokers, in the order in which they failed."""
         self.kept: Stored | None = None
@@ -234,16 +238,16 @@ class _Tries:
         return judge(RequestTimeout(""), Purpose.SEND, self.waits).pause
 
     def over(self, next_at: float) -> bool:
-        """Whether there is none left at `next_at`."""
+        """Whether no try is left at `next_at`."""
         return self.count > self._retries or next_at >= self.deadline
 
     @property
     def nowhere(self) -> bool:
-        """Whether all there was to say is that nobody could be asked."""
+        """Whether no broker could even be asked."""
         return len(self._attempts) == 1 and not self.failed
 
     def error(self, now: float, pause: float) -> SendFailed:
-        """What to tell the user, after the last try."""
+        """The error for the user, after the last try."""
         count = "1 try" if self.count == 1 else f"{self.count} tries"
         late = now + pause >= self.deadline
         why = f"the timeout of {self._timeout:g} s is over" if late else f"retries={self._retries}"

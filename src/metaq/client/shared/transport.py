@@ -24,13 +24,15 @@ from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 log = logging.getLogger("metaq.client")
 
 CONNECT_SECONDS = 3.0
+"""Time-out of a dial, as with RocketMQ's clients."""
 CLOSE_SECONDS = 1.0
-"""How long a client that closes waits for what it has written to go out."""
+"""How long a closing client waits for written bytes to leave the machine."""
 _OPAQUE_MASK = 0x7FFFFFFF
 
 
 class OnRequest(Protocol):
-    """What a broker's own requests (40, 220, 307 ...) are given to. Returns the answer, or None for none."""
+    """Handles the requests that brokers send on their own account (40, 220, 307 ...). Returns the answer, or None for
+    none."""
 
     def __call__(self, address: str, command: Command) -> Command | None: ...
 
@@ -74,7 +76,7 @@ class ClientSession(Session):
         self.peer.write(frame)
         return future
 
-    def tell(self, command: Command) -> None:
+    def send_oneway(self, command: Command) -> None:
         """Send `command`, which nobody answers. Raises ConnectionFailed, `sent` False, if the session is gone."""
         self._check()
         self.peer.write(encode(command))
@@ -84,11 +86,12 @@ class ClientSession(Session):
         return bool(self._pending)
 
     def abandon(self, opaque: int) -> None:
-        """Nobody waits for this answer any more."""
+        """Drop the answer to a request that nobody waits for any more."""
         self._pending.pop(opaque, None)
 
     def _check(self) -> None:
-        """A session may be lost between the end of its dial and the moment when those who wait for it run again."""
+        """Raises ConnectionFailed. A session may be lost between the end of its dial and the moment when its waiters
+        run again."""
         if self.lost is not None:
             error = self._broken()
             error.sent = False
@@ -100,7 +103,7 @@ class ClientSession(Session):
     def _received(self, command: Command) -> None:
         if command.flag & RESPONSE_FLAG:
             future = self._pending.pop(command.opaque, None)
-            if future is None or future.done():
+            if future is None or future.done():  # Its caller has given up meanwhile.
                 log.debug("dropped a late answer from %s (code %d)", self.address, command.code)
             else:
                 future.set_result(command)
@@ -131,9 +134,14 @@ class Transport:
         return list(self._sessions)
 
     def peer_of(self, address: str) -> tuple[str, int] | None:
-        """The numeric address of whoever we are connected to there; None: we are not."""
+        """The numeric address of whoever we are connected to there, for a plain connection beside ours.
+
+        None: we are not connected; or there is TLS or another layer on the way, which such a connection would go without.
+        """
         session = self._sessions.get(address)
-        return session.peer.address if session is not None and not session.peer.closed else None
+        if session is None or session.peer.closed or not session.peer.plain:
+            return None
+        return session.peer.address
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever the answer's code.
@@ -144,7 +152,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         session = self._sessions.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
-        command.opaque = next(self._opaque) & _OPAQUE_MASK
+        command.opaque = next(self._opaque) & _OPAQUE_MASK  # Java reads it as a signed 32-bit number.
         future = session.request(command)
         timer = loop.call_at(deadline, _expire, future, address, command.code, timeout)
         try:
@@ -153,7 +161,7 @@ class Transport:
             timer.cancel()
             session.abandon(command.opaque)
 
-    async def tell(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
+    async def send_oneway(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
         """Send a request that nobody answers. Returns when it was handed to the connection.
 
         Raises ConnectionFailed, `sent` False: it was not; ClientClosed.
@@ -161,10 +169,10 @@ class Transport:
         session = self._sessions.get(address) or await self._connect(address, timeout)
         command.opaque = next(self._opaque) & _OPAQUE_MASK
         command.flag |= ONEWAY_FLAG
-        session.tell(command)
+        session.send_oneway(command)
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Close the connections to all others, which no route mentions any more, unless somebody waits on them."""
+        """Close the connections to addresses that no route mentions any more, unless an answer is awaited on them."""
         for address in set(self._sessions) - addresses:
             if not self._sessions[address].busy:
                 self._sessions[address].peer.close("no route needs this connection")
@@ -182,7 +190,7 @@ class Transport:
                     await self._forgot.wait()
 
     def forget(self, session: ClientSession) -> None:
-        """Called by a session whose connection is gone."""
+        """Forget a session whose connection is gone."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
             self._forgot.set()

@@ -42,10 +42,12 @@ IDLE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
 """How long a producer that closes waits for the checks that are running."""
 ANSWER_SECONDS = 10.0
+"""How long a worker tries to send the answer to a check. The broker asks again in any case."""
 DECIDED_MAX = 10_000
+"""Outcomes that are remembered. Older transactions are left to the check function, which must know them anyway."""
 
 Answer = bool | TransactionOutcome | None
-"""What an application says of a transaction: True or COMMIT, False or ROLLBACK, None or UNKNOWN."""
+"""An application's verdict on a transaction: True or COMMIT, False or ROLLBACK, None or UNKNOWN."""
 Check = Callable[[StoredMessage], Answer]
 AsyncCheck = Callable[[StoredMessage], Awaitable[Answer]]
 
@@ -64,7 +66,7 @@ def outcome_of(answer: object) -> TransactionOutcome:
 
 
 def text_of(error: BaseException) -> str:
-    """As `repr`, which may raise for an exception of the application's own."""
+    """The `repr` of an exception, which may itself raise for one of the application's own."""
     try:
         return repr(error)
     except Exception:  # noqa: BLE001
@@ -84,7 +86,7 @@ def check_function(function: object, what: str, *, awaited: bool) -> None:
         )
     try:
         signature = inspect.signature(function)
-    except ValueError:  # Native code, which may not tell.
+    except ValueError:  # Native code, whose signature may be unknown.
         return
     try:
         signature.bind(object())
@@ -100,7 +102,8 @@ class Home(NamedTuple):
     """Address and port by which it signs offset ids, in hex."""
 
     def is_not(self, half: StoredMessage) -> bool:
-        """Whether the half message of a check is surely another broker's: one may be renamed, or move, meanwhile."""
+        """Whether the half message of a check is surely another broker's. Brokers may be renamed or move, so neither
+        name nor address alone decides."""
         return bool(half.broker) and half.broker != self.broker and half.offset_id[:-16] != self.host
 
 
@@ -111,12 +114,12 @@ class Undecided(Protocol):
     def home(self) -> Home: ...
 
     def moved(self, half: HalfMessage) -> None:
-        """A check of that broker has stored the half message anew."""
+        """Note that a check of that broker has stored the half message anew."""
         ...
 
 
 class Decided(NamedTuple):
-    """A transaction that ended here."""
+    """The outcome of a transaction that ended here."""
 
     outcome: TransactionOutcome
     home: Home
@@ -132,16 +135,17 @@ class TransactionLedger:
         """Forget all: in a forked child the transactions are the parent's."""
         self._lock = threading.Lock()
         self._open: weakref.WeakValueDictionary[str, Undecided] = weakref.WeakValueDictionary()
-        """Weak: a transaction that nobody can end any more is one for the check."""
+        """Transactions that are going on. Weak: one that nobody can end any more is left to the check."""
         self._decided: dict[str, Decided] = {}
 
     def begun(self, message_id: str, transaction: Undecided) -> None:
-        """It is going on from now: whoever asks is told so."""
+        """The transaction is going on: checks are answered with UNKNOWN from now on."""
         with self._lock:
             self._open[message_id] = transaction
 
     def ended(self, message_id: str, outcome: TransactionOutcome, home: Home) -> None:
-        """It ended here; of the newest `DECIDED_MAX` the outcome is kept, for the broker may not have heard of it."""
+        """Note how a transaction ended here. The outcomes of the newest `DECIDED_MAX` are kept, for the broker may not
+        have got them."""
         with self._lock:
             self._open.pop(message_id, None)
             if outcome is not TransactionOutcome.UNKNOWN:
@@ -171,7 +175,7 @@ class TransactionLedger:
 
 
 LEDGER = TransactionLedger()
-"""Of all producers of the process: brokers ask any client of the group."""
+"""The ledger of all producers of the process: brokers ask any client of the group."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=LEDGER.clear)
@@ -193,14 +197,14 @@ class Question(Struct):
 
 
 class Held:
-    """Questions that wait for a worker, and those that are being answered. Any thread; all but `changed` under its lock."""
+    """Checks that wait for a worker, and those that are being answered. Any thread; all but `changed` under its lock."""
 
     def __init__(self, held_max: int) -> None:
         self.held_max = held_max
         self.changed = threading.Condition()
         self.closed = False
         self.when_idle: Callable[[], object] | None = None
-        """Called once nothing runs any more."""
+        """Called once no check is being answered any more."""
         self._waiting: dict[str, Question] = {}
         self._running: dict[str, Question] = {}
 
@@ -212,7 +216,10 @@ class Held:
         return len(self._running)
 
     def add(self, question: Question) -> bool:
-        """Returns whether it waits now; else it has joined one about the same transaction. Raises BufferFull."""
+        """Add a check. Returns whether it waits now; else it has joined one about the same transaction.
+
+        Raises BufferFull.
+        """
         message_id = question.check.half.message_id
         for known in (self._running, self._waiting):
             if message_id in known:
@@ -227,17 +234,18 @@ class Held:
         return message_id in self._running
 
     def take(self) -> Question | None:
-        """The oldest, for a worker; pair with `newest`. None: there is none."""
+        """Take the oldest waiting check, for a worker; pair with `newest`. None: there is none."""
         if self.closed or not self._waiting:
             return None
         message_id = next(iter(self._waiting))
         question = self._running[message_id] = self._waiting.pop(message_id)
         return question
 
-    def newest(self, message_id: str, told: Question | None) -> Question | None:
-        """The question as it was asked last: that is the one to be answered. None, once `told` is it: then it is over."""
+    def newest(self, message_id: str, answered: Question | None) -> Question | None:
+        """The newest check of the transaction, which is the one to answer; None: that is `answered`, so nothing is left
+        to do."""
         question = self._running[message_id]
-        if question is not told:
+        if question is not answered:
             return question
         del self._running[message_id]
         if self.when_idle is not None and not self._running:
@@ -245,7 +253,7 @@ class Held:
         return None
 
     def abandon(self) -> None:
-        """Those that took what runs are gone."""
+        """Forget the checks that were being answered: their workers are gone."""
         self._running.clear()
 
     def close(self) -> int:
@@ -269,10 +277,10 @@ class CheckPool(abc.ABC):
         self.tracer: Tracer | None = None
 
     def check(self, question: TransactionCheck, address: str) -> None:
-        """A broker asks."""
+        """Take a broker's check."""
         known = LEDGER.answer(question)
         if known is not None:
-            self._core.spawn(self._tell(Question(question, address), known))
+            self._core.spawn(self._answer(Question(question, address), known))
             return
         held = self._held
         with held.changed:
@@ -298,7 +306,7 @@ class CheckPool(abc.ABC):
 
     @abc.abstractmethod
     def _work_waits(self) -> None:
-        """Under the lock: see to it that somebody takes what waits."""
+        """Under the lock: start a worker for waiting checks, if one is needed."""
 
     async def close(self) -> None:
         """Take no more checks, and wait a while for those that run."""
@@ -318,13 +326,13 @@ class CheckPool(abc.ABC):
                 self.group, dropped, held.running,
             )  # fmt: skip
 
-    def _newest(self, question: Question, told: Question | None) -> Question | None:
-        """Any thread: what of it is still to be answered, see `Held.newest`."""
+    def _newest(self, question: Question, answered: Question | None) -> Question | None:
+        """Any thread: the check that is still to be answered, see `Held.newest`."""
         with self._held.changed:
-            return self._held.newest(question.check.half.message_id, told)
+            return self._held.newest(question.check.half.message_id, answered)
 
     def _raised(self, question: Question, error: BaseException) -> tuple[TransactionOutcome, str]:
-        """Any thread: the application's check failed."""
+        """Any thread: log that the application's check function failed."""
         what = text_of(error)
         self._log.error(
             ("raised", type(error)), "the check of transaction %s (topic %s, group %s) failed: %s; the broker asks again",
@@ -332,8 +340,8 @@ class CheckPool(abc.ABC):
         )  # fmt: skip
         return TransactionOutcome.UNKNOWN, what
 
-    async def _tell(self, question: Question, outcome: TransactionOutcome, remark: str | None = None) -> None:
-        """The answer goes to whoever asked. If it cannot, that one asks again."""
+    async def _answer(self, question: Question, outcome: TransactionOutcome, remark: str | None = None) -> None:
+        """Send the answer to the broker that asked. If it is lost, the broker asks again."""
         half = question.check.half
         call = EndTransaction(
             group=question.check.group,
@@ -344,7 +352,7 @@ class CheckPool(abc.ABC):
             remark=remark,
         )
         try:
-            await self._core.tell(question.address, call)
+            await self._core.send_oneway(question.address, call)
         except FAULTS as error:
             self._log.warning(
                 ("untold", question.address), "the answer to a check, %s transaction %s, did not reach %s: %s; it asks again",
@@ -373,11 +381,11 @@ class ThreadedChecks(CheckPool):
     def _work(self) -> None:
         while (question := self._next()) is not None:
             outcome, remark = self._asked(question)
-            told = None
-            while (newest := self._newest(question, told)) is not None:
+            answered = None
+            while (newest := self._newest(question, answered)) is not None:
                 with contextlib.suppress(MetaqError, concurrent.futures.CancelledError):  # The client was closed.
-                    self._core.thread.run(self._tell(newest, outcome, remark), ANSWER_SECONDS)
-                told = newest
+                    self._core.thread.run(self._answer(newest, outcome, remark), ANSWER_SECONDS)
+                answered = newest
 
     def _asked(self, question: Question) -> tuple[TransactionOutcome, str | None]:
         try:
@@ -448,17 +456,17 @@ class AwaitedChecks(CheckPool):
             try:
                 outcome, remark = await self._asked(question)
             finally:  # A cancelled check answers too, and its task ends.
-                told = None
-                while (newest := self._newest(question, told)) is not None:
+                answered = None
+                while (newest := self._newest(question, answered)) is not None:
                     with contextlib.suppress(MetaqError):  # The client was closed.
-                        self._core.thread.start(self._tell(newest, outcome, remark))
-                    told = newest
+                        self._core.thread.start(self._answer(newest, outcome, remark))
+                    answered = newest
 
     async def _asked(self, question: Question) -> tuple[TransactionOutcome, str | None]:
         try:
             answer = self._function(question.check.half)
             if not inspect.isawaitable(answer):
-                raise TypeError(  # noqa: TRY301  told as any other fault of the check
+                raise TypeError(  # noqa: TRY301  answered as any other fault of the check
                     "the check returned nothing that can be awaited: make it `async def`"
                 )
             return outcome_of(await answer), None

@@ -1,7 +1,7 @@
 """Transactions: a message that consumers get if, and only if, a local transaction has been committed.
 
 The message is stored first, unseen (a *half message*). Then the local transaction runs, under the message's id. Its end is
-told to the broker that stored the half message. If that word never arrives, because the process has died or the connection
+reported to the broker that stored the half message. If that report never arrives, because the process has died or the connection
 is gone, the broker asks any producer of the group, and `check` looks up what became of the id (`metaq.client.transactions.checks`).
 """
 
@@ -25,7 +25,8 @@ from metaq.client.conversation.sending.sending import Outgoing
 from metaq.client.conversation.sending.transactions import EndTransaction, half_at, half_message
 from metaq.client.observing.tracing import TracedEnd
 from metaq.client.producing.accumulator import BatchStream
-from metaq.client.producing.producer import Producer, ProducerBase
+from metaq.client.producing.base import ProducerBase
+from metaq.client.producing.producer import Producer
 from metaq.client.shared.futures import SendFuture
 from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message
 from metaq.client.shared.options import check_flag
@@ -61,7 +62,7 @@ CHECK_AFTER_MAX = 7 * 24 * 3600
 
 
 class Told(enum.Enum):
-    """What is known of the word that ends a transaction."""
+    """What is known of the report of a transaction's end to its broker."""
 
     HANDED_OVER = "it was handed to the connection; nobody answers it"
     CONFIRMED = "the broker has answered that it is done"
@@ -93,7 +94,7 @@ class TransactionResult(Struct, frozen=True):
         return self.receipt.status
 
 
-class Wanted(Struct, frozen=True):
+class HalfSend(Struct, frozen=True):
     """A half message to be sent, and where to."""
 
     message: Message
@@ -102,7 +103,7 @@ class Wanted(Struct, frozen=True):
     queue: MessageQueue | None = None
     timeout: float | None = None
     check_after: int | None = None
-    """Seconds before the broker may ask."""
+    """Seconds before the broker may check."""
 
 
 class TransactionBase:
@@ -111,7 +112,7 @@ class TransactionBase:
     It ends once: by `commit`, `rollback` or `unknown`, or when its block is left.
     """
 
-    def __init__(self, producer: TransactionProducerBase[Any], wanted: Wanted) -> None:
+    def __init__(self, producer: TransactionProducerBase[Any], wanted: HalfSend) -> None:
         self._producer, self._wanted = producer, wanted
         self._receipt: SendReceipt | None = None
         self._half: HalfMessage | None = None
@@ -151,11 +152,11 @@ class TransactionBase:
 
     @property
     def home(self) -> Home:
-        """The broker that has the half message."""
+        """The broker that holds the half message."""
         return Home(self.receipt.queue.broker, self.receipt.offset_id[:-16])
 
     def moved(self, half: HalfMessage) -> None:
-        """A check has stored the half message anew: that place is the one to be named at the end."""
+        """Note that a check has stored the half message anew: the end must name that place."""
         self._half = half
 
     def _check_new(self) -> None:
@@ -165,7 +166,7 @@ class TransactionBase:
             )
 
     def _stored(self, receipt: SendReceipt) -> None:
-        """The half message is there. Raises BadRequest: the broker did not say where."""
+        """Begin, now that the half message is stored. Raises BadRequest: the broker did not say where."""
         try:
             self._half = half_at(receipt.message_id, receipt.offset, receipt.offset_id)
         except BadRequest as error:
@@ -179,7 +180,7 @@ class TransactionBase:
     def _decide(
         self, outcome: TransactionOutcome, error: Exception | None = None
     ) -> concurrent.futures.Future[TransactionResult]:
-        """End it: the word goes out at once.
+        """End it: the decision is sent at once.
 
         Raises TransactionEnded: it ended otherwise; ClientError: it has not begun; ClientForked: it is the parent's.
         """
@@ -199,7 +200,7 @@ class TransactionBase:
             return self._ending
 
     def _left(self, error: BaseException | None) -> concurrent.futures.Future[TransactionResult]:
-        """Its block was left."""
+        """End it because its block was left."""
         if self._ending is not None:
             return self._ending
         if error is None:
@@ -209,11 +210,12 @@ class TransactionBase:
         return self._decide(TransactionOutcome.UNKNOWN)  # Ctrl-C: nobody knows how far it has come.
 
     def _executed(self, outcome: TransactionOutcome) -> concurrent.futures.Future[TransactionResult]:
-        """`execute` has returned; what it may have done to the transaction itself stays."""
+        """End it with the verdict of `execute`, unless `execute` has ended it itself."""
         return self._ending if self._ending is not None else self._decide(outcome)
 
     def _execute_failed(self, error: Exception) -> concurrent.futures.Future[TransactionResult]:
-        """Nobody knows what it has done, unless it had ended the transaction before."""
+        """End it as UNKNOWN: nobody knows what `execute` did before it failed, unless it had ended the transaction
+        itself."""
         log.error(
             "transaction %s (topic %s): execute failed: %s; the check settles it", self.id, self.message.topic,
             text_of(error), exc_info=error,
@@ -221,7 +223,7 @@ class TransactionBase:
         return self._ending if self._ending is not None else self._decide(TransactionOutcome.UNKNOWN, error)
 
     def _not_safe(self) -> SendFailed | None:
-        """Why a transaction must not begin on this half message."""
+        """The error of a half message on which no transaction may begin; None: it is safe."""
         status = self.receipt.status
         if status is SendStatus.SEND_OK:
             return None
@@ -257,7 +259,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         **options: Any,
     ) -> None:
         """
-        Args: group: brokers ask any producer of it how a transaction ended, so all of them must be able to tell. check:
+        Args: group: brokers ask any producer of it how a transaction ended, so all of them must know. check:
               called with the message (a `StoredMessage`; its `message_id` is the transaction's id) when a broker asks;
               returns True (commit), False (roll back) or None (not known yet: ask later), or a `TransactionOutcome`.
               confirm: wait for the broker's answer to a commit or rollback. check_workers_min, check_workers_max: threads
@@ -290,13 +292,13 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
 
     @abstractmethod
     def _check_kind(self, check: Callable[..., Any]) -> None:
-        """Raises TypeError: this kind of producer cannot call it."""
+        """Raises TypeError: this kind of producer cannot call such a check."""
 
     @abstractmethod
     def _new_pool(self, check: Callable[..., Any], limits: PoolLimits) -> CheckPool: ...
 
     @abstractmethod
-    def _new_transaction(self, wanted: Wanted) -> T: ...
+    def _new_transaction(self, wanted: HalfSend) -> T: ...
 
     def transaction(
         self,
@@ -343,7 +345,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         *,
         timeout: float | None,
         check_after: float | None,
-    ) -> Wanted:
+    ) -> HalfSend:
         if not isinstance(message, Message):
             raise TypeError(f"{message!r} is no message: pass one metaq.Message; there are no transactional batches")
         message.check()
@@ -354,9 +356,9 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         if check_after is not None and not 0 < check_after <= CHECK_AFTER_MAX:
             raise ConfigError(f"check_after={check_after!r}: need seconds, up to {CHECK_AFTER_MAX}")
         seconds = None if check_after is None else max(1, round(check_after))
-        return Wanted(message, ordering_key, selector, queue, timeout, seconds)
+        return HalfSend(message, ordering_key, selector, queue, timeout, seconds)
 
-    def _hand_in_half(self, wanted: Wanted, stream: BatchStream) -> SendFuture:
+    def _hand_in_half(self, wanted: HalfSend, stream: BatchStream) -> SendFuture:
         """Send a half message on its way. Raises as `submit`."""
 
         def finish(outgoing: Outgoing) -> Outgoing:
@@ -378,14 +380,14 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     def end(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> concurrent.futures.Future[TransactionResult]:
-        """Any thread: tell the broker of a half message how its transaction ended."""
+        """Any thread: report the end of a transaction to the broker of its half message."""
 
-        async def tell() -> TransactionResult:
-            told, why = await self._tell(receipt, half, outcome, error)
+        async def report() -> TransactionResult:
+            told, why = await self._report(receipt, half, outcome, error)
             return TransactionResult(receipt, outcome, told, why, error)
 
         try:
-            future = self._core.thread.start(tell())
+            future = self._core.thread.start(report())
         except MetaqError as failure:  # The interpreter is exiting.
             future = concurrent.futures.Future()
             future.set_result(TransactionResult(receipt, outcome, Told.UNTOLD, str(failure), error))
@@ -394,10 +396,11 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         future.add_done_callback(self._endings.discard)
         return future
 
-    async def _tell(
+    async def _report(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> tuple[Told, str]:
-        """In the loop. Tried again while the word has surely not arrived: a RocketMQ that is told twice does it twice."""
+        """In the loop: report the end. Tried again only while it has surely not arrived: a RocketMQ that gets it twice
+        delivers twice."""
         clock = asyncio.get_running_loop().time
         call = EndTransaction(
             group=self.group,
@@ -409,7 +412,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         deadline, failed = clock() + self._accumulator.limits.timeout, 0
         while True:
             try:
-                await self._tell_once(receipt.queue.broker, call, max(0.0, deadline - clock()))
+                await self._report_once(receipt.queue.broker, call, max(0.0, deadline - clock()))
             except FAULTS as failure:
                 failed += 1
                 judgement = judge(failure, Purpose.COMMIT, failed)
@@ -418,7 +421,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
                     await asyncio.sleep(judgement.pause)
                     continue
                 refused = isinstance(failure, BrokerError) and not judgement.again
-                return self._untold(receipt, call, Told.REFUSED if refused else Told.UNTOLD, failure)
+                return self._unreported(receipt, call, Told.REFUSED if refused else Told.UNTOLD, failure)
             if self._tracer is not None:
                 self._tracer.settled(TracedEnd(receipt.queue.topic, half.message_id, outcome))
             return (Told.CONFIRMED if self._confirmed(outcome) else Told.HANDED_OVER), ""
@@ -426,16 +429,18 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     def _confirmed(self, outcome: TransactionOutcome) -> bool:
         return self._confirm and outcome is not TransactionOutcome.UNKNOWN  # which nobody answers
 
-    async def _tell_once(self, broker: str, call: EndTransaction, seconds: float) -> None:
+    async def _report_once(self, broker: str, call: EndTransaction, seconds: float) -> None:
         address = self.master_address(broker)
         if address is None:
             raise NoRoute(f"broker {broker} has no master that is up")
         if self._confirmed(call.ending):
             await self._core.ask(address, call, seconds)
         else:
-            await self._core.tell(address, call, seconds)
+            await self._core.send_oneway(address, call, seconds)
 
-    def _untold(self, receipt: SendReceipt, call: EndTransaction, told: Told, failure: MetaqError) -> tuple[Told, str]:
+    def _unreported(
+        self, receipt: SendReceipt, call: EndTransaction, told: Told, failure: MetaqError
+    ) -> tuple[Told, str]:
         what = f"could not {call.ending.value}" if call.ending is not TransactionOutcome.UNKNOWN else "could not leave"
         then = (
             "the broker will not do it, perhaps because it has settled the transaction before"
@@ -517,10 +522,10 @@ class TransactionProducer(TransactionProducerBase[Transaction], Producer):
     def _new_pool(self, check: Check, limits: PoolLimits) -> CheckPool:
         return ThreadedChecks(self._core, self.group, limits, check)
 
-    def _new_transaction(self, wanted: Wanted) -> Transaction:
+    def _new_transaction(self, wanted: HalfSend) -> Transaction:
         return Transaction(self, wanted)
 
-    def _send_half(self, wanted: Wanted) -> SendReceipt:
+    def _send_half(self, wanted: HalfSend) -> SendReceipt:
         stream = self._stream(wanted.message.topic, wanted.ordering_key, wanted.selector, wanted.queue)
         return self._hand_in_half(wanted, stream).result()
 

@@ -15,7 +15,6 @@ from metaq.model.message import check_tag
 ALL = "*"
 Expression = str | Sql | Predicate
 """What a user subscribes to: a tag expression, or an SQL filter."""
-TAG_CHARS_MAX = 255
 _NO_WORD = re.compile(r"""[\s,;|()'"<>=!&*\x00-\x1f\x7f]""")
 _CONDITION = re.compile(r"[<>=!&*\x00-\x08\x0e-\x1f\x7f]|\s(?:AND|IN|IS|LIKE|BETWEEN)\s|^NOT\s", re.IGNORECASE)
 _BETWEEN_TAGS = re.compile(r"""(?:[\s,;|()'"]|\bOR\b(?=\s))+""", re.IGNORECASE)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from msgspec import structs
 
 from metaq.archive.records import COLUMNS
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.model.message import SysFlag
 
 _OWN: dict[str, pa.DataType] = {
@@ -26,20 +26,20 @@ _OWN: dict[str, pa.DataType] = {
     "store_ms": pa.int64(),
 }
 _SHARED = tuple(name for name in COLUMNS if name not in {*_OWN, "properties", "body"})
-SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or arrow.TYPES[name]) for name in COLUMNS])
+SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or records.TYPES[name]) for name in COLUMNS])
 
 _ENDED = b"\x02"
 _ENDED_TEXT = 1
-"""What `hot.property_pairs` says of a text with one separator behind its pairs."""
+"""`hot.property_pairs` for a text with a separator after its last pair."""
 _FIXED_BYTES = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 8 + 8 + 4
-"""Of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
+"""Bytes of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
 _V6_BYTES = 12
-"""That an IPv6 host has more."""
+"""Additional bytes of an IPv6 host."""
 
 Numbers = np.ndarray[Any, Any]
 
 
-def with_prepared_offsets(decoded: arrow.Decoded) -> arrow.Decoded:
+def with_prepared_offsets(decoded: records.Decoded) -> records.Decoded:
     """The same records, whole as they were pulled, with another part: `prepared_offset`, which no reader's column has."""
     count = len(decoded)
     sizes = np.frombuffer(decoded.parts["size"], np.int32, count).astype(np.int64)
@@ -54,13 +54,13 @@ def with_prepared_offsets(decoded: arrow.Decoded) -> arrow.Decoded:
     return structs.replace(decoded, parts={**decoded.parts, "prepared_offset": numbers.tobytes()})
 
 
-def archived_batch(decoded: arrow.Decoded, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+def archived_batch(decoded: records.Decoded, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """One row a record, in the columns of `SCHEMA`. Raises: as `Decoded.to_batch`.
 
     Args: schema: SCHEMA, or the same `with_views`.
     """
     shared = structs.replace(decoded, wanted=None).to_batch(_SHARED)
-    properties, told = arrow.pairs_of(decoded)
+    properties, told = records.pairs_of(decoded)
     own = {name: make(decoded, shared) for name, make in _MAKERS.items()}
     own |= {"properties": properties, "properties_raw": _properties_raw(decoded, told), "body": _body(decoded, schema)}
     arrays = [own[name] if name in own else shared.column(name) for name in COLUMNS]
@@ -75,33 +75,33 @@ def chosen(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
     return batch.set_column(place, "body", bodies).filter(rows).cast(batch.schema)
 
 
-def _body(decoded: arrow.Decoded, schema: pa.Schema) -> pa.Array:
-    views = arrow.body_views(decoded)
+def _body(decoded: records.Decoded, schema: pa.Schema) -> pa.Array:
+    views = records.body_views(decoded)
     return views if schema.field("body").type == views.type else views.cast(pa.binary())
 
 
-def _prepared_offset(decoded: arrow.Decoded, _: pa.RecordBatch) -> pa.Array:
+def _prepared_offset(decoded: records.Decoded, _: pa.RecordBatch) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(decoded), [None, pa.py_buffer(decoded.parts["prepared_offset"])])
 
 
-def _properties_raw(decoded: arrow.Decoded, told: Numbers) -> pa.Array:
+def _properties_raw(decoded: records.Decoded, told: Numbers) -> pa.Array:
     """Null where the text is the pairs, joined; one separator where it has that behind them; else the text itself.
 
     Args: told: what `hot.property_pairs` says of each text. Of one that is not UTF-8 the pairs hold replacements.
     """
     if not told.any():
         return pa.nulls(len(decoded), pa.binary())
-    raw = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+    raw = records.views(decoded.data, decoded.parts["properties"], len(decoded))
     odd = pc.if_else(pa.array(told == _ENDED_TEXT), pa.scalar(_ENDED), raw)
     return pc.if_else(pa.array(told == 0), pa.scalar(None, pa.binary()), odd)
 
 
-def _beyond(name: str, shown: str) -> Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]:
+def _beyond(name: str, shown: str) -> Callable[[records.Decoded, pa.RecordBatch], pa.Array]:
     """The milliseconds, where the timestamp that readers see is another."""
 
-    def make(decoded: arrow.Decoded, shared: pa.RecordBatch) -> pa.Array:
+    def make(decoded: records.Decoded, shared: pa.RecordBatch) -> pa.Array:
         ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
-        if not len(ms) or arrow.MS_MIN <= ms.min() <= ms.max() <= arrow.MS_MAX:
+        if not len(ms) or records.MS_MIN <= ms.min() <= ms.max() <= records.MS_MAX:
             return pa.nulls(len(ms), pa.int64())
         told = shared.column(shown).cast(pa.int64()).to_numpy() // 1000
         return pa.array(ms, mask=ms == told)
@@ -109,7 +109,7 @@ def _beyond(name: str, shown: str) -> Callable[[arrow.Decoded, pa.RecordBatch], 
     return make
 
 
-_MAKERS: dict[str, Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]] = {
+_MAKERS: dict[str, Callable[[records.Decoded, pa.RecordBatch], pa.Array]] = {
     "prepared_offset": _prepared_offset,
     "born_ms": _beyond("born_ms", "born_time"),
     "store_ms": _beyond("store_ms", "store_time"),

@@ -1,4 +1,4 @@
-"""Bodies of the archive as columns: what the options mean, what an archive may change, and the work itself."""
+"""Bodies of the archive as columns: parsing the options, compatibility with what is archived, and decoding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from metaq.archive.decoding import (
     save_decoding,
 )
 from metaq.archive.folder import ArchiveFolder
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError
 from metaq.pipelines.archive.decoding_options import DecodeOptions
 from metaq.spark import schema
@@ -33,12 +33,12 @@ from metaq.spark.decode.typed_json import json_plan
 from metaq.spark.decode.utf8 import utf8_plan
 
 _TEXT_MAX = 200
-"""Characters of a type that an error shows."""
+"""Characters of a type in an error text."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyColumns:
-    """What turns a batch's bodies into columns. Plain values: it travels to the workers."""
+    """Decoder of bodies into columns. Plain values: it is pickled for the workers."""
 
     plan: Plan
     keep_body: bool = True
@@ -49,12 +49,12 @@ class BodyColumns:
         return cls(plan_of(decoding), decoding.keep_body)
 
     def schema(self, plain: pa.Schema) -> pa.Schema:
-        """The columns that come of these."""
+        """Schema of the archived files, from that of messages."""
         kept = [field for field in plain if self._keeps(field.name)]
         return pa.schema([*kept, pa.field(DECODED, self.plan.kind), pa.field(CORRUPT, pa.binary())])
 
     def ready(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """What does it, for one task. It raises nothing that a body can bring about."""
+        """Decoder for one task. No body makes it raise."""
         decode = self.plan.make(*self.plan.arguments)
 
         def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -70,7 +70,7 @@ class BodyColumns:
 
     def spark_columns(self, columns: Sequence[str]) -> types.StructType:
         """Spark's type of an archived file with these columns of messages, whatever it was decoded into."""
-        plain = types.StructType.fromDDL(schema.ddl(arrow.schema_of([name for name in columns if self._keeps(name)])))
+        plain = types.StructType.fromDDL(schema.ddl(records.schema_of([name for name in columns if self._keeps(name)])))
         return plain.add(DECODED, spark_type(self.plan.kind)).add(CORRUPT, types.BinaryType())
 
     def expanded(self, frame: Any) -> Any:
@@ -86,7 +86,7 @@ class BodyColumns:
 
 
 def corrupt_in(path: Path) -> int:
-    """How many bodies of a file did not decode, by its statistics."""
+    """Number of bodies in a file that did not decode, from its statistics."""
     with pq.ParquetFile(path) as file:
         at = [file.schema.column(number).path for number in range(len(file.schema))].index(CORRUPT)
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
@@ -95,7 +95,7 @@ def corrupt_in(path: Path) -> int:
 
 # ------------------------------------------------------------------ what is wanted
 def wanted(options: DecodeOptions) -> Decoding | None:
-    """What the options say, with the files that they name read; None: bodies are not decoded. Raises ConfigError."""
+    """Read the options and the files that they name; None: bodies are not decoded. Raises ConfigError."""
     if options.decode is None:
         return None
     given: dict[str, Any] = {}
@@ -157,9 +157,9 @@ def _plan_of(decoding: Decoding) -> Plan:
 
 # ------------------------------------------------------------------ what an archive has, and may get
 def settle(folder: ArchiveFolder, options: DecodeOptions) -> BodyColumns | None:
-    """See that the archive may be decoded as the options say, and write it down. For the run that has the lease.
+    """Check the decoding against the archive's, and record it there. For the run that holds the lease.
 
-    Columns may be added, and how bodies become columns may change; what is archived is never read otherwise than before.
+    Columns may be added and the format may change; types of archived columns may not.
     Raises: ConfigError: says what is different, and what to do. OSError.
     """
     new, old = wanted(options), newest_decoding(folder)
@@ -188,7 +188,7 @@ def _check_growth(folder: ArchiveFolder, old: Decoding, new: Decoding | None, pl
 
 
 def _lost(old: pa.DataType, new: pa.DataType, path: str) -> str | None:
-    """What of a type is not in another; None: nothing."""
+    """First difference of a type from another; None: there is none."""
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         for field in old:
             at = new.get_field_index(field.name)
@@ -211,7 +211,7 @@ def _short(kind: pa.DataType) -> str:
 
 # ------------------------------------------------------------------ types
 def _stored(plan: Plan) -> Plan:
-    """With durations as microseconds: neither Spark nor Iceberg finds a duration again in a Parquet file."""
+    """The type with durations as microseconds: neither Spark nor Iceberg reads a duration from Parquet."""
     kind = _without_durations(plan.kind)
     if kind == plan.kind:
         return plan
@@ -220,7 +220,7 @@ def _stored(plan: Plan) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Recast:
-    """Builds arrays of one type, and hands them out as another of the same shape. A class: it is pickled."""
+    """Builds arrays of one type and casts them to another of the same layout. A class, because it is pickled."""
 
     kind: pa.DataType
     build: Build
@@ -256,7 +256,7 @@ _ARROW: dict[str, pa.DataType] = {
 
 
 def _arrow_type(kind: types.DataType, path: str) -> Any:
-    """What is archived of a column of Spark's. Raises ConfigError: it is of no type that JSON has a value for."""
+    """Archived type of a column of Spark's. Raises ConfigError: JSON has no value of that type."""
     if isinstance(kind, types.StructType):
         return pa.struct(
             [pa.field(one.name, _arrow_type(one.dataType, f"{path}.{one.name}" if path else one.name)) for one in kind]

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from metaq.errors import StoreCorrupt
 
 OFF, UNIQUE_ID, KEY = DEDUPE = ("off", "unique_id", "key")
-"""What a message may be known again by: nothing, its producer's id, or the keys that the application gave it."""
+"""Identities that deduplication can go by: none, the producer's id, or the keys that the application gave."""
 
 ID_BYTES = 16
 ID_CHARS = 32
@@ -38,9 +38,9 @@ _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 _SIEVE_BITS_PER_ID = 16
 _SIEVE_LOG2_MIN = 16
 KEPT_LEAST = 100_000
-"""Ids of so many messages stay in the file that their task wrote. Those of fewer are put together: a window is to be few files."""
+"""Files with ids of at least so many messages are kept as their task wrote them; smaller ones are joined, so that a window is few files."""
 _BLOCK = 1 << 15
-"""Rows at a time: what is computed of them stays in the processor's cache."""
+"""Rows per step: intermediate arrays of this size stay in the processor's cache."""
 
 _SCHEMA = pa.schema(
     [pa.field("high", pa.uint64()), pa.field("low", pa.uint64()), pa.field("store_ms", pa.int64()),
@@ -52,7 +52,7 @@ Numbers = Any
 
 
 class _Room:
-    """An array of 64-bit numbers that is used again: to have a large one anew costs more than what is done with it."""
+    """A reusable array of 64-bit numbers: allocating a large one costs more than the work on it."""
 
     def __init__(self) -> None:
         self._array = np.empty(0, np.uint64)
@@ -64,7 +64,7 @@ class _Room:
 
 
 class _Columns:
-    """The columns of `Ids` in arrays that are used again: what was had of them before is overwritten."""
+    """Reusable arrays for the columns of `Ids`: each use overwrites the one before."""
 
     def __init__(self) -> None:
         self.rooms = [_Room() for _ in range(4)]
@@ -75,9 +75,9 @@ class _Columns:
 
 
 class Rooms:
-    """Where windows have what they need for a batch. Several may share them, if each is done with its batch before the next.
+    """Working memory of windows. Several windows may share it, one batch at a time.
 
-    As few as will do: memory that is touched for the first time costs several times what is done in it.
+    Shared, because touching memory for the first time costs several times the work done in it.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Ids:
 
     @classmethod
     def join(cls, parts: Sequence[Ids], columns: _Columns | None = None) -> Ids:
-        """All of them, in `columns` if given."""
+        """Join all parts, into `columns` if given."""
         joined = (columns or _Columns()).of(sum(map(len, parts)))
         for column, whole in enumerate(joined.columns):
             if parts:
@@ -173,7 +173,7 @@ class Ids:
         return joined
 
     def sorted(self, keys: Numbers, rooms: Rooms) -> Ids:
-        """In the order of their keys, which are given. What the rooms held joined is overwritten, column after column."""
+        """Sort by the given keys. Overwrites, column by column, what was joined in the working memory."""
         order, found = np.argsort(keys, kind="stable"), []
         for place, column in enumerate(self.columns):
             whole = rooms.spare.of(len(self)).view(column.dtype)
@@ -183,7 +183,7 @@ class Ids:
         return Ids(*found)
 
     def in_order(self) -> Ids:
-        """In the order of their keys: whoever sorts what is joined of such has little left to do."""
+        """Sort by keys: joined parts that are sorted are nearly sorted themselves, which makes the later sort cheap."""
         return self.take(np.argsort(self.keys, kind="stable"))
 
     def copy(self) -> Ids:
@@ -212,7 +212,7 @@ def _ids(raw: bytes, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
 
 
 def _hex_to_bytes(message_ids: pa.Array) -> bytes | None:
-    """All ids at once, if each is 32 hex characters."""
+    """Decode all ids at once, if each is 32 hex characters."""
     offsets = np.frombuffer(message_ids.buffers()[1], np.int32)[message_ids.offset :][: len(message_ids) + 1]
     if not len(message_ids) or np.any(np.diff(offsets) != ID_CHARS):
         return None
@@ -237,10 +237,10 @@ def _hashed(text: str) -> bytes:
 
 
 class _Sieve:
-    """Tells of most keys that they are not among those it was given: one bit of a map for each of them, at a hash of the key."""
+    """Bloom filter with one hash: rules out most keys that were not added."""
 
     def __init__(self, ids: int) -> None:
-        """Args: ids: for how many it is to be large enough."""
+        """Args: ids: capacity."""
         log2_bits = max(_SIEVE_LOG2_MIN, (ids * _SIEVE_BITS_PER_ID - 1).bit_length())
         self.room = (1 << log2_bits) // _SIEVE_BITS_PER_ID
         self._shift = np.uint64(64 - log2_bits)
@@ -252,7 +252,7 @@ class _Sieve:
             np.bitwise_or.at(self._map, byte, np.left_shift(np.uint8(1), bit))
 
     def left(self, keys: Numbers) -> Numbers:
-        """The rows of keys that may be among them."""
+        """Rows of keys that may have been added."""
         found = []
         for begin in range(0, len(keys), _BLOCK):
             byte, bit = self._places(keys[begin : begin + _BLOCK])
@@ -265,7 +265,7 @@ class _Sieve:
 
 
 class _Parts:
-    """The ids of a batch as its tasks wrote them, one behind the other; put together only where that is needed."""
+    """The ids of a batch, a part per task file; joined only on demand."""
 
     def __init__(self, parts: Sequence[Ids], rooms: Rooms) -> None:
         self._parts, self._rooms = parts, rooms
@@ -300,7 +300,7 @@ class IdWindow:
         self._sieve, self._sieved = _Sieve(0), 0
 
     def join(self, parts: Sequence[Ids]) -> Ids:
-        """The ids of a batch that come in parts. They are overwritten by the next one of these rooms."""
+        """Ids of a batch, given in parts. The next batch in the same working memory overwrites them."""
         return Ids.join(parts, self._rooms.joined)
 
     def repeats(self, *parts: Ids) -> Numbers:
@@ -334,12 +334,12 @@ class IdWindow:
         return batch.sorted(keys, self._rooms)
 
     def add(self, name: str, kept: Ids) -> None:
-        """Remember a published batch: what `ordered` gave, where nobody overwrites it."""
+        """Remember a published batch. Args: ids: a lasting copy of what `ordered` gave."""
         newest_ms = int(kept.store_ms.max()) if len(kept) else None
         self._batches.append(_Remembered(name, kept, newest_ms))
 
     def restore(self, name: str, saved: Ids) -> None:
-        """Take up a file of ids that are in the order of their keys: an earlier run's, or a task's."""
+        """Remember a file of ids, sorted by keys: an earlier run's, or a task's."""
         self._sieve_in(saved.keys_in(self._rooms.keys.of(len(saved))))
         self.add(name, saved)
 

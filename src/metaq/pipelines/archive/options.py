@@ -29,6 +29,7 @@ class ArchiveOptions(UpkeepOptions, DecodeOptions, StreamOptions):
         "What a repeated message is known by and left out for: the producer's id, or its keys.",
         choices=("off", "unique_id", "key"),
     )
+    # By default longer than any producer goes on trying to send.
     dedupe_seconds: float = option(600.0, "Repeats are stored at most this long after each other.", low=0)
     messages_per_file: int = option(500_000, "Most messages of one file.", low=1)
     partition_by: str = option(

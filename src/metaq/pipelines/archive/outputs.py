@@ -1,4 +1,4 @@
-"""Where an archive comes to lie: what publishing a batch needs of a place, and how a local folder does it."""
+"""Archive output: interface and local implementation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from metaq.archive.parquet import without_offsets
 from metaq.archive.records import IDS, Manifest
 from metaq.durable import make_folder, sync_file, sync_folder
 from metaq.model.offsets import Slice
-from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.decoding import BodyColumns, corrupt_in
 from metaq.pipelines.archive.dedupe import KEPT_LEAST, OFF, Ids
 from metaq.pipelines.archive.parting import Parting
@@ -24,19 +23,19 @@ from metaq.spark.source.fetch import FetchSettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """How the slices of a batch are fetched and written."""
+    """Parameters for fetching and writing the slices of a batch."""
 
     name_servers: str
     settings: FetchSettings
     parting: Parting
     dedupe: str
-    """What repeats are known by, one of `dedupe.DEDUPE`."""
+    """Identity for deduplication, one of `dedupe.DEDUPE`."""
     decoding: BodyColumns | None = None
 
 
 @dataclass(kw_only=True, slots=True)
 class Staged:
-    """A whole file beside the archive: the messages of one slice that were stored on one day, of one part."""
+    """A staged file: the messages of one slice that were stored on one day, of one part."""
 
     wanted: Slice
     date: str
@@ -48,46 +47,46 @@ class Staged:
     """Bytes; known when the file is sealed."""
     ids: Ids | None = None
     ids_path: str = ""
-    """Where its task wrote them, and synced them if they are many (`slices.SliceWriter`)."""
+    """File of ids as the task wrote it, synced if they are many (`slices.SliceWriter`)."""
     repeats: int = 0
-    """Messages that were taken out of it."""
+    """Messages that deduplication dropped."""
     corrupt: int = 0
     """Messages whose bodies did not decode."""
 
 
 class Output(Protocol):
-    """A place for one archive. What cannot be done is an OSError, unless it says otherwise."""
+    """Output of one archive. Methods raise OSError, unless they say otherwise."""
 
     @property
     def records(self) -> Batches:
-        """What has been published there."""
+        """Manifests of what is published."""
         ...
 
     def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
-        """Fetch the slices in `frame`, in Spark's tasks, and have their files beside the archive. Raises: what a task does."""
+        """Fetch the slices in `frame`, in Spark's tasks, and stage their files. Raises: what a task does."""
         ...
 
     def drop(self, found: Sequence[tuple[Staged, Any]]) -> None:
-        """Take the messages at some queue offsets (arrays) out of files; what is known of the files is changed."""
+        """Drop the messages at these queue offsets (arrays) from files, and update `rows` and `corrupt`."""
         ...
 
     def seal(self, files: Sequence[Staged]) -> None:
-        """See that the files outlive a power cut."""
+        """Sync the files, and set `size`."""
         ...
 
     def ids_name(self, query: str, batch: int, number: int) -> str:
-        """Where the ids of a batch's messages of a topic are kept, relative to the archive."""
+        """Path for the ids of a batch's messages of a topic, relative to the archive."""
         ...
 
     def keep_ids(self, path: str, file: Staged) -> bool:
-        """Let the ids of a staged file be kept as its task wrote them. Safe from a power cut when files are sealed.
+        """Keep the ids of a staged file as its task wrote them. Durable once files are sealed.
 
-        Returns: whether it is so; else they are to be saved with others.
+        Returns: whether they were kept; otherwise save them with others.
         """
         ...
 
     def save_ids(self, path: str, ids: Ids) -> Ids:
-        """Keep a batch's ids. Returns them where nobody overwrites them."""
+        """Save a batch's ids. Returns a copy that nothing overwrites."""
         ...
 
     def list_ids(self) -> frozenset[str]:
@@ -114,11 +113,11 @@ class Output(Protocol):
         ...
 
     def clean(self, last: int) -> None:
-        """Remove what is left of the files of the batch `last`, which is finished, and of those before it."""
+        """Remove staged files of batches up to `last`, which is finished."""
         ...
 
     def close(self) -> None:
-        """Remove what is for runs alone."""
+        """Remove what only a run needs: the staging folder, the lease."""
         ...
 
 
@@ -141,9 +140,7 @@ class LocalOutput:
         )
         return [
             Staged(
-                wanted=Slice(
-                    MessageQueue(row["topic"], row["broker"], row["queue_id"]), row["start_offset"], row["end_offset"]
-                ),
+                wanted=schema.slice_of_row(row),
                 date=row["date"],
                 part=row["part"],
                 path=self._folder.relative(row["staged"]),

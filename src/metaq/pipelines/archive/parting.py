@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from metaq.model.offsets import Slice
 
 PARTS_MAX = 256
-"""Files that one slice is written into. Each has a row group in memory, and a folder of its own."""
+"""Most files per slice: each needs a row group in memory, and a folder."""
 BUCKETS_MAX = 256
 NONE = "__HIVE_DEFAULT_PARTITION__"
 """Hive's name for null: no tag."""
@@ -67,7 +67,7 @@ class Parting(msgspec.Struct, frozen=True):
                 yield (day, names[number]), of_day & (of_row == number)
 
     def check(self, files: int, wanted: Slice) -> None:
-        """Raises ConfigError: a slice with so many files is to get another."""
+        """Raises ConfigError: a slice with so many files already cannot have another."""
         if files >= PARTS_MAX:
             raise ConfigError(
                 f"the messages {wanted} have more than {PARTS_MAX} different tags and dates: partitionBy=date,tag is for few. Archive "
@@ -96,7 +96,7 @@ class Parting(msgspec.Struct, frozen=True):
         return [self.folder(text) for text in [*found.dictionary.to_pylist(), None]], codes
 
     def folder(self, text: str | None) -> str:
-        """Of a message with this tag, or this first key; None: it has none, as if it were empty."""
+        """Folder of a message with this tag, or this first key; None: it has none, which counts as empty."""
         if self.by == "key":
             return f"by_key={zlib.crc32((text or '').encode()) % self.buckets:03d}"
         return f"by_tag={quote(text, safe='').replace(NONE, NONE.replace('_', '%5F')) if text else NONE}"

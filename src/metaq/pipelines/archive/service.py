@@ -13,22 +13,21 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import ArchivedFile, Manifest, final_path
 from metaq.archive.replacements import ever_replaced
 from metaq.clock import SYSTEM
-from metaq.durable import disk_fault
-from metaq.errors import ClientClosed, ConfigError, StoreCorrupt, StoreError
+from metaq.errors import StoreCorrupt
 from metaq.model import offsets
 from metaq.model.offsets import Positions
 from metaq.pipelines.archive.decoding import BodyColumns, settle
-from metaq.pipelines.archive.dedupe import OFF, UNIQUE_ID, Ids, IdWindow, Rooms
+from metaq.pipelines.archive.dedupe import OFF, Ids, IdWindow, Rooms
 from metaq.pipelines.archive.hadoop.folder import HadoopFolder
 from metaq.pipelines.archive.hadoop.lease import HadoopLease
 from metaq.pipelines.archive.hadoop.output import HadoopOutput
@@ -37,12 +36,12 @@ from metaq.pipelines.archive.options import ArchiveOptions
 from metaq.pipelines.archive.outputs import LocalOutput, Output, Staged, Wanted
 from metaq.pipelines.archive.parting import Parting
 from metaq.pipelines.checkpoints import Checkpoint, checkpoint_of
-from metaq.pipelines.compact.service import Compactor, Step
+from metaq.pipelines.compact.service import Compactor, UpkeepStep
 from metaq.pipelines.compact.tabling import tables_of
 from metaq.pipelines.driver import looked_after
+from metaq.pipelines.job import BatchJob, SliceStream, check_session
 from metaq.pipelines.run import Run
 from metaq.pipelines.uris import is_uri, plain_path
-from metaq.spark import interpreter
 from metaq.spark.engine.hadoop import HadoopFiles
 from metaq.spark.source.settings import SourceOptions
 
@@ -51,21 +50,17 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-DEDUPE_SECONDS = 600.0
-"""Longer than any producer goes on trying to send, by far."""
-MESSAGES_PER_BATCH = 2_000_000
-MESSAGES_PER_FILE = 500_000
 KEEP_UP_SECONDS = 20.0
-"""Merging goes on after a batch as long as it took less; the rest is done after the next one."""
+"""Time for merging after a batch: what is left waits for the next batch, so that no batch waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchReport:
-    """What one batch did, for whoever shows progress."""
+    """Figures of one batch, for progress reports."""
 
     batch: int
     rows: int
-    """Messages archived."""
+    """Archived messages."""
     repeats: int
     """Messages left out as repeats."""
     files: int
@@ -75,13 +70,13 @@ class BatchReport:
     replayed: bool = False
     """The batch had been published before a restart; nothing was fetched."""
     compacted: int = 0
-    """Small files whose place a merged one took after this batch."""
+    """Small files that merged ones replaced after this batch."""
     expired: int = 0
-    """Files whose date's time was over."""
+    """Files that retention removed."""
     corrupt: int = 0
     """Messages whose bodies did not decode: they are archived, with the body in `_corrupt`."""
     held: str = ""
-    """Old dates that stay although the clock says that their time is over, and why."""
+    """Dates that retention keeps although they are due by the clock, and why."""
 
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0
@@ -103,21 +98,21 @@ def archive(
     output: str | Path,
     checkpoint: str | Path | None = None,
     staging: str | Path | None = None,
-    once: bool = False,
-    trigger_seconds: float = 60.0,
+    once: bool = ArchiveOptions.once,
+    trigger_seconds: float = ArchiveOptions.trigger_seconds,
     progress_group: str | None = None,
-    dedupe: str = UNIQUE_ID,
-    dedupe_seconds: float = DEDUPE_SECONDS,
-    messages_per_batch: int = MESSAGES_PER_BATCH,
-    messages_per_file: int = MESSAGES_PER_FILE,
+    dedupe: str = ArchiveOptions.dedupe,
+    dedupe_seconds: float = ArchiveOptions.dedupe_seconds,
+    messages_per_batch: int = ArchiveOptions.max_offsets_per_trigger,
+    messages_per_file: int = ArchiveOptions.messages_per_file,
     on_batch: Callable[[BatchReport], None] | None = None,
     source: Mapping[str, str] | None = None,
-    compact_files: int = 0,
+    compact_files: int = ArchiveOptions.compact_files,
     compact_bytes: int = ArchiveOptions.compact_bytes,
     grace_seconds: float = ArchiveOptions.grace_seconds,
     keep_days: int | None = None,
-    trust_clock: bool = False,
-    partition_by: str = "date",
+    trust_clock: bool = ArchiveOptions.trust_clock,
+    partition_by: str = ArchiveOptions.partition_by,
     run_folder: str | Path | None = None,
     lease_seconds: float = ArchiveOptions.lease_seconds,
     decode: Mapping[str, Any] | str | None = None,
@@ -177,41 +172,22 @@ def archive(
         **({"decode": decode} if isinstance(decode, str) else dict(decode or {})),
     )
     options.check()
-    run = Run("archive", options.place)
-    return looked_after(run, lambda: _start(spark, options, run, on_batch, source or {}))
+    told = None if on_batch is None else lambda _line, figures: on_batch(BatchReport(**figures))
+    run = Run("archive", options.place, on_batch=told)
+    return looked_after(run, lambda: start(spark, options, run, source or {}))
 
 
-def start(spark: Any, options: ArchiveOptions, run: Run) -> Any:
-    """The pipeline `archive` (`metaq.pipelines.catalogue`). Raises: see `archive`."""
-
-    def tell(report: BatchReport) -> None:
-        run.tell(str(report), **dataclasses.asdict(report))
-
-    return _start(spark, options, run, tell, {})
-
-
-def _start(
-    spark: Any,
-    options: ArchiveOptions,
-    run: Run,
-    on_batch: Callable[[BatchReport], None] | None,
-    source: Mapping[str, str],
-) -> Any:
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "the archive runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
-            "metaq.spark.session() in a process without one, or `metaq pipeline run archive`"
-        )
-    interpreter.check(interpreter.running_context())
-    pairs = {
-        **options.source(),
-        "subscribe": ",".join(options.topics_read),
-        "maxOffsetsPerPartition": str(options.messages_per_file),
-        "rows": "slices",
-        **source,
-    }
-    chosen = SourceOptions.of(pairs)
-    chosen.check_stream()
+def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """The pipeline `archive` (`metaq.pipelines.catalogue`). Args: source: more options of the source. Raises: see `archive`."""
+    check_session(spark, run.status.pipeline)
+    stream = SliceStream.of(
+        options,
+        {
+            "subscribe": ",".join(options.topics_read),
+            "maxOffsetsPerPartition": str(options.messages_per_file),
+            **source,
+        },
+    )
     ends = contextlib.ExitStack()
     run.at_end(ends.close, "archive")
     output, upkeep = _remote(spark, options, ends) if is_uri(options.output) else _local(options)
@@ -223,17 +199,15 @@ def _start(
     if isinstance(output.records, ArchiveFolder):
         tables = tables_of(output.records, options.table_format, options.grace_seconds)
         decoding = settle(output.records, options)
-    archiver = _Archiver(output, checkpoint, chosen, dedupe, on_batch, upkeep, parting, decoding, tables)
+    archiver = _Archiver(output, checkpoint, stream.source, dedupe, run, upkeep, parting, decoding, tables)
     ends.callback(archiver.close)
-    reader = spark.readStream.format("metaq").options(**pairs).load()
-    writer = reader.writeStream.queryName("archive").option("checkpointLocation", checkpoint.uri)
-    return writer.foreachBatch(archiver.process).trigger(**options.trigger()).start()
+    return stream.start(spark, archiver)
 
 
 def _local(options: ArchiveOptions) -> tuple[Output, Upkeep | None]:
     folder = ArchiveFolder(plain_path(options.output), options.staging)
     folder.prepare()
-    # Also where it is wanted no more: what an earlier run began is finished.
+    # Also if the options ask for none any more: what an earlier run began has to be finished.
     wanted = options.keeps_up or folder.kept.exists()
     return LocalOutput(folder), Compactor(folder, options, options.compact_files) if wanted else None
 
@@ -249,24 +223,24 @@ def _remote(spark: Any, options: ArchiveOptions, ends: contextlib.ExitStack) -> 
 
 
 class Upkeep(Protocol):
-    """What becomes of files once they are published."""
+    """Upkeep of published files: merging and retention."""
 
     held: str
-    """Old dates that stay for now, and why; empty: none do."""
+    """Dates that retention keeps although they are due by the clock, and why; empty: none."""
 
     def prepare(self) -> None:
-        """See that it can be done, and take up what a run before began."""
+        """Check that the file system supports it, and resume what an earlier run began."""
         ...
 
-    def look(self) -> Iterator[Step]:
-        """Do all that is due, a step at a time; whoever stops in between leaves the rest for the next look."""
+    def look(self) -> Iterator[UpkeepStep]:
+        """Do all that is due, a step at a time. A caller that stops in between leaves the rest for the next call."""
         ...
 
     def close(self) -> None: ...
 
 
 class _Dedupe(NamedTuple):
-    """What repeats are known by, and within how many seconds."""
+    """Deduplication: the identity of a message, and the window in seconds."""
 
     by: str
     seconds: float
@@ -276,8 +250,10 @@ class _Dedupe(NamedTuple):
         return self.by != OFF and self.seconds > 0
 
 
-class _Archiver:
-    """The driver's half: one call of `process` per micro-batch."""
+class _Archiver(BatchJob):
+    """Publishes a micro-batch's files, then merges small ones and expires old dates."""
+
+    NAME, DONE = "archive", "published"
 
     def __init__(
         self,
@@ -285,16 +261,16 @@ class _Archiver:
         checkpoint: Checkpoint,
         options: SourceOptions,
         dedupe: _Dedupe,
-        on_batch: Callable[[BatchReport], None] | None,
+        run: Run,
         upkeep: Upkeep | None,
         parting: Parting,
         decoding: BodyColumns | None,
         tables: IcebergTables | None,
     ) -> None:
+        super().__init__(checkpoint)
         self._tables = tables
         self._output, self._records, self._upkeep = output, output.records, upkeep
-        self._checkpoint = checkpoint
-        self._dedupe, self._on_batch = dedupe, on_batch
+        self._dedupe, self._run = dedupe, run
         self._wanted = Wanted(
             name_servers=options.name_servers,
             settings=options.fetch_of_stream,
@@ -306,15 +282,11 @@ class _Archiver:
         self._rooms = Rooms()
         self._positions: Positions = {}
         self._newest_ms = 0
-        self._busy = threading.Lock()
-        self._closed = False
-        try:
+        with self._disk_faults(f"what the last run left could not be finished, {self._after_fault()}"):
             self._recover()
-        except OSError as fault:
-            raise self._disk_fault(fault, "what the last run left could not be finished") from fault
 
     def _recover(self) -> None:
-        """Finish what a crash left undone, and take up the window of ids."""
+        """Finish what a crash left undone, and restore the deduplication window."""
         known: dict[str, str] = {}
         last = None
         for last in self._records.manifests():
@@ -335,23 +307,8 @@ class _Archiver:
     def _replaced(self) -> frozenset[str]:
         return ever_replaced(self._records)
 
-    def process(self, frame: Any, batch: int) -> None:
-        """Spark's foreachBatch: publish the slices in `frame` as batch number `batch`.
-
-        Raises: StoreFull: no room, here or on a worker. StoreFailed: another fault of the disk or the folder.
-        """
-        with self._busy:
-            if self._closed:  # Not silently: Spark would take the batch for done.
-                raise ClientClosed(f"the archive's query was stopped before batch {batch} was published")
-            try:
-                self._process(frame, batch)
-            except OSError as fault:
-                raise self._disk_fault(fault, f"batch {batch} could not be published") from fault
-
     def close(self) -> None:
-        """Publish nothing any more. Returns when what was under way has ended."""
-        with self._busy:
-            self._closed = True
+        super().close()
         with contextlib.suppress(OSError):
             self._output.close()
         if self._upkeep is not None:
@@ -359,14 +316,11 @@ class _Archiver:
         if self._tables is not None:
             self._tables.close()
 
-    def _disk_fault(self, fault: OSError, what: str) -> StoreError:
-        return disk_fault(fault, f"{what}, the archive in {self._records.at('')} is as it was before it")
+    def _after_fault(self) -> str:
+        return f"the archive in {self._records.at('')} is as it was before it"
 
-    def _process(self, frame: Any, batch: int) -> None:
+    def _process(self, frame: Any, batch: int, query: str) -> None:
         began = SYSTEM.monotonic()
-        query = self._checkpoint.query_id()
-        if query is None:
-            raise ConfigError(f"the checkpoint {self._checkpoint} has lost its metadata while the query runs")
         published = self._records.find(query, batch)
         if published is not None:
             self._output.finish(published, self._replaced)
@@ -426,16 +380,16 @@ class _Archiver:
             if file.wanted.start < end and self._wanted.settings.fail_on_data_loss:
                 raise StoreCorrupt(
                     f"batch {batch} begins at offset {file.wanted.start} of {file.wanted.queue}, and {self._records.at('')} has its "
-                    f"messages up to {end}: the checkpoint {self._checkpoint} is older than the archive, or two runs have written "
+                    f"messages up to {end}: the checkpoint {self.checkpoint} is older than the archive, or two runs have written "
                     "it. Nothing of the batch was published. Give the checkpoint that the archive was written with, or begin a "
                     "new archive"
                 )
 
     # -------------------------------------------------------------- repeats
     def _drop_repeats(self, query: str, batch: int, files: list[Staged]) -> dict[str, str | list[str]]:
-        """Take messages out of the staged files whose id is archived already, or comes twice in this batch; keep the others' ids.
+        """Drop messages whose id is archived already, or twice in this batch, from the staged files; keep the other ids.
 
-        Returns: per topic, the files of its ids. Files get their new count, and `repeats`.
+        Returns: topic → files of its ids. Sets `rows` and `repeats` of the staged files.
         """
         names: dict[str, str | list[str]] = {}
         newest: list[int] = []
@@ -466,7 +420,7 @@ class _Archiver:
                 kept.append(name := self._output.ids_name(query, batch, next(numbers)))
                 window.add(name, self._output.save_ids(name, window.ordered(window.join(rest))))
             names[topic] = kept[0] if len(kept) == 1 else kept
-        # Of this batch alone: after a broker's clock that jumped forwards and back, ids would be forgotten at once for years.
+        # Of this batch alone, no maximum over batches: once a broker's clock had jumped ahead, every id would expire at once for years.
         self._newest_ms = max(newest, default=self._newest_ms)
         self._output.drop(found)
         return names
@@ -480,7 +434,7 @@ class _Archiver:
         return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds, self._rooms))
 
     def _keep_up(self) -> dict[str, int]:
-        """Merge small files, and let old dates go: what is due, as long as no batch is kept waiting."""
+        """Merge small files and expire old dates, for at most KEEP_UP_SECONDS. Returns files by kind of step."""
         done = {"replaced": 0, "expired": 0}
         if self._upkeep is None:
             return done
@@ -511,5 +465,4 @@ class _Archiver:
             held="" if self._upkeep is None else self._upkeep.held,
         )
         _LOG.info("archive: %s", report)
-        if self._on_batch is not None:
-            self._on_batch(report)
+        self._run.tell(str(report), **dataclasses.asdict(report))

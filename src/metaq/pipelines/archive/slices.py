@@ -23,13 +23,12 @@ from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_write
 from metaq.archive.records import COLUMNS
 from metaq.durable import disk_fault, sync_file
 from metaq.model.offsets import Slice
-from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, chosen, with_prepared_offsets
 from metaq.pipelines.archive.decoding import BodyColumns
 from metaq.pipelines.archive.dedupe import KEPT_LEAST, KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.pipelines.archive.parting import Parting
 from metaq.spark.cluster.client import client_of
-from metaq.spark.schema import SLICE_SCHEMA
+from metaq.spark.schema import SLICE_SCHEMA, slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 WRITTEN = pa.schema(
@@ -48,29 +47,27 @@ whose bodies did not decode.
 """
 
 _FORCED_BYTES = 32 << 20
-"""Behind so many the disk is set to work: nobody does anything else while the last of a file go there."""
+"""Written bytes between two fsyncs in the background: left to the end, the last fsync of a file would stall the task."""
 _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceWriter:
-    """What `mapInArrow` runs: slices in, written files out. Plain values: it travels to the workers."""
+    """Function for `mapInArrow`: slices in, a row per written file out. Plain values: it is pickled for the workers."""
 
     name_servers: str
     settings: FetchSettings
     staging: str
-    """Folder of this run's files."""
+    """Folder of the batch's files under way."""
     dedupe: str
-    """What repeats are known by, one of `dedupe.DEDUPE`."""
+    """Identity for deduplication, one of `dedupe.DEDUPE`."""
     parting: Parting = field(default_factory=Parting)
     decoding: BodyColumns | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                yield from self.write(Slice(queue, row["start_offset"], row["end_offset"]))
+        for wanted in slices_of(batches):
+            yield from self.write(wanted)
 
     def write(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
         """Fetch one slice and write it, a file per store date and part of it. Raises: what `read_slice` does, StoreFull,
@@ -89,7 +86,7 @@ class SliceWriter:
             yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
 
     def _written(self, wanted: Slice) -> dict[tuple[int, str], tuple[_DayFile, str]]:
-        """Per day and part the file, and the path of the file of its ids."""
+        """(day, part) → the file, and the path of the file of its ids."""
         files: dict[tuple[int, str], _DayFile] = {}
         columns, fetched = None, with_views(SCHEMA)
         schema = fetched
@@ -126,7 +123,7 @@ class SliceWriter:
 
 
 class Found(NamedTuple):
-    """Messages of one slice, stored on one day, of one part of it."""
+    """Messages of one slice that belong into one file."""
 
     place: tuple[int, str]
     """Days since 1970, and the folder of the part."""
@@ -157,18 +154,17 @@ def found_in(
 
 
 def ids_by(dedupe: str, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any) -> Ids:
-    """What messages are known again by. Args: batch: has the column that `dedupe` needs."""
+    """Ids of messages, for deduplication. Args: batch: has the column that `dedupe` needs."""
     if dedupe == KEY:
         return key_ids_of(batch["keys"], store_ms, queue_offsets)
     return ids_of(batch["message_id"], store_ms, queue_offsets)
 
 
 class _DayFile:
-    """The messages of one slice stored on one day, under way to a Parquet file.
+    """Writer of one Parquet file: the messages of one slice stored on one day.
 
-    A row group is encoded and written, and the whole file forced to the disk, in a thread of `helper`, while this one fetches
-    what comes next: neither waits for the other as long as both have something to do, and a task that runs alone uses two cores.
-    The disk has begun by then: what is written goes to it piece by piece, by the thread of `disk`.
+    Row groups are encoded and written by the thread of `helper` while the task fetches the next messages, so that a task that
+    runs alone uses two cores. The thread of `disk` syncs the file piece by piece meanwhile, which makes the last fsync short.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, helper: Executor, disk: Executor) -> None:
@@ -183,8 +179,8 @@ class _DayFile:
         self._writer = parquet_writer(path, schema)
 
     def add(self, batch: pa.RecordBatch, ids: Ids | None, most: int) -> None:
-        """Args: most: bytes that wait before they are written, as one row group: a pull brings little. As many may be under
-        way to the file at the same time.
+        """Add messages. Args: most: bytes to gather before they are written as one row group, for one pull brings little; as
+        many may be under way to the file at the same time.
         """
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
@@ -211,7 +207,7 @@ class _DayFile:
             self._unforced, self._forced = 0, self._disk.submit(sync_file, self.path)
 
     def _see_forced(self) -> None:
-        """Raises OSError: of what the disk did not take it tells once, and the next who asks hears that all is well."""
+        """Raise the fault of a background fsync: the kernel reports a failed write-back once, later fsyncs succeed."""
         if self._forced is not None:
             self._forced.result()
 
@@ -220,13 +216,13 @@ class _DayFile:
         sync_file(self.path)
 
     def settle(self) -> None:
-        """Wait for what is under way: behind `close` that is the whole file, safe from a power cut. Raises OSError."""
+        """Wait for what is under way; after `close` that is the whole file, synced. Raises OSError."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
 
     def close(self) -> None:
-        """Also of what a fault has cut short: its file is rubbish then, and closed all the same. Raises OSError."""
+        """Write the rest and close the file, also after a fault, which leaves it broken. Raises OSError."""
         try:
             self._write()
             self.settle()
@@ -235,7 +231,7 @@ class _DayFile:
         self._under_way = self._helper.submit(self._force)
 
     def save_ids(self) -> Path:
-        """Here, side by side, and not by the driver, for which all wait. Safe from a power cut where they are to stay."""
+        """Save the ids, sorted: here in parallel, for all tasks would wait for the driver. Synced if the file is to be kept."""
         path, ids = self.path.with_suffix(".ids"), Ids.join(self._ids)
         ids.in_order().save(path)
         if len(ids) >= KEPT_LEAST:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 from metaq.archive.decoding import CORRUPT, DECODED, Decoding, newest_decoding, without
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.replacements import place, view
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError
 from metaq.model import offsets
 from metaq.model.offsets import Positions
@@ -51,11 +51,11 @@ def table(
     spark = spark or session()
     files, end, decoding = _archived(spark, str(archive), topic)
     bodies = None if decoding is None else BodyColumns.of(decoding)
-    columns = without(arrow.LEAN, decoding) + (() if bodies is None else (DECODED, CORRUPT))
+    columns = without(records.LEAN, decoding) + (() if bodies is None else (DECODED, CORRUPT))
     parts = []
     if files:
         # By their own columns the first file would say for all, and bodies may have got more fields since.
-        reader = spark.read if bodies is None else spark.read.schema(bodies.spark_columns(arrow.LEAN[1:]))
+        reader = spark.read if bodies is None else spark.read.schema(bodies.spark_columns(records.LEAN[1:]))
         parts.append(reader.parquet(*files).withColumn("topic", sql.lit(topic)).select(*columns))
     if name_servers is not None:
         interpreter.check(interpreter.running_context())

@@ -1,4 +1,4 @@
-"""Holds what was sent against what was consumed: plain joins and aggregations, which Spark spreads over a cluster.
+"""Compares what was sent with what was consumed: joins and aggregations, which Spark distributes.
 
     sent         id, topic, key, lane, place, time_ms, certain, timed, copy      a row per stored copy or record of a send
     deliveries   group, id, time_ms, success, ended                              a row per delivery
@@ -32,12 +32,12 @@ PAIRS_DDL = "`group` string, topic string"
 MISSING, REPEATED, OUT_OF_ORDER, LATE, STRAY = KINDS = ("missing", "repeated", "out_of_order", "late", "stray")
 PERCENTILES = (0.5, 0.95, 0.99)
 _EXACTLY = 10_000
-"""How fine percentiles are: exact for so many different values, else off by a ten-thousandth of the rows."""
+"""Accuracy of percentiles: exact for so many different values, else off by a ten-thousandth of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What counts as what."""
+    """Rules of the comparison."""
 
     span: Span
     late_ms: int
@@ -46,7 +46,7 @@ class Rules:
 
 
 def once(sent: Any) -> Any:
-    """A row per message: its first copy, and of how many copies it is one."""
+    """A row per message: its first copy, and the number of its copies."""
     first = sql.min(sql.struct("time_ms", "place", "lane", "topic", "key", "timed"))
     grouped = sent.groupBy("id").agg(
         first.alias("first"), sql.count_distinct("copy").alias("copies"), sql.max("certain").alias("certain")
@@ -55,13 +55,13 @@ def once(sent: Any) -> Any:
 
 
 def judged(messages: Any, span: Span) -> Any:
-    """Those that were sent within the audited time."""
+    """Messages sent within the audited time."""
     within = sql.col("time_ms") < span.until_ms
     return messages.where(within if span.since_ms is None else within & (sql.col("time_ms") >= span.since_ms))
 
 
 def consumed(deliveries: Any, deadline_ms: int) -> Any:
-    """A row per group and message: what became of its deliveries."""
+    """A row per group and message: its deliveries, aggregated."""
     well = sql.col("success") & sql.col("ended")
     in_time = well & (sql.col("time_ms") <= deadline_ms)
     return deliveries.groupBy("group", "id").agg(
@@ -91,7 +91,7 @@ def verdicts(messages: Any, got: Any, pairs: Any, progress: Any, rules: Rules) -
 
 
 def verdicts_by_progress(messages: Any, pairs: Any, progress: Any, rules: Rules) -> Any:
-    """The same where nothing but a group's offsets tells of it: what they have passed by counts as consumed, at an unknown time."""
+    """Verdicts from a group's offsets alone: messages below them count as consumed, at an unknown time."""
     nothing = {"deliveries": 0, "successes": 0, "after": 0, "failures": 0, "open": 0}
     joined = messages.join(sql.broadcast(pairs), "topic").join(sql.broadcast(progress), ["group", "lane"], "left")
     for name, value in nothing.items():
@@ -107,9 +107,9 @@ def strays(deliveries: Any, known: Any) -> Any:
 
 
 def _ordered(joined: Any, order: str) -> Any:
-    """Adds whether a message was consumed after one that was stored behind it.
+    """Add whether a message was consumed after one that was stored later.
 
-    Within a lane places tell what is behind what, between lanes the times of storing, where they differ.
+    Within a lane (a queue or a log) the place orders messages; across lanes the store time does, where it differs.
     """
     if order == OFF:
         return joined.withColumn(OUT_OF_ORDER, sql.lit(False))
@@ -152,7 +152,7 @@ def _judged(joined: Any, rules: Rules) -> Any:
 
 
 def _why() -> Any:
-    """What is known of a message that is missing."""
+    """Reason why a message is missing, as far as it is known."""
     return (
         sql.when(sql.col("successes") > 0, sql.lit(None))
         .when(sql.col("after") > 0, sql.lit("consumed after the grace"))

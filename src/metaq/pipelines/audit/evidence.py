@@ -18,22 +18,22 @@ from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.source.fetch import GROUP
 
 SLACK_MS = 60_000
-"""A record of what was done is stored later than it was done, by so much at most; clocks differ by less."""
+"""Most time between an event and the storing of its trace or ledger record, clock skew included."""
 _KEYS = "array_join(keys, ' ')"
 _SENT = ("id", "topic", "key", "tag", "lane", "place", "time_ms", "certain", "timed", "copy")
 
 
 @dataclass
 class Evidence:
-    """What was read. `release` when it is no longer wanted."""
+    """Frames of both sides. `release` frees what they cache."""
 
     sent: Any
-    """Rows of sends, those before and behind the audited time too. With the column `tag`."""
+    """Rows of sends, also from before and after the audited time. With the column `tag`."""
     known: Any
-    """Frame of ids of which somebody tells that they were sent."""
+    """Frame of the ids that are known to have been sent."""
     deliveries: Any
     unreadable: int = 0
-    """Records that cannot be read."""
+    """Number of records that cannot be read."""
     _kept: list[Any] = field(default_factory=list)
 
     def release(self) -> None:
@@ -147,7 +147,7 @@ def _sends(trace: Any) -> Any:
 
 
 def _deliveries(trace: Any) -> Any:
-    """The two records of a delivery as one row; told twice, it is one all the same."""
+    """Join the two records of a delivery into one row; a record that is stored twice counts once."""
     began, ended = sql.col("what") == records.BEGUN, sql.col("what") == records.ENDED
     time = sql.when(sql.col("time_ms") > 0, sql.col("time_ms"))
     grouped = (
@@ -225,19 +225,19 @@ def _consumed_ledger(spark: Any, options: AuditOptions, span: Span) -> tuple[Any
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What brokers tell of the audited topics."""
+class BrokerReport:
+    """Answers of the brokers on the audited topics."""
 
     stored: int | None
     """Messages stored in the audited time; None: not asked."""
     progress: list[tuple[str, str, int]]
     """Rows of `comparing.PROGRESS_DDL`."""
     newest_ms: int | None = None
-    """When the newest message of the audited topics was stored, by its broker; None: not asked."""
+    """Store time of the newest message of the audited topics, by its broker's clock; None: not asked."""
 
 
-def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> Told:
-    """How much was stored (where sends are known by their traces), and how far groups are (where places are known)."""
+def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> BrokerReport:
+    """Ask the brokers: for the number of stored messages if sends are known by traces, for groups' offsets if by topics."""
     client = ClusterClient(options.servers, 30.0)
     try:
         stored, progress, newest = None, [], None
@@ -258,7 +258,7 @@ def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> Told:
             newest = _newest_ms(client, queues)
     finally:
         client.close()
-    return Told(stored, progress, newest)
+    return BrokerReport(stored, progress, newest)
 
 
 def _newest_ms(client: ClusterClient, queues: Sequence[MessageQueue]) -> int | None:

@@ -1,4 +1,4 @@
-"""What an audit has come to: figures by group, topic, window and key, and whether they are within what is allowed."""
+"""Results of an audit: figures by group, topic, window and key, and the limits that they exceed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaq.pipelines.audit.options import AuditOptions
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """Messages, of one group or a part of what it was to consume; latencies in ms, None where no time is known."""
+    """Counts of messages of one group, or of a part of its messages; latencies in ms, None where no time is known."""
 
     sent: int = 0
     consumed: int = 0
@@ -19,13 +19,13 @@ class Counts(Struct, frozen=True, kw_only=True):
     repeated: int = 0
     """Consumed more than once."""
     extra: int = 0
-    """How often beyond the first time, all of them together."""
+    """Deliveries after the first, of all messages together."""
     stored_twice: int = 0
-    """Of those repeated, how many are stored more than once: they were sent again."""
+    """Repeated messages that are stored more than once, because they were sent again."""
     out_of_order: int = 0
     late: int = 0
     unjudged: int = 0
-    """Not consumed, and nobody knows whether they should be: their send failed, is open, or is due at an unknown time."""
+    """Not consumed, and possibly rightly so: their send failed, is undecided, or is due at an unknown time."""
     latency_p50: int | None = None
     latency_p95: int | None = None
     latency_p99: int | None = None
@@ -33,7 +33,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Counts:
-        """Out of a row of `comparing.totals` and its kind."""
+        """Counts from a row of `comparing.totals`, `windows` or `keys`."""
         return cls(**{name: row[name] for name in cls.__struct_fields__ if row[name] is not None})
 
     @property
@@ -42,7 +42,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class WindowCounts(Struct, frozen=True):
-    """Of what was sent in the window that begins at `start_ms`."""
+    """Counts of the messages sent in the window that begins at `start_ms`."""
 
     start_ms: int
     counts: Counts
@@ -77,27 +77,27 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class GroupFigures(Struct, frozen=True, kw_only=True):
-    """What one consumer group has made of what it was to consume."""
+    """Figures of one consumer group."""
 
     group: str
     evidence: str
-    """What tells of it: `trace`, `ledger` or `progress`."""
+    """Source of what is known of its consumption: `trace`, `ledger` or `progress`."""
     counts: Counts
     stray: int = 0
     topics: list[TopicCounts] = []
     windows: list[WindowCounts] = []
     keys: list[KeyCounts] = []
-    """Those with most findings."""
+    """Keys with most findings."""
     findings: list[Finding] = []
-    """The first of each kind."""
+    """First findings of each kind."""
 
 
-class Figures(Struct, frozen=True, kw_only=True):
+class AuditFigures(Struct, frozen=True, kw_only=True):
     """A whole audit."""
 
     v: int = 1
     made: str
-    """When, ISO 8601, UTC."""
+    """Time of the audit, ISO 8601, UTC."""
     topics: list[str]
     sent_by: str
     consumed_by: str
@@ -110,12 +110,12 @@ class Figures(Struct, frozen=True, kw_only=True):
     sent: int
     """Messages that were sent in the audited time."""
     not_traced: int = 0
-    """Stored in that time, and no trace tells of them: nothing is known of what became of them."""
+    """Messages stored in that time without a trace of their send: nothing is known of their consumption."""
     groups: list[GroupFigures] = []
     breaches: list[str] = []
-    """What is beyond the limits; empty: the audit is clean."""
+    """Limits that are exceeded; empty: the audit is clean."""
     notes: list[str] = []
-    """What its reader must know to judge it."""
+    """Notes that a reader needs to judge it."""
 
     @property
     def clean(self) -> bool:
@@ -123,7 +123,7 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 def breaches(options: AuditOptions, sent: int, groups: Sequence[GroupFigures]) -> list[str]:
-    """What is beyond the limits, a sentence each."""
+    """Limits that are exceeded, a sentence each."""
     found = []
     if sent < options.sent_min:
         found.append(
@@ -158,7 +158,7 @@ WINDOWS_MAX = 120
 
 
 def fitting_window_ms(first_ms: int, last_ms: int) -> int:
-    """The shortest usual length by which these times are at most WINDOWS_MAX windows; days, if they are years."""
+    """Shortest length of LADDER_MS that makes at most WINDOWS_MAX windows; several days if the times span years."""
     for length in LADDER_MS:
         if last_ms // length - first_ms // length < WINDOWS_MAX:
             return length

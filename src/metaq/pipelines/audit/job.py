@@ -2,18 +2,16 @@
 
     FOLDER/findings, windows, keys    Parquet: a row per finding, per group and window, per key that something is wrong with
     FOLDER/report.html                for people: one file
-    FOLDER/audit.json                 the figures (`figures.Figures`); written last: without it the others are not whole
+    FOLDER/audit.json                 the figures (`figures.AuditFigures`); written last: without it the others are not whole
 
 Each audit replaces what the last one left. It is made in FOLDER/_making and renamed when it is whole and on the disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import logging
 import shutil
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,31 +22,26 @@ from pyspark.sql import functions as sql
 
 from metaq.clock import SYSTEM, Clock
 from metaq.durable import disk_fault, make_folder, sync_file, sync_folder
-from metaq.errors import ConfigError
 from metaq.pipelines.audit import comparing, evidence, figures, page, text
-from metaq.pipelines.audit.figures import Counts, Figures, GroupFigures, messages
+from metaq.pipelines.audit.figures import AuditFigures, Counts, GroupFigures, messages
 from metaq.pipelines.audit.options import LEDGER, PROGRESS, TOPIC, TRACE, AuditOptions, Span
 from metaq.pipelines.checkpoints import spark_path
+from metaq.pipelines.job import RunStopped, check_session, stoppable
 from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
-from metaq.spark import interpreter
 
 _LOG = logging.getLogger(__name__)
 
 FINDINGS, WINDOWS, KEYS, REPORT, FIGURES = "findings", "windows", "keys", "report.html", "audit.json"
 MAKING = "_making"
 SAMPLES = 25
-"""So many findings of each kind and group are in the report; all of them are in the Parquet files."""
+"""Findings of each kind and group in the report; the Parquet files have all of them."""
 SHOWN_MAX = 2000
-"""More windows than this are no plot and no figures to send around."""
+"""Most windows in the report and the figures: more can neither be plotted nor sent around."""
 CLOCKS_MS = 60_000
-"""So far clocks may be apart before anybody is called wrong."""
+"""Tolerated clock skew, ms."""
 _MS_MAX = 253_402_300_799_999
 STOPPED_STATUS = 1
-"""An audit that was stopped has not said that anything is right."""
-
-
-class _Stopped(Exception):
-    """Somebody asked the run to end."""
+"""Exit status of an audit that was stopped: it has confirmed nothing."""
 
 
 def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
@@ -57,75 +50,46 @@ def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
     Raises: ConfigError: the session is a client of Spark Connect, or workers cannot run this Python. NoRoute and what else
     reading a topic raises. StoreFull, StoreFailed: what was found cannot be written.
     """
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "an audit runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
-            "metaq.spark.session() in a process without one, or `metaq pipeline run audit`"
-        )
-    interpreter.check(interpreter.running_context())
+    check_session(spark, run.status.pipeline)
     clock = SYSTEM
     span = options.span(clock.now_ms())
-    watch = Watch(clock)
+    watch = ClockCheck(clock)
     try:
         _await_grace(run, span, clock)
-        with _stoppable(spark, run):
+        with stoppable(spark, run, interrupt=False):
             return _Audit(spark, options, run, span, watch).outcome()
-    except _Stopped:
+    except RunStopped:
         return Outcome({"stopped": True}, "stopped: nothing was compared, and nothing is written", STOPPED_STATUS)
     except OSError as fault:
         raise disk_fault(fault, f"what the audit found cannot be written to {run.place}") from fault
 
 
 def _await_grace(run: Run, span: Span, clock: Clock) -> None:
-    """Until what may still come in time has come, or somebody asks the run to end."""
+    """Wait until the deadline for consumption. Raises RunStopped: the run was asked to stop."""
     left = (span.deadline_ms - clock.now_ms()) / 1000
-    # By a clock that never steps: one that is set back meanwhile would have it wait for years.
+    # By the monotonic clock: a wall clock that is set back meanwhile could have it wait for years.
     over = clock.monotonic() + left
     if left > 0:
         run.tell(f"waiting {left:.0f} s: what is consumed until then counts (graceSeconds)", step="grace")
     while (left := over - clock.monotonic()) > 0:
         if run.wait(min(left, LOOK_SECONDS)):
-            raise _Stopped
+            raise RunStopped
     if run.stopping:
-        raise _Stopped
+        raise RunStopped
 
 
-@contextlib.contextmanager
-def _stoppable(spark: Any, run: Run) -> Iterator[None]:
-    """Spark's work inside is cancelled when the run is asked to end. Raises _Stopped then."""
-    group, over = f"metaq-audit-{run.status.run}", threading.Event()
-    context = spark.sparkContext
-
-    def look() -> None:
-        while not over.wait(LOOK_SECONDS):
-            if run.stopping:
-                context.cancelJobGroup(group)
-
-    before = context.getLocalProperty("spark.jobGroup.id")
-    context.setJobGroup(group, "metaq audit", interruptOnCancel=False)
-    watcher = threading.Thread(target=look, name="metaq-audit-stop", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except Exception as fault:
-        if run.stopping:
-            raise _Stopped from fault
-        raise
-    finally:
-        over.set()
-        watcher.join()
-        context.setLocalProperty("spark.jobGroup.id", before)
-
-
-class Watch:
-    """Looks whether clocks are right that this audit goes by."""
+class ClockCheck:
+    """Checks the clocks that the audit relies on: this machine's and the brokers'."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ms, self._began = clock.now_ms(), clock.monotonic()
 
     def sentences(self, newest_ms: int | None) -> Iterator[str]:
-        """What is wrong. Args: newest_ms: when the newest message of the audited topics was stored; None: it is not known."""
+        """Sentences on what is wrong.
+
+        Args: newest_ms: store time of the newest message of the audited topics; None: unknown.
+        """
         now_ms = self._clock.now_ms()
         passed_ms = round((self._clock.monotonic() - self._began) * 1000)
         off_ms = now_ms - self._began_ms - passed_ms
@@ -145,7 +109,7 @@ class Watch:
 class _Audit:
     """One audit, from reading to the report."""
 
-    def __init__(self, spark: Any, options: AuditOptions, run: Run, span: Span, watch: Watch) -> None:
+    def __init__(self, spark: Any, options: AuditOptions, run: Run, span: Span, watch: ClockCheck) -> None:
         self._watch = watch
         self._spark, self._options, self._run, self._span = spark, options, run, span
         self._rules = comparing.Rules(span, round(options.late_seconds * 1000), options.order)
@@ -211,7 +175,7 @@ class _Audit:
         unjudged = sum(one.counts.unjudged for one in told_of)
         self._note_limits(found.unreadable, nameless, unjudged, sent, not_traced, told_of)
         self._step("compared", "compared", 0)
-        result = Figures(
+        result = AuditFigures(
             made=_iso(SYSTEM.now_ms()),
             topics=options.topics_named or sorted({topic for _, topic in pairs}),
             sent_by=options.sent, consumed_by=options.consumed,
@@ -238,7 +202,7 @@ class _Audit:
         })  # fmt: skip
 
     def _evidence_of(self, groups: Sequence[str], traced: dict[str, int], progressed: set[str]) -> dict[str, str]:
-        """What each group is judged by: its offsets, where nothing else tells of it."""
+        """Evidence for each group: its offsets where it has no traces."""
         options, found = self._options, {}
         for group in groups:
             found[group] = options.consumed
@@ -306,7 +270,7 @@ class _Audit:
     def _note_limits(
         self, unreadable: int, nameless: int, unjudged: int, sent: int, not_traced: int, groups: Sequence[GroupFigures]
     ) -> None:
-        """What this audit cannot see, where that may be why it says what it says."""
+        """Note the limits of this audit that may explain its findings."""
         options = self._options
         if unreadable:
             self._note(f"Records of traces or ledgers that could not be read, and were passed over: {unreadable:,}.")
@@ -340,8 +304,8 @@ class _Audit:
             self._note("The ledger of sends must hold the ids that the broker knows: those of the receipts.")
 
     # -------------------------------------------------------------- results
-    def _publish(self, frames: dict[str, Any], result: Figures) -> None:
-        """Write all of it beside what the last audit left, then put it in its place."""
+    def _publish(self, frames: dict[str, Any], result: AuditFigures) -> None:
+        """Write all results into a folder beside the last audit's, then replace those."""
         place, making = self._run.place, self._run.place / MAKING
         shutil.rmtree(making, ignore_errors=True)
         try:
@@ -357,7 +321,7 @@ class _Audit:
         sync_folder(place)
         shutil.rmtree(making, ignore_errors=True)
 
-    def _make(self, making: Path, frames: dict[str, Any], result: Figures) -> None:
+    def _make(self, making: Path, frames: dict[str, Any], result: AuditFigures) -> None:
         make_folder(making)
         for name, frame in frames.items():
             frame.write.mode("overwrite").parquet(spark_path(making / name))
@@ -378,9 +342,9 @@ class _Audit:
         self._notes.append(sentence)
 
     def _step(self, line: str, step: str, rows: int) -> None:
-        """Tell what is done. Raises _Stopped: somebody asked the run to end."""
+        """Report a step as done. Raises RunStopped: the run was asked to stop."""
         if self._run.stopping:
-            raise _Stopped
+            raise RunStopped
         self._run.tell(line, step=step, **({"rows": rows} if rows else {}))
 
 
@@ -399,7 +363,7 @@ def _finding(row: Any) -> figures.Finding:
 
 
 def _ms(moment: dt.datetime | None) -> int | None:
-    """Of a timestamp as Spark gives it: local time."""
+    """ms since 1970 of a timestamp as Spark returns it: naive, in local time."""
     return None if moment is None else round(moment.timestamp() * 1000)
 
 

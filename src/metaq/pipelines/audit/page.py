@@ -1,4 +1,4 @@
-"""An audit as a page: one file with its style and its plots within, no script, nothing fetched from anywhere.
+"""An audit as an HTML page: one file with style and plots inline, no script, nothing fetched.
 
 Names, keys and ids are what applications made of them, HTML too: all text passes `html.escape` on its way in.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from metaq.pipelines.audit.figures import Figures, Finding, GroupFigures, messages
+from metaq.pipelines.audit.figures import AuditFigures, Finding, GroupFigures, messages
 from metaq.pipelines.audit.options import OFF, PROGRESS
 from metaq.pipelines.audit.style import STYLE
 from metaq.pipelines.audit.text import UNKNOWN, cells, span, when
@@ -24,11 +24,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 class Page(NamedTuple):
     html: str
     without: str = ""
-    """What it had to do without, in a sentence."""
+    """What it lacks, in a sentence; empty: nothing."""
 
 
-def render(found: Figures) -> Page:
-    """The report. Raises nothing for want of matplotlib: it has no plots then, and says so."""
+def render(found: AuditFigures) -> Page:
+    """Render the report; without matplotlib it has no plots, and says so."""
     plots = _plots()
     without = "" if plots is not None else "the report has no plots: they need matplotlib, pip install 'pymetaq[plots]'"
     parts = [_head(found), _notes([*found.notes, *([f"{without[0].upper()}{without[1:]}."] if without else [])])]
@@ -58,7 +58,7 @@ def render(found: Figures) -> Page:
 
 
 def _plots() -> Any:
-    """What draws; None: its library is not installed."""
+    """Module of plots; None: matplotlib is not installed."""
     try:
         from metaq.pipelines.audit import plots
     except ModuleNotFoundError as fault:
@@ -68,7 +68,7 @@ def _plots() -> Any:
     return plots
 
 
-def _head(found: Figures) -> str:
+def _head(found: AuditFigures) -> str:
     verdict, word = ("clean", "Clean") if found.clean else ("wrong", "Not clean")
     what = ", ".join(found.topics) or "what the ledger tells"
     since = "the beginning" if found.since_ms is None else when(found.since_ms)
@@ -102,7 +102,7 @@ def _notes(notes: Sequence[str]) -> str:
 _HEADINGS = ("group", "known by", "sent", "consumed", "missing", "repeated", "out of order", "late", "stray", "median", "99 %", "latest")  # fmt: skip
 
 
-def _groups(found: Figures, overview: str) -> str:
+def _groups(found: AuditFigures, overview: str) -> str:
     rows = []
     for number, one in enumerate(found.groups):
         name, by, *others = cells(one, found.order)
@@ -118,7 +118,7 @@ def _number(text: str, *, bad: bool = False) -> str:
     return f'<td class="n {kind}">{escape(text)}</td>' if kind else f'<td class="n">{escape(text)}</td>'
 
 
-def _group(one: GroupFigures, number: int, found: Figures, drawn: Sequence[tuple[str, str]]) -> str:
+def _group(one: GroupFigures, number: int, found: AuditFigures, drawn: Sequence[tuple[str, str]]) -> str:
     plots = "".join(f"<h3>{escape(name)}</h3>{_figure(svg)}" for name, svg in drawn if svg)
     return (
         f'<section id="group-{number}"><h2>{escape(one.group)}</h2>\n<p>{_sentence(one, found)}</p>\n{plots}\n'
@@ -126,7 +126,7 @@ def _group(one: GroupFigures, number: int, found: Figures, drawn: Sequence[tuple
     )
 
 
-def _sentence(one: GroupFigures, found: Figures) -> str:
+def _sentence(one: GroupFigures, found: AuditFigures) -> str:
     counts = one.counts
     if one.evidence == PROGRESS:
         return (
@@ -216,7 +216,7 @@ def _time(ms: int | None) -> str:
 
 
 class _Column(NamedTuple):
-    """Of the tables of findings; where it has nothing to tell of any of them, it is not there."""
+    """Column of the tables of findings; left out of a table in which it is empty."""
 
     name: str
     cell: Callable[[Finding], str]
@@ -240,7 +240,7 @@ def _short(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[str], texts: int) -> str:
-    """Args: texts: so many columns from the first are texts, the others numbers."""
+    """Render a table. Args: texts: number of leading columns that are texts; the others are numbers."""
     names = "".join(
         f'<th scope="col"{"" if place < texts else " class=n"}>{escape(name)}</th>' for place, name in enumerate(head)
     )

@@ -1,6 +1,6 @@
-"""The report's plots: SVG texts to stand within its page, in the page's own colours, which follow light and dark.
+"""Plots of the report: inline SVG in the page's own colours, which follow light and dark.
 
-matplotlib knows no CSS: it draws in colours that nobody would choose, and those are then replaced by the page's variables.
+matplotlib knows no CSS variables, so it draws in placeholder colours, which are then replaced by the page's variables.
 Needs the extra `plots`.
 """
 
@@ -25,7 +25,7 @@ _VARIABLES = {
     "repeated": "#010107", "out_of_order": "#010108", "late": "#010109", "stray": "#01010a", "p50": "#01010b",
     "p95": "#01010c", "p99": "#01010d",
 }  # fmt: skip
-"""CSS variable → the colour that stands for it while it is drawn."""
+"""CSS variable → its placeholder colour."""
 _SETTINGS = {
     "svg.fonttype": "none",  # Text stays text: it can be found and read aloud, and takes the page's font.
     "font.size": 9.0, "text.color": _VARIABLES["ink"], "axes.labelcolor": _VARIABLES["muted"],
@@ -135,7 +135,7 @@ def _short(name: str) -> str:
 
 
 def _without_gaps(windows: Sequence[WindowCounts], window_ms: int) -> tuple[list[int], list[WindowCounts]]:
-    """Windows in which nothing was sent are there as well, unless they are too many to be seen."""
+    """Windows with the empty ones between them, unless those are too many to be seen."""
     known = {one.start_ms: one for one in windows}
     first, last = min(known), max(known)
     times = sorted(known) if (last - first) // window_ms > 5000 else list(range(first, last + 1, window_ms))
@@ -143,7 +143,7 @@ def _without_gaps(windows: Sequence[WindowCounts], window_ms: int) -> tuple[list
 
 
 def _broken(times: Sequence[int], moments: Sequence[Any], values: Sequence[int], window_ms: int) -> tuple[Any, Any]:
-    """A line ends where a window has nothing to tell."""
+    """Points of a line, with NaN where a window has no value."""
     x: list[Any] = []
     y: list[float] = []
     for number, (time, moment, value) in enumerate(zip(times, moments, values, strict=True)):

@@ -40,9 +40,9 @@ DDL = (
 )
 
 ROWS_MAX = 10_000
-"""About so many rows are made at once: a batch of packed traces would be gigabytes of them."""
+"""Approximate rows per batch: those of one batch of packed traces would take gigabytes."""
 _OFFSET_DIGITS = 16
-"""Of an offset id, at its end: the offset in the log."""
+"""Hex digits at the end of an offset id: the offset in the log."""
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -59,7 +59,7 @@ def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of_body(body: bytes) -> Iterator[dict[str, Any]]:
-    """The rows of one trace message. Raises nothing: what cannot be read is counted."""
+    """Rows of one trace message. Records that cannot be read become one row with their number."""
     trace = decode(body)
     for record in trace.records:
         yield from _rows(record)

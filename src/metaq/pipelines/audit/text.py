@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from metaq.pipelines.audit.figures import Figures, GroupFigures, messages
+from metaq.pipelines.audit.figures import AuditFigures, GroupFigures, messages
 from metaq.pipelines.audit.options import OFF, PROGRESS
 
 _HEAD = (
@@ -23,10 +23,10 @@ _HEAD = (
     "latest",
 )
 UNKNOWN = "–"
-"""Where nothing tells of it."""
+"""Cell of a figure that is not known."""
 
 
-def table(found: Figures) -> str:
+def table(found: AuditFigures) -> str:
     """Title, a line per group, notes, and whether it is clean."""
     lines = [title(found)]
     if found.groups:
@@ -37,19 +37,19 @@ def table(found: Figures) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would steer a terminal: names in a ledger are whatever an application wrote."""
+    """Replace control characters: names in a ledger are whatever an application wrote, terminal escapes too."""
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
-def title(found: Figures) -> str:
-    """What was audited, in a sentence."""
+def title(found: AuditFigures) -> str:
+    """Sentence on what was audited."""
     since = "the beginning" if found.since_ms is None else when(found.since_ms)
     topics = f" to {', '.join(found.topics)}" if found.topics else ""
     return f"{messages(found.sent)} sent{topics} from {since} until {when(found.until_ms)}"
 
 
 def cells(one: GroupFigures, order: str) -> tuple[str, ...]:
-    """A group's line. What its evidence cannot tell, or was not looked at, is a dash."""
+    """Cells of a group's line; a dash for what its evidence cannot show, or what was not compared."""
     counts, blind = one.counts, one.evidence == PROGRESS
     seen = (counts.repeated, None if order == OFF else counts.out_of_order, counts.late, one.stray)
     return (
@@ -75,12 +75,12 @@ def span(ms: int | None) -> str:
 
 
 def _plain(number: float) -> str:
-    """With one digit behind the point, if that is none."""
+    """The number with one digit after the point, or none if that is 0."""
     return f"{number:,.1f}".removesuffix(".0")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Texts to the left, all from the third column on to the right."""
+    """Align two columns left, the others right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

@@ -1,4 +1,4 @@
-"""One bucket of a snapshot, written anew with a batch's changes. What a task does; the commit is the driver's.
+"""Rewrites one bucket of a snapshot with a batch's changes, in a task. The driver commits.
 
 The whole bucket is in memory meanwhile, so there should be so many buckets that each holds some hundred megabytes at most.
 """
@@ -40,7 +40,7 @@ GONE_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rewriting:
-    """What is the same for all buckets of a batch. Plain values: it travels to the workers."""
+    """Parameters common to all buckets of a batch. Plain values: it is pickled for the workers."""
 
     folder: str
     generation: int
@@ -57,7 +57,7 @@ class Rewriting:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What became of a bucket."""
+    """Result of rewriting a bucket."""
 
     files: BucketFiles
     applied: int
@@ -102,7 +102,7 @@ def rewrite(
 
 
 def as_kinds(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows as a newer schema has them: more columns, wider kinds."""
+    """Rows cast to a newer schema: more columns, wider kinds."""
     columns = []
     for field in schema:
         if field.name not in rows.schema.names:

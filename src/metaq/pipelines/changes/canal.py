@@ -103,7 +103,7 @@ def kind_of(mysql_type: Any) -> str:
 
 
 def _value(table: str, name: str, value: Any, kind: str | None) -> Any:
-    """The JSON value of a kind that Canal's text stands for. Raises NotAChange: it is none."""
+    """Parse Canal's text into the JSON value of a kind. Raises NotAChange: it is none."""
     if value is None:
         return None
     if not isinstance(value, str):

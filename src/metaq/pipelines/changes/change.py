@@ -1,4 +1,4 @@
-"""What a topic of row changes holds: a change, or a message that is none."""
+"""Row changes, and messages that are none."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 from metaq.errors import MetaqError
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
-"""What a change does. An insert gives the whole row; an update gives columns, and the others stay as they are."""
+"""Operations. An insert has the whole row; an update has some columns and leaves the others as they are."""
 
 CORRUPT, STATEMENT, GAP, STEP_BACK = "corrupt", "statement", "gap", "step_back"
-"""What a problem is: a body that cannot be read; one that says something which is no change of a row, such as DDL or
-TRUNCATE; a sequence number that is missing; one that comes after a higher one."""
+"""Kinds of problems: a body that cannot be read; a statement that changes no single row, such as DDL or TRUNCATE; a gap in
+the sequence; a sequence number after a higher one."""
 
 Sequence_ = tuple[int, ...]
 """A sequence: whole numbers, compared from the left. (binlog file, position, row) is one, and (7,) another."""
@@ -27,7 +27,7 @@ class NotAChange(MetaqError):
 
 
 class Statement(MetaqError):
-    """A body that says something about tables as a whole, which cannot be applied row by row. The text says what."""
+    """A body about whole tables (DDL, TRUNCATE), which cannot be applied row by row. The text is the statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Change:
 
     op: str
     table: str
-    """As the source calls it, with its schema or database in front: `shop.orders`."""
+    """Name at the source, with its schema or database: `shop.orders`."""
     key: Mapping[str, Any]
     """The key's columns and values."""
     sequence: Sequence_ | None = None
@@ -44,7 +44,7 @@ class Change:
     """Columns and values, the key's among them. Of a delete: empty. A value is plain JSON: what it means is its kind's business
     (`metaq.pipelines.changes.kinds`)."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """Column → kind, of the columns whose kind is known."""
+    """Column → kind, where the kind is known."""
 
     @property
     def key_text(self) -> str:
@@ -71,19 +71,19 @@ class Problem:
     what: str
     place: Place
     text: str
-    """A sentence for people, without the place."""
+    """Sentence for people, without the place."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}"
 
 
 def key_text(key: Mapping[str, Any]) -> str:
-    """One text for one key, whatever the order of its columns."""
+    """Canonical text of a key, whatever the order of its columns."""
     return msgspec.json.encode(key, order="sorted").decode()
 
 
 def bucket_of(key: str, buckets: int) -> int:
-    """The bucket of a key's text. For ever the same: files are found by it."""
+    """Bucket of a key's text. The function must never change: files are found by it."""
     return zlib.crc32(key.encode()) % buckets
 
 

@@ -27,7 +27,7 @@ from metaq.pipelines.changes import kinds
 from metaq.pipelines.changes.change import DELETE, INSERT, UPDATE, Change, NotAChange, Sequence_, Statement
 
 UNAVAILABLE = "__debezium_unavailable_value"
-"""Stands for a large value that the database did not write into its log, since it had not changed."""
+"""Placeholder of a large value that the database left out of its log, because it had not changed."""
 
 _OPS = {"c": INSERT, "r": INSERT, "u": UPDATE, "d": DELETE}
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  in no time zone, as the columns are
@@ -49,7 +49,7 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
 def is_one(body: Mapping[str, Any]) -> bool:
-    """Whether a JSON object looks like an event of Debezium's."""
+    """Whether a JSON object looks like a Debezium event."""
     inner = body.get("payload") if "payload" in body else body
     return inner is None or (isinstance(inner, dict) and isinstance(inner.get("source"), dict))
 
@@ -102,7 +102,7 @@ def changes(
 
 
 def sequence(source: Mapping[str, Any]) -> Sequence_ | None:
-    """Where an event was in its database's log; None: this connector's events do not say it in a way that we know.
+    """Position of an event in its database's log; None: unknown for this connector.
 
     PostgreSQL's `lsn`, MySQL's and MariaDB's binlog place, SQL Server's `change_lsn`. Of the changes of one row each is
     higher than the one before.
@@ -211,7 +211,7 @@ def _value(value: Any, field: Mapping[str, Any]) -> Any:
 
 
 def _key_columns(message_keys: Sequence[str]) -> tuple[str, ...]:
-    """Columns of Debezium's key, if the message's keys are it. Keys are cut at blanks, and JSON may have some."""
+    """Columns of Debezium's key, if the message's keys are one. They are joined again first: keys are split at blanks, which JSON may have."""
     try:
         found = msgspec.json.decode(" ".join(message_keys))
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""Bodies → changes: which format it is, and where its sequence is. No I/O.
+"""Bodies → changes: detects the format, and finds the sequence. No I/O.
 
 The plain format is for producers of one's own:
 
@@ -34,7 +34,7 @@ _PLAIN_TABLE = "changes"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decoder:
-    """What a topic's bodies are. Plain values: it travels to the workers."""
+    """Decoder of a topic's bodies. Plain values: it is pickled for the workers."""
 
     format: str = AUTO
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Decoder:
 
 
 def format_of(body: Mapping[str, Any]) -> str:
-    """Which format a JSON object is of."""
+    """Format of a JSON object."""
     if debezium.is_one(body) and ("payload" in body or "source" in body):
         return DEBEZIUM
     if "type" in body and ("data" in body or "isDdl" in body):
@@ -109,7 +109,7 @@ def format_of(body: Mapping[str, Any]) -> str:
 
 
 def at(body: Any, path: str) -> Any:
-    """What is at `source.lsn`; None: nothing. A name that is a number counts in lists."""
+    """Value at a path such as `source.lsn`; None: nothing. A number in the path is an index of a list."""
     for name in path.split("."):
         if isinstance(body, dict):
             body = body.get(name)

@@ -1,4 +1,4 @@
-"""What MariaDB and PostgreSQL have different, behind one interface; and where a database is."""
+"""Interface to the differences between MariaDB and PostgreSQL; addresses of databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MORE = {"mysql": {"ssl_ca", "connect_timeout"}, "postgresql": {"sslmode", "sslr
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A database. Its text has no password."""
+    """Address of a database. Its text has no password."""
 
     kind: str
     host: str
@@ -57,16 +57,16 @@ def address_of(url: str, password_env: str = "", environment: Mapping[str, str] 
 
 
 class DatabaseAway(MetaqError):
-    """The database could not be reached, or let go of the connection."""
+    """The database could not be reached, or closed the connection."""
 
 
 class Dialect(Protocol):
     """One kind of database. Statements have `%s` where values go; names are quoted by `quote`."""
 
     errors: tuple[type[Exception], ...]
-    """What its driver raises."""
+    """Exceptions of its driver."""
     upsert_needs_one_index: bool
-    """Whether an upsert heeds all unique indexes of a table, and may so hit a row of another key."""
+    """Whether an upsert considers all unique indexes of a table, so that it may hit a row with another key."""
     text_type: str
     key_text_type: str
 
@@ -74,33 +74,33 @@ class Dialect(Protocol):
         """A connection with a transaction open."""
 
     def passes(self, fault: Exception) -> bool:
-        """Whether what the driver raised may be gone at another try: the server is away, or somebody else was in the way."""
+        """Whether a retry may succeed: the server is away, or another transaction held a lock."""
 
     def quote(self, name: str) -> str: ...
 
     def column_type(self, kind: str, *, key: bool) -> str: ...
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-        """A statement that writes a row whether it is there or not."""
+        """Upsert statement."""
 
     def value(self, value: Any) -> Any:
-        """A Python value as the driver takes it."""
+        """Convert a value to what the driver takes."""
 
     def columns(self, cursor: Any, table: str) -> list[str]:
         """Columns of a table; none: there is no such table."""
 
     def unique_indexes(self, cursor: Any, table: str) -> Iterable[tuple[str, ...]]:
-        """Columns of each, the primary key's among them."""
+        """Columns of each unique index, the primary key included."""
 
 
 def doubled(name: str, mark: str) -> str:
-    """A quoted identifier. A percent sign is doubled, too: drivers look for `%s` in the whole statement."""
+    """Quote an identifier. Percent signs are doubled, because drivers look for `%s` in the whole statement."""
     if not name or "\0" in name:
         raise ConfigError(f"{name!r} can be no name of a table or column")
     return mark + name.replace(mark, mark * 2).replace("%", "%%") + mark
 
 
 def told(fault: Exception, address: Address) -> str:
-    """What a driver says, in one line and without the password."""
+    """Text of a driver's fault, in one line and without the password."""
     text = " ".join(" ".join(str(part) for part in fault.args).split()) or type(fault).__name__
     return text.replace(address.password, "***") if address.password else text

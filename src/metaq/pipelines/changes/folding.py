@@ -1,4 +1,4 @@
-"""What many changes of a key come to, and which of them must not be applied. No I/O.
+"""Folds the changes of a key into one, and finds those that must not be applied. No I/O.
 
 Changes come in their order. Of each key the last state counts, so a batch writes every key once however often it changed.
 """
@@ -23,11 +23,11 @@ from metaq.pipelines.changes.change import (
 
 KEY, TABLE, QUEUE, NONE = "key", "table", "queue", "none"
 SCOPES = (KEY, TABLE, QUEUE, NONE)
-"""Among what sequences grow: the changes of a key, those of a table in one queue, all of a queue. Or they are not looked at."""
+"""Scopes in which sequences grow: a key, a table within a queue, a queue; or none, and they are not checked."""
 
 
 class Verdict(enum.Enum):
-    """What a change's sequence says about it, beside the last one that was applied."""
+    """Verdicts on a change's sequence, compared with the last one applied."""
 
     NEXT = "it follows"
     REPEAT = "it was applied before"
@@ -47,7 +47,7 @@ def judge(last: Sequence_ | None, found: Sequence_, *, dense: bool, distinct: bo
 
 
 class Put(enum.Enum):
-    """What is left to do with a key."""
+    """Pending write of a key."""
 
     ROW = "it has this row, and nothing of an earlier one"
     COLUMNS = "these columns have these values, the others stay"
@@ -56,7 +56,7 @@ class Put(enum.Enum):
 
 @dataclass(slots=True)
 class Final:
-    """What the changes of a key come to."""
+    """Folds the changes of one key."""
 
     put: Put
     key: Mapping[str, Any]
@@ -64,7 +64,7 @@ class Final:
     sequence: Sequence_ | None
 
     def follow(self, change: Change) -> None:
-        """Apply one more."""
+        """Fold the next change."""
         if change.op == DELETE:
             self.put, self.row = Put.NOTHING, {}
         elif change.op == INSERT or self.put is Put.NOTHING:
@@ -82,7 +82,7 @@ def begun(change: Change) -> Final:
 
 @dataclass(slots=True)
 class Sequences:
-    """Watches the sequences of one scope: a key, a table of a queue, or a queue."""
+    """Checks the sequences of one scope: a key, a table of a queue, or a queue."""
 
     dense: bool
     distinct: bool
@@ -92,7 +92,7 @@ class Sequences:
     problems: list[Problem] = field(default_factory=list)
 
     def take(self, name: str, found: Sequence_ | None, place: Place) -> bool:
-        """Whether a change is to be applied. Notes what is wrong with its sequence; one without any always is."""
+        """Whether to apply a change; one without a sequence always. Notes what is wrong with its sequence."""
         if found is None:
             return True
         last = self.last.get(name)
@@ -117,12 +117,12 @@ def shown(sequence: Sequence_ | None) -> str:
 
 @dataclass(slots=True)
 class Folded:
-    """What a run of changes comes to."""
+    """Result of folding."""
 
     finals: dict[str, Final]
-    """Text of the key → what is left to do. Keys of which nothing was applied are not in it."""
+    """Text of the key → pending write. Keys without an applied change are left out."""
     applied: int
-    """Changes that count."""
+    """Number of applied changes."""
     repeats: int
     problems: list[Problem]
 

@@ -24,7 +24,7 @@ import msgspec
 LONG, DOUBLE, BOOLEAN, STRING, BINARY = "long", "double", "boolean", "string", "binary"
 DATE, DATETIME, TIMESTAMP = "date", "datetime", "timestamp"
 DIGITS_MAX = 38
-"""Of a decimal, in Parquet and in Spark."""
+"""Most digits of a decimal, in Parquet and in Spark."""
 LONG_DIGITS = 19
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -32,7 +32,7 @@ _EXACT = decimal.Context(prec=DIGITS_MAX, traps=[decimal.InvalidOperation, decim
 
 
 def decimal_kind(digits: int, scale: int) -> str:
-    """The kind of decimals, or `string` where there are too many digits for one."""
+    """Kind of a decimal; `string` if it has too many digits."""
     return f"decimal({max(digits, scale, 1)},{scale})" if scale >= 0 and max(digits, scale) <= DIGITS_MAX else STRING
 
 
@@ -43,7 +43,7 @@ def digits_of(kind: str) -> tuple[int, int] | None:
 
 
 def kind_of(value: Any) -> str | None:
-    """The kind of a JSON value of which nothing else is known; None: null says nothing."""
+    """Kind of a JSON value without a schema; None: null has none."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -54,7 +54,7 @@ def kind_of(value: Any) -> str | None:
 
 
 def plain(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A JSON object as columns and kinds: what is no single value becomes a text of JSON."""
+    """Columns and kinds of a JSON object; nested values become JSON texts."""
     values = {name: json_text(value) if isinstance(value, dict | list) else value for name, value in row.items()}
     kinds = {name: kind for name, value in values.items() if (kind := kind_of(value)) is not None}
     return values, kinds

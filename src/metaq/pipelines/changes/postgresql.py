@@ -17,7 +17,7 @@ _TYPES = {
 
 
 _PASSING = ("08", "57P", "53300", "40001", "40P01")
-"""Beginnings of SQLSTATE: the connection, the server's end or start, too many clients, somebody else's locks."""
+"""Beginnings of SQLSTATE that a retry may cure: connection, shutdown or start of the server, too many clients, locks."""
 
 
 class PostgreSql:

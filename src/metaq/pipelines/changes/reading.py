@@ -30,11 +30,12 @@ from metaq.pipelines.changes.change import (
 from metaq.pipelines.changes.decoding import Decoder
 from metaq.pipelines.changes.folding import KEY, NONE, QUEUE, Sequences
 from metaq.spark.cluster.client import client_of
+from metaq.spark.schema import slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 CHANGE, PROBLEM, COLUMNS, LAST, COUNTS, TOUCH = "change", "problem", "columns", "last", "counts", "touch"
-"""What a row is: a change; a problem (its kind is in `op`); a table's columns; the sequence applied last (of the scope in
-`text`); numbers; or a bucket that is to be written anew without a change."""
+"""Kinds of rows: a change; a problem (its kind is in `op`); a table's columns; the sequence applied last (of the scope in
+`text`); counts; or a bucket that is rewritten without a change."""
 
 ROW_SCHEMA = pa.schema(
     [
@@ -50,7 +51,7 @@ ROW_DDL = (
     "key string, sequence array<bigint>, op string, row string, text string"
 )
 ORDER = ("source", "bucket", "topic", "broker", "queue_id", "queue_offset", "number")
-"""Rows in this order are in the order of their keys' changes."""
+"""Columns that order rows as their keys changed."""
 _ROWS_MAX = 5_000
 _COLUMNS = ("queue_offset", "keys", "body")
 _TEXT_MAX = 1_000
@@ -58,26 +59,24 @@ _TEXT_MAX = 1_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeReader:
-    """What `mapInArrow` runs first: slices in, rows of `ROW_SCHEMA` out. Plain values: it travels to the workers."""
+    """First function for `mapInArrow`: slices in, rows of `ROW_SCHEMA` out. Plain values: it is pickled for the workers."""
 
     name_servers: str
     settings: FetchSettings
     decoder: Decoder
     tables: frozenset[str]
-    """Only these, with or without what is in front of the dot; empty: all."""
+    """Tables to read, with or without what is before the dot; empty: all."""
     scope: str
     dense: bool
     last: Mapping[str, Sequence_]
-    """Where sequences are watched by queue: what was applied last."""
+    """Sequences applied last, where they are checked per queue."""
     buckets: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                rows = self.rows(self._messages(Slice(queue, row["start_offset"], row["end_offset"])), queue)
-                while some := list(itertools.islice(rows, _ROWS_MAX)):
-                    yield pa.RecordBatch.from_pylist(some, schema=ROW_SCHEMA)
+        for wanted in slices_of(batches):
+            rows = self.rows(self._messages(wanted), wanted.queue)
+            while some := list(itertools.islice(rows, _ROWS_MAX)):
+                yield pa.RecordBatch.from_pylist(some, schema=ROW_SCHEMA)
 
     def _messages(self, wanted: Slice) -> Iterator[tuple[int, list[str], bytes]]:
         client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
@@ -89,7 +88,7 @@ class ChangeReader:
 
     def rows(self, messages: Iterator[tuple[int, list[str], bytes]], queue: MessageQueue) -> Iterator[dict[str, Any]]:
         """Rows of one queue's messages: (offset, keys, body) each, in their order."""
-        seen = _Seen(Sequences(dense=self.dense, distinct=False, last=dict(self.last)))
+        seen = _SliceSummary(Sequences(dense=self.dense, distinct=False, last=dict(self.last)))
         for offset, keys, body in messages:
             seen.messages += 1
             place = Place(*queue, offset)
@@ -128,8 +127,8 @@ class ChangeReader:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What is told about a slice at its end."""
+class _SliceSummary:
+    """Summary of a slice, sent as notes after its changes."""
 
     watch: Sequences
     messages: int = 0
@@ -188,7 +187,7 @@ def problem_in(row: Mapping[str, Any]) -> Problem:
 
 
 def change_in(row: Mapping[str, Any]) -> tuple[Place, Change]:
-    """A change, back from its row. Its kinds are in the notes."""
+    """Change from its row; its kinds are in the notes."""
     sequence = None if row["sequence"] is None else tuple(row["sequence"])
     key, values = msgspec.json.decode(row["key"]), msgspec.json.decode(row["row"])
     return place_in(row), Change(row["op"], row["source"], key, sequence, values)
@@ -196,12 +195,12 @@ def change_in(row: Mapping[str, Any]) -> tuple[Place, Change]:
 
 @dataclass(slots=True)
 class Notes:
-    """What the workers told about a batch, joined."""
+    """The workers' notes on a batch, joined."""
 
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
     """Table → column → kind."""
     keys: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
-    """Table → columns of the key, each way that was met."""
+    """Table → all sets of key columns that were seen."""
     last: dict[str, list[int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     messages: int = 0

@@ -12,7 +12,6 @@ and the target takes a batch in one step together with the batch's number: one t
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,18 +20,18 @@ from typing import Any
 import msgspec
 
 from metaq.clock import SYSTEM
-from metaq.durable import disk_fault, make_folder, write_whole
-from metaq.errors import ChangesBroken, ClientClosed, ConfigError
+from metaq.durable import make_folder, write_whole
+from metaq.errors import ChangesBroken
 from metaq.pipelines.changes.change import GAP, Problem, keys_named
 from metaq.pipelines.changes.decoding import Decoder
 from metaq.pipelines.changes.folding import NONE
 from metaq.pipelines.changes.options import STOP, ChangesOptions
 from metaq.pipelines.changes.reading import ROW_DDL, ChangeReader
 from metaq.pipelines.changes.target import Applied, Target
-from metaq.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
+from metaq.pipelines.checkpoints import CHECKPOINT, Checkpoint
+from metaq.pipelines.job import BatchJob, SliceStream, check_session
 from metaq.pipelines.options import names
 from metaq.pipelines.run import Run
-from metaq.spark import interpreter
 from metaq.spark.source.settings import SourceOptions
 
 _LOG = logging.getLogger(__name__)
@@ -46,27 +45,17 @@ def start(spark: Any, options: ChangesOptions, run: Run) -> Any:
 
     Raises: ConfigError: an option is wrong, or the target was written by another query.
     """
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "changes are applied in the process of the driver, and this session is a client of Spark Connect: use a session "
-            "of metaq.spark.session() in a process without one, or `metaq pipeline run changes`"
-        )
-    interpreter.check(interpreter.running_context())
-    pairs = {**options.source(), "subscribe": ",".join(options.topics_read), "rows": "slices"}
-    source = SourceOptions.of(pairs)
-    source.check_stream()
-    checkpoint = run.place / CHECKPOINT
+    check_session(spark, run.status.pipeline)
+    stream = SliceStream.of(options, {"subscribe": ",".join(options.topics_read)})
     target = target_of(options, run.place, lambda: run.stopping)
-    target.guard(checkpoint)
-    applier = _Applier(options, source, target, run)
+    target.guard(run.place / CHECKPOINT)
+    applier = _Applier(options, stream.source, target, run)
     run.at_end(applier.close)
-    reader = spark.readStream.format("metaq").options(**pairs).load()
-    writer = reader.writeStream.queryName("changes").option("checkpointLocation", spark_path(checkpoint))
-    return writer.foreachBatch(applier.process).trigger(**options.trigger()).start()
+    return stream.start(spark, applier)
 
 
 def target_of(options: ChangesOptions, place: Path, stopping: Callable[[], bool] = lambda: False) -> Target:
-    """Where the options say that the tables are. Args: stopping: nobody wants to wait for a database any more. Raises ConfigError."""
+    """Target that the options name. Args: stopping: whether to give up waiting for a database. Raises ConfigError."""
     if options.target:
         from metaq.pipelines.changes.to_database import DatabaseTarget
 
@@ -76,39 +65,25 @@ def target_of(options: ChangesOptions, place: Path, stopping: Callable[[], bool]
     return SnapshotTarget(place, options)
 
 
-class _Applier:
-    """The driver's half: one call of `process` per micro-batch."""
+class _Applier(BatchJob):
+    """Applies a micro-batch to the target."""
+
+    NAME, DONE = "changes", "applied"
 
     def __init__(self, options: ChangesOptions, source: SourceOptions, target: Target, run: Run) -> None:
+        super().__init__(Checkpoint(run.place / CHECKPOINT))
         self._options, self._source, self._target, self._run = options, source, target, run
-        self._busy = threading.Lock()
-        self._closed = False
-
-    def process(self, frame: Any, batch: int) -> None:
-        """Spark's foreachBatch: apply the slices in `frame`. Raises: ChangesBroken: there is something to stop at. StoreFull,
-        StoreFailed: a fault of the disk or the folder. What the target raises.
-        """
-        with self._busy:
-            if self._closed:  # Not silently: Spark would take the batch for done.
-                raise ClientClosed(f"the query was stopped before batch {batch} was applied")
-            try:
-                self._process(frame, batch)
-            except OSError as fault:
-                raise disk_fault(
-                    fault, f"batch {batch} could not be applied, {self._run.place} is as before it"
-                ) from fault
 
     def close(self) -> None:
-        """Apply nothing any more. Returns when what was under way has ended."""
-        self._target.close()  # A batch that waits for its database ends with that.
-        with self._busy:
-            self._closed = True
+        self._target.close()  # First: it wakes a batch that waits for its database, and so frees the lock.
+        super().close()
 
-    def _process(self, frame: Any, batch: int) -> None:
+    def _after_fault(self) -> str:
+        return f"{self._run.place} is as before it"
+
+    def _process(self, frame: Any, batch: int, query: str) -> None:
+        """Raises: ChangesBroken: there is something to stop at. What the target raises."""
         began = SYSTEM.monotonic()
-        query = query_id(self._run.place / CHECKPOINT)
-        if query is None:
-            raise ConfigError(f"the checkpoint of {self._run.place} has lost its metadata while the query runs")
         if self._target.has(query, batch):
             self._run.tell(f"batch {batch}: was applied before the restart", batch=batch, replayed=True)
             return
@@ -151,7 +126,7 @@ class _Applier:
             )
 
     def _save(self, problems: list[Problem], query: str, batch: int) -> None:
-        """Before the batch is committed: what is reported is never lost. A replay writes the same file again."""
+        """Save the problems before the batch is committed, so that none is lost. A replay writes the same file again."""
         folder = self._run.place / PROBLEMS
         make_folder(folder)
         lines = [

@@ -37,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 
 MANIFESTS, DATA = "_snapshot", "data"
 KEY_COLUMN, SEQUENCE_COLUMN = "_metaq_key", "_metaq_sequence"
-"""Beside the table's own: the key as a text of JSON, and the sequence of the change that made the row."""
+"""Additional columns: the key as JSON text, and the sequence of the change that made the row."""
 
 _ARROW = {
     kinds.LONG: pa.int64(), kinds.DOUBLE: pa.float64(), kinds.BOOLEAN: pa.bool_(), kinds.STRING: pa.string(),
@@ -52,7 +52,7 @@ class BucketFiles(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     rows: int = 0
     gone: str = ""
-    """Keys that were deleted, and with which sequence: an older change of them must not bring them back."""
+    """File of deleted keys with their sequences: an older change must not bring a row back."""
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,12 +76,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     query: str
     """Id of the streaming query, from its checkpoint."""
     batch: int
-    """The last batch that is in it."""
+    """Last batch that it contains."""
     buckets: int
     written_ms: int
     tables: dict[str, TableState] = {}
     last: dict[str, list[int]] = {}
-    """Sequences applied last, by table and queue or by queue, where they are watched there."""
+    """Sequences applied last, by table and queue or by queue, where they are checked so."""
 
     @property
     def paths(self) -> set[str]:
@@ -123,7 +123,7 @@ class SnapshotFolder:
             generations = self._generations()
             if not generations:
                 return None
-            with contextlib.suppress(FileNotFoundError):  # Many newer ones were written since we looked.
+            with contextlib.suppress(FileNotFoundError):  # Newer generations replaced it since the listing.
                 return self._read(generations[-1])
 
     def guard(self, checkpoint: Path) -> None:

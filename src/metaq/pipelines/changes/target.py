@@ -1,4 +1,4 @@
-"""What a batch of changes is applied to, and what all of them share."""
+"""Interface of targets, and what they share."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from metaq.pipelines.changes.reading import Notes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """What a batch did."""
+    """Figures of an applied batch."""
 
     messages: int = 0
     applied: int = 0
-    """Changes."""
+    """Applied changes."""
     puts: int = 0
-    """Rows written: a key that changed several times counts once."""
+    """Written rows: a key that changed several times counts once."""
     deletes: int = 0
     repeats: int = 0
     """Changes that had been applied before."""
     others: int = 0
-    """Changes of tables that are not wanted."""
+    """Changes of tables that the options leave out."""
     problems: list[Problem] = field(default_factory=list)
 
 
 class Judge(Protocol):
-    """Looks at a batch's problems before anything is committed. Raises ChangesBroken: one is there to stop at."""
+    """Judges a batch's problems before it is committed. Raises ChangesBroken: by the policy one of them stops the query."""
 
     def __call__(self, problems: list[Problem], *, last: bool) -> None:
         """Args: last: all of the batch's problems are known now; they are saved when this returns."""
 
 
 class Target(Protocol):
-    """Where the tables are. A batch is applied all or not at all, together with its number."""
+    """Target of changes. A batch is applied atomically, together with its number."""
 
     def guard(self, checkpoint: Path) -> None:
         """Raises ConfigError: the target was written under another checkpoint."""
@@ -54,7 +54,7 @@ class Target(Protocol):
         """Apply a batch. `rows` is a frame of `reading.ROW_SCHEMA`. Raises what `judge` does, and then nothing has changed."""
 
     def close(self) -> None:
-        """No batch comes any more."""
+        """Release what is held; no batch follows."""
 
 
 def joined_columns(

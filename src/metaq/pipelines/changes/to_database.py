@@ -25,8 +25,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.pipelines.changes import kinds
 from metaq.pipelines.changes.change import Problem, Sequence_
-from metaq.pipelines.changes.dialect import DatabaseAway, Dialect, address_of, told
-from metaq.pipelines.changes.drivers import dialect_of
+from metaq.pipelines.changes.dialect import Address, DatabaseAway, Dialect, address_of, told
 from metaq.pipelines.changes.folding import KEY, Final, Folded, Put, fold
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.reading import CHANGE, ORDER, Notes, change_in
@@ -40,21 +39,21 @@ PAUSE_SECONDS = 1.0
 """Between two tries to reach the database."""
 PROGRESS, KEYS = "metaq_changes_progress", "metaq_changes_keys"
 _SOME = 500
-"""Keys that one SELECT asks for."""
+"""Keys per SELECT."""
 
 
 class DatabaseTable(msgspec.Struct, frozen=True, kw_only=True):
     """One table."""
 
     target: str
-    """What it is called in the database."""
+    """Name in the database."""
     key: list[str]
     columns: dict[str, str]
     """Name → kind."""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database knows of the pipeline."""
+class TargetState(msgspec.Struct, frozen=True, kw_only=True):
+    """The pipeline's state, as the database has it."""
 
     query: str
     batch: int
@@ -63,7 +62,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatabaseTarget:
-    """A database as what a run of the pipeline writes to. A connection for each batch: between two of them, hours may pass."""
+    """Database target. It connects for each batch, because hours may pass between two."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class DatabaseTarget:
         self._over = threading.Event()
         self._pause, self._stopping = pause or self._over.wait, stopping
         self._sent = Applied()
-        """What a COMMIT was asked for whose answer is not there yet."""
+        """Batch whose COMMIT was sent and not yet acknowledged."""
         with self._connected("prepared") as (connection, cursor):
             self._make_own_tables(cursor)
             if options.forget_deleted_seconds:
@@ -145,7 +144,7 @@ class DatabaseTarget:
         return self._patiently(tried)
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Do it, again and again while the database is away. Raises what it does."""
+        """Call it, with retries while the database is away. Raises what it does."""
         began, said = self._clock.monotonic(), False
         while True:
             try:
@@ -185,7 +184,7 @@ class DatabaseTarget:
                 )
             done = self._applied(cursor, rows, notes, tables, judge)
             last = {**(self._state.last if self._state is not None else {}), **notes.last}
-            state = State(query=query, batch=batch, tables=tables, last=last)
+            state = TargetState(query=query, batch=batch, tables=tables, last=last)
             self._save(cursor, state)
             self._sent = done
             connection.commit()
@@ -193,7 +192,7 @@ class DatabaseTarget:
         return done
 
     def close(self) -> None:
-        """Nothing is held between batches; one that waits for its database ends now."""
+        """Wake a batch that waits for its database; nothing else is held between batches."""
         self._over.set()
 
     # -------------------------------------------------------------- a batch
@@ -247,7 +246,7 @@ class DatabaseTarget:
             cursor.executemany(self._sql.upsert(table.target, whole, table.key), full)
 
     def _write_columns(self, cursor: Any, table: DatabaseTable, final: Final, where: str) -> None:
-        """Some columns of a row: not by an upsert, which would want all that may not be null."""
+        """Update some columns of a row. Not by an upsert, which needs every column that is NOT NULL."""
         quote = self._sql.quote
         names = [name for name in table.columns if name in final.row]
         rest = [name for name in names if name not in table.key]
@@ -316,7 +315,7 @@ class DatabaseTarget:
                 )
 
     def _make_fit(self, cursor: Any, source: str, table: DatabaseTable) -> None:
-        """See that the table has its columns and its key; make what is missing, if it may be made."""
+        """Check a table's columns and key; create what is missing, if the options allow it."""
         quote, target = self._sql.quote, table.target
         there = self._sql.columns(cursor, target)
         missing = [name for name in table.columns if name.lower() not in {one.lower() for one in there}]
@@ -362,19 +361,19 @@ class DatabaseTarget:
             if not sql.columns(cursor, name):
                 cursor.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})", ())
 
-    def _read(self, cursor: Any, lock: str = "") -> State | None:
+    def _read(self, cursor: Any, lock: str = "") -> TargetState | None:
         cursor.execute(f"SELECT state FROM {PROGRESS} WHERE pipeline = %s {lock}", (self._name,))  # noqa: S608
         row = cursor.fetchone()
-        return msgspec.json.decode(row[0], type=State) if row is not None else None
+        return msgspec.json.decode(row[0], type=TargetState) if row is not None else None
 
-    def _save(self, cursor: Any, state: State) -> None:
+    def _save(self, cursor: Any, state: TargetState) -> None:
         columns = ("pipeline", "query", "batch", "state")
         values = (self._name, state.query, state.batch, msgspec.json.encode(state).decode())
         cursor.execute(self._sql.upsert(PROGRESS, columns, ("pipeline",)), values)
 
     @contextlib.contextmanager
     def _connected(self, doing: str) -> Iterator[tuple[Any, Any]]:
-        """A connection, closed behind it: what was not committed is rolled back."""
+        """Connection for a block; what was not committed is rolled back."""
         connection = None
         try:
             connection = self._sql.connect()
@@ -387,3 +386,30 @@ class DatabaseTarget:
             if connection is not None:
                 with contextlib.suppress(*self._sql.errors):
                     connection.close()
+
+
+def dialect_of(address: Address) -> Dialect:
+    """The dialect of a database, with its driver: only what is used has to be installed.
+
+    Raises ConfigError: the driver is not installed; the text names the extra.
+    """
+    try:
+        if address.kind == "mysql":
+            from metaq.pipelines.changes.mariadb import MariaDb
+
+            return MariaDb(address)
+        from metaq.pipelines.changes.postgresql import PostgreSql
+
+        return PostgreSql(address)
+    except ImportError as fault:
+        extra = "mysql" if address.kind == "mysql" else "postgres"
+        raise ConfigError(f"target {address.kind} needs {fault.name}: pip install 'pymetaq[{extra}]'") from None
+
+
+def try_to_reach(address: Address) -> None:
+    """Raises: ConfigError: the driver is not installed. MetaqError: the database cannot be reached, or says no."""
+    dialect = dialect_of(address)
+    try:
+        dialect.connect().close()
+    except dialect.errors as fault:
+        raise MetaqError(f"{address} could not be reached: {told(fault, address)}") from None

@@ -43,12 +43,12 @@ _RESULT_SCHEMA = pa.schema([
     pa.field("repeats", pa.int64()),
 ])  # fmt: skip
 BUCKET = "bucket"
-"""What a row of a result is that is no problem."""
+"""`note` of a result row that is a bucket's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BucketWriter:
-    """What `mapInArrow` runs second: changes by table and bucket in, what became of each bucket out."""
+    """Second function for `mapInArrow`: changes sorted by table and bucket in, a result per bucket out."""
 
     batch: Rewriting
 
@@ -71,7 +71,7 @@ class BucketWriter:
 
 
 class SnapshotTarget:
-    """The snapshot as what a run of the pipeline writes to."""
+    """Snapshot target."""
 
     def __init__(self, place: Path, options: ChangesOptions, clock: Clock = SYSTEM) -> None:
         """Raises: ConfigError: the folder cannot be made, or its snapshot has another number of buckets. StoreCorrupt."""
@@ -124,7 +124,7 @@ class SnapshotTarget:
         return Applied(**total, messages=notes.messages, others=notes.others, problems=problems)
 
     def plan(self, notes: Notes) -> tuple[Rewriting, list[tuple[str, int]]]:
-        """What is the same for all buckets of a batch, and the buckets, by table, that must be written anew whatever changes.
+        """Parameters common to all buckets of a batch, and (table, bucket) of those that must be rewritten without a change.
 
         Raises: ConfigError: `joined_columns`.
         """
@@ -153,7 +153,7 @@ class SnapshotTarget:
     def commit(
         self, query: str, batch: int, work: Rewriting, notes: Notes, done: list[dict[str, Any]]
     ) -> dict[str, int]:
-        """Make what the tasks wrote the newest generation. Args: done: a row of each bucket. Returns their figures, added up."""
+        """Commit what the tasks wrote as the newest generation. Args: done: a row per bucket. Returns their figures, added up."""
         fresh = {
             (row["source"], row["bucket"]): BucketFiles(path=row["path"], rows=row["rows"], gone=row["gone"])
             for row in done
@@ -191,7 +191,7 @@ class SnapshotTarget:
         self._folder.clean(generations=self._options.keep_generations, since_ms=since, now_ms=now)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing open."""
 
 
 def next_tables(

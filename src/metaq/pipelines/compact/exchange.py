@@ -1,4 +1,4 @@
-"""Two folders change places in one step, so that whoever lists the one sees all of its old files or all of its new ones.
+"""Atomic exchange of two folders: a reader that lists one sees all of its old files or all of its new ones.
 
 `rename` puts one file in the place of one other. Several files that become one need more: Linux's `renameat2` with
 RENAME_EXCHANGE (ext4, XFS, Btrfs, tmpfs, F2FS and others; not NFS). Python has no name for it.
@@ -18,7 +18,7 @@ _RENAME_EXCHANGE = 2
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two folders change their names. Raises OSError: EINVAL or ENOSYS where the file system or the kernel cannot."""
+    """Exchange the names of two folders. Raises OSError: EINVAL or ENOSYS where the file system or the kernel cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
@@ -29,7 +29,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def try_an_exchange(folder: Path) -> None:
-    """See whether folders in `folder` can be exchanged, and files be linked. Raises ConfigError: they cannot."""
+    """Probe whether folders in `folder` can be exchanged, and files linked. Raises ConfigError: they cannot."""
     one, other = (folder / f"_probe-{os.getpid()}-{number}" for number in (1, 2))
     try:
         one.mkdir(exist_ok=True)

@@ -23,12 +23,12 @@ GROUP_ROWS = ROW_GROUP_ROWS
 GROUP_BYTES = 64 * 1024 * 1024
 BATCH_ROWS = 20_000
 BATCH_BYTES = 8 * 1024 * 1024
-"""About: by the mean size of a row."""
+"""Approximate bytes of a row group, by the mean size of a row."""
 _THIN_MANY = 64
 _THICK_BYTES = 1024 * 1024
-"""So many batches are made one, or fewer of so many bytes."""
+"""Batches that are joined into one, or fewer if they have so many bytes."""
 _PAGE_BYTES = 1024 * 1024
-"""Column chunks are read in such pieces, not whole."""
+"""Bytes of a column chunk that are read at a time."""
 KEY = ["broker", "queue_id", "queue_offset"]
 
 Key = tuple[str, int, int]
@@ -56,7 +56,7 @@ def merge(sources: Sequence[Path], target: Path) -> int:
 
 
 def _thick(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: each takes some 50 KB of its own, and of small files there are thousands in a group."""
+    """Join batches: each has some 50 KB of overhead, and a group of small files has thousands."""
     thin: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -77,7 +77,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """What is written at a time."""
+    """Yield tables of one row group each."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -108,7 +108,7 @@ def in_order(sources: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 
 
 class _Stream:
-    """One source. Opened when its first row is wanted, closed with its last."""
+    """A source file: opened for its first row, closed after its last."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -18,24 +18,29 @@ from metaq.archive.records import Manifest, place_of
 from metaq.archive.replacements import Replacement
 
 MANIFESTS_KEPT = 2
-"""The newest, whatever they tell of."""
+"""Newest manifests that are always kept: they say how far the archive has come."""
 
 
-class Batch(Struct, frozen=True):
-    """What of a manifest decides."""
+class PublishedBatch(Struct, frozen=True):
+    """The parts of a manifest that pruning looks at."""
 
     files: tuple[str, ...]
     ids: tuple[str, ...]
 
     @classmethod
-    def of(cls, manifest: Manifest) -> Batch:
+    def of(cls, manifest: Manifest) -> PublishedBatch:
         return cls(tuple(file.path for file in manifest.files), tuple(manifest.id_files))
 
 
 def batches_over(
-    batches: Mapping[str, Batch], records: Collection[Replacement], has_ids: Callable[[str], bool]
+    batches: Mapping[str, PublishedBatch], records: Collection[Replacement], has_ids: Callable[[str], bool]
 ) -> list[str]:
-    """Names of manifests that may go, oldest first. Args: records: those that are finished. has_ids: whether such a file is there."""
+    """Names of manifests that can be removed, oldest first.
+
+    Args:
+        records: finished replacements.
+        has_ids: whether a file of ids exists.
+    """
     expired = files_over(records)
     if not expired:
         return []
@@ -47,7 +52,7 @@ def batches_over(
 
 
 def files_over(records: Collection[Replacement]) -> set[str]:
-    """Files in whose place nothing is, after however many merges."""
+    """Files that expired: nothing stands in for them, after any number of merges."""
     found: set[str] = set()
     for record in sorted(records, key=lambda record: -record.number):  # What stands in for files is replaced later.
         if found.issuperset(file.path for file in record.files):
@@ -56,9 +61,14 @@ def files_over(records: Collection[Replacement]) -> set[str]:
 
 
 def records_over(
-    records: Collection[Replacement], finished: Collection[Replacement], batches: Collection[Batch]
+    records: Collection[Replacement], finished: Collection[Replacement], batches: Collection[PublishedBatch]
 ) -> list[Replacement]:
-    """Records that may go, given the manifests that are left. Args: records: all. finished: those that are done with."""
+    """Records that can be removed, given the manifests that are left.
+
+    Args:
+        records: all of them.
+        finished: those whose files are gone.
+    """
     expired = files_over(finished)
     told = {path for batch in batches for path in batch.files} | {
         file.path for record in records for file in record.files

@@ -1,4 +1,4 @@
-"""Which dates of an archive are over. Pure.
+"""Which dates of an archive have expired. Pure.
 
 A clock alone decides nothing here, for what goes is gone: a machine that believes to be in the next century would let
 everything go. So two must agree that a date is long past: the clock of the driver, and the archived messages, which bear the
@@ -18,27 +18,27 @@ from metaq.archive.index import place_in_name
 from metaq.archive.records import ArchivedFile, Manifest
 
 _USUAL = dt.timedelta(days=1)
-"""The newest message may be of yesterday without anybody being wrong."""
+"""Days that the newest message may be old in an archive that is written to."""
 
 
 class Bound(Struct, frozen=True):
-    """What goes, and what would go if the clock alone were asked. Dates are ISO's."""
+    """Cut-off dates: what expires, and what would by the clock alone. Dates are ISO's."""
 
     first: str
-    """Files of earlier dates go."""
+    """Files of earlier dates expire."""
     by_clock: str
-    """Files of earlier dates would, by the clock."""
+    """Files of earlier dates would expire by the clock alone."""
     today: str
     newest: str
-    """Of the archived messages; empty: none are known."""
+    """Newest date of the archived messages; empty: none is known."""
     behind: bool = False
-    """Whether these are older than those of an archive that is written to."""
+    """Whether the newest messages are older than those of an archive that is written to."""
 
     def over(self, files: Iterable[ArchivedFile]) -> list[ArchivedFile]:
         return [file for file in files if file.date < self.first]
 
     def held(self, files: Iterable[ArchivedFile]) -> str:
-        """What stays although the clock says that its time is over, and why; empty: nothing."""
+        """Dates that are kept although they are due by the clock, and why; empty: none."""
         held = [file for file in files if self.behind and self.first <= file.date < self.by_clock]
         if not held:
             return ""
@@ -56,7 +56,7 @@ class Dates:
         self._last: dict[tuple[str, str, int], tuple[int, str]] = {}
 
     def take(self, manifest: Manifest) -> None:
-        """A batch that was published, in whatever order."""
+        """Note a published batch; in any order."""
         for file in manifest.files:
             found = place_in_name(file.path)
             if found is not None:
@@ -69,7 +69,7 @@ class Dates:
         return max((date for _, date in self._last.values()), default="")
 
     def bound(self, now_ms: int, keep_days: int, *, trust_clock: bool = False) -> Bound:
-        """Args: trust_clock: by the clock alone."""
+        """Compute the cut-offs. Args: trust_clock: by the clock alone."""
         try:
             today = dt.date(1970, 1, 1) + dt.timedelta(milliseconds=now_ms)
         except OverflowError:  # No calendar has that day.

@@ -1,4 +1,4 @@
-"""Keeps an archive small in files and in days: merges small files, and lets go of dates whose time is over.
+"""Upkeep of an archive: merges small files, and removes dates that have expired.
 
 A merge, in steps that may be cut anywhere:
 
@@ -39,7 +39,7 @@ from metaq.errors import StoreCorrupt, StoreError, StoreForeign
 from metaq.pipelines.compact import merging
 from metaq.pipelines.compact.exchange import exchange, try_an_exchange
 from metaq.pipelines.compact.options import CompactOptions, UpkeepOptions
-from metaq.pipelines.compact.pruning import Batch, batches_over, records_over
+from metaq.pipelines.compact.pruning import PublishedBatch, batches_over, records_over
 from metaq.pipelines.compact.retention import Dates
 from metaq.pipelines.compact.tabling import tables_of
 from metaq.pipelines.run import Outcome, Run
@@ -47,26 +47,26 @@ from metaq.pipelines.run import Outcome, Run
 _LOG = logging.getLogger(__name__)
 
 _LISTING = "folder"
-"""In a replacement's own folder: what changes places with the folder of the archive."""
+"""Name, in a replacement's folder, of the folder that is exchanged with the archive's."""
 _DAY_MS = 86_400_000
 LOOK_SECONDS = 1.0
-"""How often a job that waits for the grace looks whether it is asked to end."""
+"""Interval at which a job that waits for the grace looks for a request to stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """Something that was done, for whoever shows progress."""
+class UpkeepStep:
+    """A step that was done, for progress reports."""
 
     what: str
     """`merged`: prepared and announced; `replaced`: readers see it; `expired`: a date is no more; `removed`: its files;
     `pruned`: its manifests."""
     folder: str
     files: int = 0
-    """That go."""
+    """Files that were replaced or removed."""
     into: int = 0
     rows: int = 0
     size: int = 0
-    """Bytes of the files that go."""
+    """Bytes of `files`."""
 
     def __str__(self) -> str:
         text = {
@@ -80,7 +80,7 @@ class Step:
 
 
 def small_files(files: Iterable[ArchivedFile], compact_files: int, compact_bytes: int) -> dict[str, list[ArchivedFile]]:
-    """Pure: per folder its small files, where they are more than `compact_files`; 0: nowhere."""
+    """Pure: folder → its small files, where they are more than `compact_files`; 0: nowhere."""
     by_folder: dict[str, list[ArchivedFile]] = defaultdict(list)
     for file in files:
         if file.size < compact_bytes / 2:
@@ -90,7 +90,7 @@ def small_files(files: Iterable[ArchivedFile], compact_files: int, compact_bytes
 
 
 def bins(files: Sequence[ArchivedFile], compact_bytes: int) -> list[list[ArchivedFile]]:
-    """Pure: neighbours together, as long as they have at most `compact_bytes`. All but the last are more than half full."""
+    """Pure: group neighbours up to `compact_bytes`. All groups but the last are more than half full."""
     packed: list[list[ArchivedFile]] = []
     filled = 0
     for file in files:
@@ -112,17 +112,17 @@ class Compactor:
         self._compact_files = compact_files
         self._grace_ms = round(options.grace_seconds * 1000)
         self.faults: list[str] = []
-        """What could not be done, and why."""
+        """Failures, a sentence each."""
         self.held = ""
-        """What stays although the clock says that its time is over, and why."""
+        """Dates that are kept although they are due by the clock, and why."""
         self._dates = Dates()
-        self._batches: dict[str, Batch] = {}
+        self._batches: dict[str, PublishedBatch] = {}
         self._files: dict[str, ArchivedFile] = {}
-        """What the batches published and the done replacements made of it."""
+        """Files of the archive now: published ones, with finished replacements applied."""
         self._records: dict[int, Replacement] = {}
 
     def prepare(self) -> None:
-        """See that the file system can do it, and remove what a crash left. Raises ConfigError, StoreCorrupt."""
+        """Check that the file system supports it, and remove what a crash left. Raises ConfigError, StoreCorrupt."""
         make_folder(self._folder.kept)
         self._records = {record.number: record for record in replacements(self._folder)}
         for left in self._folder.kept.iterdir():
@@ -135,9 +135,9 @@ class Compactor:
             self._take(record)
 
     def _catch_up(self) -> None:
-        """Take notice of batches that were published since. Reading all manifests at every look would be slow one day."""
+        """Read the manifests published since the last look. All of them, each time, would be slow in an old archive."""
         for manifest in self._folder.newer(self._batches):
-            self._batches[manifest.name] = Batch.of(manifest)
+            self._batches[manifest.name] = PublishedBatch.of(manifest)
             self._dates.take(manifest)
             self._files |= {file.path: file for file in manifest.files}
 
@@ -152,10 +152,10 @@ class Compactor:
         save(self._folder, record)
         self._take(record)
 
-    def look(self) -> Iterator[Step]:
-        """Do all that is due, a step at a time. Whoever stops in between leaves the rest for the next look.
+    def look(self) -> Iterator[UpkeepStep]:
+        """Do all that is due, a step at a time. A caller that stops in between leaves the rest for the next call.
 
-        What cannot be done in one folder is logged, noted in `faults`, and keeps no other waiting. Raises StoreCorrupt: a
+        A failure in one folder is logged, noted in `faults`, and delays no other folder. Raises StoreCorrupt: a
         manifest or a record cannot be read.
         """
         self.faults = []
@@ -177,12 +177,12 @@ class Compactor:
 
     @property
     def due_ms(self) -> int | None:
-        """When the next announced replacement may be done; None: none is waiting."""
+        """Time at which the next announced replacement is due; None: none is waiting."""
         waiting = [self._due(one) for one in self._records.values() if not one.done_ms]
         return min(waiting, default=None)
 
     # -------------------------------------------------------------- what was begun
-    def _go_on(self) -> Iterator[Step]:
+    def _go_on(self) -> Iterator[UpkeepStep]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
             if (right := _set_back(record, now)) is not record:
@@ -192,7 +192,7 @@ class Compactor:
             if now >= self._due(record) and (not record.swapped_ms or home.exists()):
                 yield from self._guarded(record.folder, self._next_of(record, home))
 
-    def _saved_again(self, record: Replacement) -> Iterator[Step]:
+    def _saved_again(self, record: Replacement) -> Iterator[UpkeepStep]:
         self._save(record)
         _LOG.warning(
             "compact: this machine's clock was ahead when it wrote %s: the grace of %s is counted from now", record.name, record.folder
@@ -202,7 +202,7 @@ class Compactor:
     def _due(self, record: Replacement) -> int:
         return (record.swapped_ms or record.done_ms or record.announced_ms) + self._grace_ms
 
-    def _next_of(self, record: Replacement, home: Path) -> Iterator[Step]:
+    def _next_of(self, record: Replacement, home: Path) -> Iterator[UpkeepStep]:
         """The next step of a replacement whose grace is over."""
         if record.swapped_ms:
             _remove(home)
@@ -217,7 +217,7 @@ class Compactor:
         now = self._clock.now_ms()
         self._save(structs.replace(record, done_ms=record.done_ms or now, swapped_ms=now))
         what = "replaced" if record.files else "removed"
-        yield Step(what=what, folder=record.folder, files=len(record.replaced), into=len(record.files))
+        yield UpkeepStep(what=what, folder=record.folder, files=len(record.replaced), into=len(record.files))
 
     def _lost(self, record: Replacement, home: Path) -> Path | None:
         """A merged file that is neither ready nor in its place: somebody removed what lay beside the archive."""
@@ -228,7 +228,7 @@ class Compactor:
         return None
 
     def _swap(self, record: Replacement, home: Path) -> None:
-        """Let the archive's folder hold the new files instead of the old ones.
+        """Exchange the archive's folder for one with the new files.
 
         A crash may have come between the exchange and its record: then no old file is there any more.
         """
@@ -263,7 +263,7 @@ class Compactor:
         sync_folder(listing.parent)
 
     # -------------------------------------------------------------- dates whose time is over
-    def _pruned(self) -> Iterator[Step]:
+    def _pruned(self) -> Iterator[UpkeepStep]:
         """Forget batches and replacements of which nothing is left. Their links went, so the grace is over twice."""
         kept = self._folder.path
         finished = [
@@ -275,12 +275,12 @@ class Compactor:
             del self._batches[name]
         if names:
             sync_folder(kept / MANIFESTS)  # Or one could come back after a power cut, when its record is gone.
-            yield Step(what="pruned", folder=MANIFESTS, files=len(names))
+            yield UpkeepStep(what="pruned", folder=MANIFESTS, files=len(names))
         for record in records_over(self._records.values(), finished, self._batches.values()):
             forget(self._folder, record)
             del self._records[record.number]
 
-    def _expire(self, keep_days: int) -> Iterator[Step]:
+    def _expire(self, keep_days: int) -> Iterator[UpkeepStep]:
         bound = self._dates.bound(self._clock.now_ms(), keep_days, trust_clock=self._options.trust_clock)
         if (held := bound.held(self._files.values())) != self.held:
             self.held = held
@@ -302,7 +302,7 @@ class Compactor:
                     kept=self._kept(number), announced_ms=now, done_ms=now,
                 )
             )  # fmt: skip
-            yield Step(
+            yield UpkeepStep(
                 what="expired", folder=folder, files=len(files), rows=sum(file.rows for file in files),
                 size=sum(file.size for file in files),
             )  # fmt: skip
@@ -315,7 +315,7 @@ class Compactor:
         files = [file for file in self._files.values() if file.path.rpartition("/")[0] not in waiting]
         return small_files(files, self._compact_files, self._options.compact_bytes)
 
-    def _merged(self, folder: str, files: list[ArchivedFile]) -> Iterator[Step]:
+    def _merged(self, folder: str, files: list[ArchivedFile]) -> Iterator[UpkeepStep]:
         """Merge the small files of a folder, those of one schema with each other, and announce it."""
         keys = {file.path: merging.first_key(self._folder.path / file.path) for file in files}
         ordered = sorted(files, key=lambda file: keys[file.path] or ("", 0, 0))
@@ -352,7 +352,7 @@ class Compactor:
                 kept=self._kept(number), announced_ms=self._clock.now_ms(),
             )
         )  # fmt: skip
-        yield Step(
+        yield UpkeepStep(
             what="merged", folder=folder, files=len(replaced), into=len(made), rows=sum(file.rows for file in made),
             size=sum(file.size for file in replaced),
         )  # fmt: skip
@@ -376,7 +376,7 @@ class Compactor:
     def _kept(self, number: int) -> str:
         return self._folder.relative(self._folder.kept / f"{number:010d}")
 
-    def _guarded(self, folder: str, steps: Iterator[Step]) -> Iterator[Step]:
+    def _guarded(self, folder: str, steps: Iterator[UpkeepStep]) -> Iterator[UpkeepStep]:
         try:
             yield from steps
         except (StoreError, OSError) as fault:
@@ -388,7 +388,7 @@ class Compactor:
 
 
 def _set_back(record: Replacement, now_ms: int) -> Replacement:
-    """Pure: the same record if none of its times lies ahead; a grace that begins years from now would never end."""
+    """Pure: the record with no time in the future: after a clock that ran ahead, a grace that begins in years would never end."""
     if max(record.announced_ms, record.done_ms, record.swapped_ms) <= now_ms:
         return record
     return structs.replace(
@@ -403,7 +403,7 @@ def start(_spark: Any, options: CompactOptions, run: Run) -> Outcome:
 
 
 def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
-    """`start`, by a clock."""
+    """`start`, with the clock as an argument."""
     folder = ArchiveFolder(options.place, options.staging)
     newest = folder.last()
     if newest is not None:
@@ -445,7 +445,7 @@ def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
 
 
 def _rescue(listing: Path, place: Path, replaced: set[str]) -> None:
-    """Bring back what somebody else put into the old folder while its links were made."""
+    """Move files back that somebody else put into the old folder while its links were made."""
     if place.is_dir():
         for late in _names(listing) - replaced - _names(place):
             (listing / late).rename(place / late)

@@ -1,4 +1,4 @@
-"""Whether an archive has tables that follow it, and who brings them up to date. Loads no pyiceberg where there are none."""
+"""The Iceberg tables of an archive, if it has any. Loads no pyiceberg where it has none."""
 
 from __future__ import annotations
 

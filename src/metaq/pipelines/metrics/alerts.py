@@ -1,4 +1,4 @@
-"""When an alert begins and when it ends. It is told twice: then, and not per window."""
+"""Begin and end of alerts. An alert is reported at both, not for each window between."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ BEGIN, END = "begin", "end"
 
 
 class Alert(Struct, frozen=True, kw_only=True):
-    """That a rule began or ceased to hold of a series."""
+    """A rule that began or ceased to hold for a series."""
 
     id: str
-    """The same of its begin and its end, and of nothing else."""
+    """Id common to begin and end of one alert."""
     state: str
     """`begin` or `end`."""
     rule: str
     metric: str
     column: str
     value: float | None
-    """Of the window that decided. None: nothing was measured in it, or the rule is no more."""
+    """Value in the deciding window. None: nothing was measured in it, or the rule was removed."""
     threshold: float
     topic: str = ""
     group: str = ""
     broker: str = ""
     since_ms: int
-    """Where the first of the windows began in which the condition was true."""
+    """Begin of the first window in which the condition was true."""
     window_ms: int
-    """Where the window that decided began."""
+    """Begin of the deciding window."""
 
     def __str__(self) -> str:
         where = " ".join(f"{name}={value}" for name in ("topic", "group", "broker") if (value := getattr(self, name)))
@@ -40,50 +40,50 @@ class Alert(Struct, frozen=True, kw_only=True):
         return f"alert {'begins' if self.state == BEGIN else 'ends'}: {self.rule} ({where}: {value})"
 
 
-class Watched(Struct):
-    """One rule and one series, from window to window."""
+class RuleState(Struct):
+    """State of one rule for one series."""
 
     rule: str
     series: Series
     streak: int = 0
-    """Windows in which the condition was true, up to the last; no more than the rule asks for."""
+    """Consecutive windows in which the condition was true; capped at what the rule asks for."""
     since_ms: int = 0
     on: bool = False
 
 
-class Watch:
-    """All rules over all series."""
+class RuleStates:
+    """States of all rules for all series."""
 
-    def __init__(self, rules: Iterable[Rule], watched: Iterable[Watched] = ()) -> None:
-        """Args: watched: from an earlier run. What it says of rules that are no more is told by `removed`."""
+    def __init__(self, rules: Iterable[Rule], watched: Iterable[RuleState] = ()) -> None:
+        """Args: watched: states of an earlier run; `removed` ends those whose rule is gone."""
         self._rules = {str(rule): rule for rule in rules}
         self._watched = {(one.rule, one.series): one for one in watched}
 
     @property
-    def watched(self) -> list[Watched]:
-        """What the next run must know."""
+    def watched(self) -> list[RuleState]:
+        """States that the next run needs."""
         return [one for one in self._watched.values() if one.streak]
 
     @property
-    def on(self) -> list[Watched]:
+    def on(self) -> list[RuleState]:
         return [one for one in self._watched.values() if one.on]
 
     def about(self, metric: str) -> list[Rule]:
         return [rule for rule in self._rules.values() if rule.metric == metric]
 
     def removed(self) -> list[Alert]:
-        """Ends of alerts whose rule is not among the rules any more. Once."""
+        """End alerts whose rule was removed. Each is returned once."""
         gone = [key for key in self._watched if key[0] not in self._rules]
         found = [self._watched.pop(key) for key in gone]
         return [_removed(one) for one in found if one.on]
 
     def window(self, series: Series, start_ms: int, columns: Mapping[str, float | None]) -> list[Alert]:
-        """The series' next window is over. Returns what begins and ends with it. Windows must come in order."""
+        """Evaluate the rules on a series' next closed window. Returns alerts that begin or end. Windows come in order."""
         found = []
         for text, rule in self._rules.items():
             if rule.metric != series.metric or not rule.fits(series.labels):
                 continue
-            one = self._watched.setdefault((text, series), Watched(text, series))
+            one = self._watched.setdefault((text, series), RuleState(text, series))
             value = columns[rule.column]
             if rule.holds(value):
                 if not one.streak:
@@ -99,7 +99,7 @@ class Watch:
         return found
 
 
-def _alert(state: str, rule: Rule, one: Watched, value: float | None, start_ms: int) -> Alert:
+def _alert(state: str, rule: Rule, one: RuleState, value: float | None, start_ms: int) -> Alert:
     return Alert(
         id=_id(one), state=state, rule=one.rule, metric=rule.metric, column=rule.column, value=value,
         threshold=rule.threshold, topic=one.series.topic, group=one.series.group, broker=one.series.broker,
@@ -107,7 +107,7 @@ def _alert(state: str, rule: Rule, one: Watched, value: float | None, start_ms: 
     )  # fmt: skip
 
 
-def _removed(one: Watched) -> Alert:
+def _removed(one: RuleState) -> Alert:
     series = one.series
     return Alert(
         id=_id(one), state=END, rule=one.rule, metric=series.metric, column="", value=None, threshold=0.0,
@@ -115,7 +115,7 @@ def _removed(one: Watched) -> Alert:
     )  # fmt: skip
 
 
-def _id(one: Watched) -> str:
+def _id(one: RuleState) -> str:
     series = one.series
     text = "\0".join((one.rule, series.metric, series.topic, series.group, series.broker, str(one.since_ms)))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

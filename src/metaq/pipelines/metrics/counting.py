@@ -19,18 +19,18 @@ import pyarrow as pa
 from metaq.client.arrow.records import Decoded
 from metaq.errors import BadRequest
 from metaq.model.offsets import Slice
-from metaq.model.queue import MessageQueue
 from metaq.model.trace import Begun, Handled
 from metaq.pipelines.archive.dedupe import ids_of
 from metaq.pipelines.metrics.histogram import Histogram
 from metaq.spark.cluster.client import client_of
+from metaq.spark.schema import slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 from metaq.wire import trace
 
 _LOG = logging.getLogger(__name__)
 
 STORED, FOLLOWED, TOLD, READ = "stored", "followed", "told", "read"
-"""Kinds of rows: a window's messages; messages by their keys; a group's trace records by theirs; how far a queue was read."""
+"""Kinds of rows: counts of a window; followed messages by key; a group's trace records by key; the end of what was read of a queue."""
 COUNTED = pa.schema(
     [
         pa.field("kind", pa.string()),
@@ -60,7 +60,7 @@ _HALF = np.uint64(32)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counter:
-    """What `mapInArrow` runs: slices in, rows of COUNTED out. Plain values: it travels to the workers."""
+    """Function for `mapInArrow`: slices in, rows of COUNTED out. Plain values: it is pickled for the workers."""
 
     name_servers: str
     settings: FetchSettings
@@ -70,10 +70,8 @@ class Counter:
     every: int = 1
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                yield self.counted(Slice(queue, row["start_offset"], row["end_offset"]))
+        for wanted in slices_of(batches):
+            yield self.counted(wanted)
 
     def counted(self, wanted: Slice) -> pa.RecordBatch:
         """Fetch one slice and count it. Raises: what `read_slice` does."""
@@ -175,7 +173,7 @@ class Counter:
 
 
 def _readable(decoded: Decoded) -> Iterator[Decoded | int]:
-    """Records whose bodies can be had, in pieces, and how many cannot: nobody's broken body is to stop all measuring."""
+    """Records with readable bodies, in pieces, and the number of others: one broken body must not stop all measuring."""
     try:
         yield from list(decoded.pieces(_TRACE_COLUMNS))
         return
@@ -194,7 +192,7 @@ def _readable(decoded: Decoded) -> Iterator[Decoded | int]:
 
 
 def keys_of(message_ids: pa.Array) -> Any:
-    """A number of 64 bits for each id; two messages have the same about never."""
+    """64-bit hash of each id; collisions are negligible."""
     nothing = np.zeros(len(message_ids), np.int64)
     return ids_of(message_ids, nothing, nothing).keys
 

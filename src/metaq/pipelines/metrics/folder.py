@@ -1,4 +1,4 @@
-"""The folder of a `metrics` pipeline, and how a step gets into it all or not at all.
+"""The folder of a `metrics` pipeline, and the atomic commit of a step into it.
 
     FOLDER/metric=messages/date=2026-03-01/STEP.parquet   what readers see; also deliveries, groups, brokers, alerts
     FOLDER/_state                                         what is not over yet, and which step was the last
@@ -27,13 +27,13 @@ from metaq.durable import make_folder, sync_file, sync_folder, write_whole
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.pipelines.checkpoints import CHECKPOINT, query_id
 from metaq.pipelines.metrics.following import KNOWN_TYPE, Known
-from metaq.pipelines.metrics.state import STATE, Saved, State, decode, encode
+from metaq.pipelines.metrics.state import STATE, MetricsState, Saved, decode, encode
 
 FOLLOWED, STAGING = "_followed", "_staging"
 
 
 class MetricsFolder:
-    """Only the run that has the lease writes to it; anybody may read."""
+    """A metrics folder. Only the run that holds the lease writes to it; anybody may read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,8 +69,8 @@ class MetricsFolder:
             chunks.append((name, rows))
         return Known(chunks)
 
-    def save(self, state: State, batch: int | None, tables: Mapping[tuple[str, str], pa.Table]) -> None:
-        """One step: publish the tables, by metric and date, with the state that they came out of.
+    def save(self, state: MetricsState, batch: int | None, tables: Mapping[tuple[str, str], pa.Table]) -> None:
+        """Commit a step: publish its tables, by metric and date, together with the state.
 
         Args: batch: the batch of the query that is in the state since; None: it was a sample.
         Raises OSError: whether the step counts is for `load` to say.

@@ -1,4 +1,4 @@
-"""Which message a trace is about: messages of the last minutes by the keys of their ids, and traces that still wait for theirs.
+"""Joins traces with their messages: messages of the last minutes by the keys of their ids, and traces that wait for theirs.
 
 A message may be read after the trace of its delivery: both lie in topics of their own, and a batch may take more of one.
 """
@@ -13,9 +13,9 @@ import numpy as np
 from metaq.pipelines.metrics.counting import FOLLOWED_TYPE, TOLD_TYPE
 
 KNOWN_TYPE = np.dtype([*FOLLOWED_TYPE.descr, ("place", "<u4")])
-"""A message that is followed; `place` numbers its topic and broker."""
+"""Row of a followed message; `place` is an index of topics and brokers."""
 KNOWN_MAX = 4_000_000
-"""112 MB of them."""
+"""Most followed messages: 112 MB."""
 WAITING_MAX = 200_000
 CHUNKS_MAX = 16
 
@@ -28,7 +28,7 @@ class Matched(NamedTuple):
 
 
 class Known:
-    """The messages that are followed, in chunks: each has a name, is sorted by key and never changes."""
+    """The followed messages, in immutable chunks that have a name and are sorted by key."""
 
     def __init__(self, chunks: Iterable[tuple[str, Any]] = ()) -> None:
         self.chunks: dict[str, Any] = dict(chunks)
@@ -46,7 +46,7 @@ class Known:
         self.chunks[name] = rows[np.argsort(rows["key"], kind="stable")]
 
     def expire(self, oldest_ms: int) -> int:
-        """Forget what was stored before, and the oldest where there are too many. Returns how many of those went too early."""
+        """Forget messages stored before a time, and the oldest beyond the limit. Returns the number of the latter."""
         for name, rows in list(self.chunks.items()):
             if int(rows["store_ms"].max()) < oldest_ms:
                 del self.chunks[name]
@@ -73,7 +73,7 @@ class Known:
 
 
 def limited(waiting: Mapping[str, Any], oldest_ms: int) -> tuple[dict[str, Any], int]:
-    """Of the traces that wait for their message, by group, those that may go on; and how many are given up."""
+    """Split waiting traces, by group: those that go on waiting, and the number of those that are given up."""
     kept = {group: rows[rows["time_ms"] >= oldest_ms] for group, rows in waiting.items()}
     room = WAITING_MAX
     for group in sorted(kept, key=lambda name: len(kept[name])):  # The largest gives way.

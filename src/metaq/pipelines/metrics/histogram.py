@@ -1,4 +1,4 @@
-"""How values are spread: counts in buckets whose width grows with the value, so that any two can be added.
+"""Mergeable histograms: counts in buckets whose width grows with the value.
 
 Up to 127 each value has a bucket of its own; above, each doubling is cut into 64 buckets of equal width (log-linear, as in
 HdrHistogram). A percentile is therefore wrong by less than one part in 64, whatever the values are, and a spread of a
@@ -17,9 +17,9 @@ import numpy as np
 from metaq.errors import StoreCorrupt
 
 STEPS_BITS = 6
-"""2 ** STEPS_BITS buckets per doubling."""
+"""log2 of the buckets per doubling."""
 VALUE_MAX = (1 << 40) - 1
-"""35 years in milliseconds. What is larger is counted as this."""
+"""Largest value: 35 years in milliseconds. Larger ones are counted as this."""
 _EXACT = 2 << STEPS_BITS
 _HEAD = struct.Struct("<QqQQI")
 _INDEX, _COUNT = np.dtype("<u2"), np.dtype("<u8")
@@ -34,7 +34,7 @@ class Histogram:
         self._buckets: dict[int, int] = {}
         self.count = self.total = self.high = 0
         self.low = VALUE_MAX
-        """Of no value at all, the largest possible."""
+        """Smallest value; without any, the largest possible."""
         self.add(np.fromiter(values, np.int64))
 
     def __eq__(self, other: object) -> bool:
@@ -59,7 +59,7 @@ class Histogram:
         self.low, self.high = min(self.low, int(values.min())), max(self.high, int(values.max()))
 
     def merge(self, other: Histogram) -> None:
-        """Count what the other has counted: as if its values had been added here."""
+        """Add the counts of another histogram."""
         for index, count in other._buckets.items():
             self._buckets[index] = self._buckets.get(index, 0) + count
         self.count += other.count
@@ -87,7 +87,7 @@ class Histogram:
         return self.high
 
     def encode(self) -> bytes:
-        """All of it, the same bytes for the same counts: count, low, total, high, buckets u32; indexes u16; counts u64."""
+        """Serialise, canonically: count, low, total, high, buckets u32; indexes u16; counts u64."""
         places = sorted(self._buckets)
         head = _HEAD.pack(self.count, self.low, self.total, self.high, len(places))
         counts = np.array([self._buckets[index] for index in places], _COUNT)

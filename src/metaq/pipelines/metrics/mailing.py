@@ -1,4 +1,4 @@
-"""Alerts to a topic and to a command. What cannot be delivered never ends the pipeline: it is said in the log."""
+"""Delivers alerts to a topic and to a command. A failed delivery never ends the pipeline: it is logged."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from metaq.spark.cluster.courier import Courier
 
 _LOG = logging.getLogger(__name__)
 GROUP: Final = "metaq-metrics"
-"""The producer group of alerts."""
+"""Producer group of alerts."""
 SAID_BYTES_MAX: Final = 500
-"""Of what a failing command wrote to its standard error, the end."""
+"""Most characters of a failing command's standard error that are logged; its end."""
 
 
 def alert_json(alert: Alert) -> bytes:
@@ -50,7 +50,7 @@ class TopicMail:
         self._failed = False
 
     def deliver(self, alert: Alert) -> bool:
-        """Whether it is stored; a failure is logged, once until it works again."""
+        """Deliver. Returns whether it is stored; a failure is logged once, until it works again."""
         try:
             queues = self._courier.writable(self._topic, self._seconds)
             self._turn += 1
@@ -92,7 +92,7 @@ class CommandMail:
         self._words, self._seconds = list(words), seconds
 
     def deliver(self, alert: Alert) -> bool:
-        """True: it is tried once, and a failure is logged."""
+        """Deliver. Always True: it is tried once, and a failure is logged."""
         with tempfile.TemporaryFile() as said:
             try:
                 running = subprocess.Popen(  # noqa: S603  the operator's own command, as words

@@ -46,7 +46,7 @@ class MetricsOptions(FolderOptions, StreamOptions):
 
     @property
     def patterns(self) -> list[str]:
-        """Those of the topics that are globs."""
+        """The globs among the topics."""
         return [name for name in names(self.topics) if _GLOB & {*name}]
 
     @property
@@ -69,7 +69,7 @@ class MetricsOptions(FolderOptions, StreamOptions):
 
     @property
     def command_words(self) -> list[str]:
-        """The command; none: there is none. Raises ConfigError: its quotes do not fit."""
+        """Words of the command; empty: there is none. Raises ConfigError: unbalanced quotes."""
         try:
             return shlex.split(self.alert_command or "")
         except ValueError as fault:

@@ -11,12 +11,12 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from metaq.pipelines.metrics.reading import Figures, over_brokers
+from metaq.pipelines.metrics.reading import MetricFigures, over_brokers
 from metaq.pipelines.metrics.tables import moment
 from metaq.pipelines.metrics.windows import Series, Window
 
 LINES_MAX: Final = 8
-"""Lines of one panel: those with the largest values. How many there are besides is said."""
+"""Lines per panel: those with the largest values; the title has the number of the others."""
 # Okabe and Ito's, which people who see no red or green can tell apart; their yellow is too light for a line.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#4D4D4D")
 _GREY: Final = "#6b6b6b"
@@ -28,7 +28,7 @@ class Panel(NamedTuple):
     title: str
     metric: str
     column: str
-    """What its figures' columns begin with: rules on them are marked in it."""
+    """Prefix of its columns: alerts of rules on them are marked in it."""
     value: Callable[[Window, float], float | None]
     low: Callable[[Window, float], float | None] | None = None
     fills: bool = False
@@ -62,10 +62,10 @@ PANELS: Final = (
     Panel("Lag, messages", "groups", "lag_messages", _level("lag_messages")),
     Panel("Lag, seconds", "groups", "lag_seconds", _level("lag_seconds")),
 )  # fmt: skip
-"""Of latencies, the 99th percentile, and thinner the median."""
+"""Panels of the picture. Latencies: the 99th percentile, and the median as a thinner line."""
 
 
-def draw(figures: Figures, path: Path) -> None:
+def draw(figures: MetricFigures, path: Path) -> None:
     """Write the PNG: a panel for each figure that there is. Raises OSError: it cannot be written."""
     shown = over_brokers(figures)
     panels = [panel for panel in PANELS if shown.of(panel.metric)]
@@ -84,7 +84,7 @@ def draw(figures: Figures, path: Path) -> None:
     picture.savefig(path, format="png")
 
 
-def _title(figures: Figures, panels: Sequence[Panel]) -> str:
+def _title(figures: MetricFigures, panels: Sequence[Panel]) -> str:
     if not panels:
         return "Nothing was measured in this time"
     begin, end = map(moment, figures.span)
@@ -97,7 +97,7 @@ def _title(figures: Figures, panels: Sequence[Panel]) -> str:
     return "; ".join(told)
 
 
-def _panel(axes: Axes, panel: Panel, figures: Figures) -> None:
+def _panel(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
     lines = {series: _points(panel.value, panel, series, figures) for series in figures.of(panel.metric)}
     largest = sorted(lines, key=lambda series: -max((y for y in lines[series][1] if y is not None), default=0))
     chosen = sorted(largest[:LINES_MAX])
@@ -137,9 +137,9 @@ def _panel(axes: Axes, panel: Panel, figures: Figures) -> None:
 
 
 def _points(
-    value: Callable[[Window, float], float | None], panel: Panel, series: Series, figures: Figures
+    value: Callable[[Window, float], float | None], panel: Panel, series: Series, figures: MetricFigures
 ) -> tuple[list[Any], list[float | None]]:
-    """Times, the middles of windows, and values; None where a window has none, or is not over."""
+    """Middles of windows, and values; None where a window has none, or is still open."""
     step, windows = figures.window_ms, figures.windows[series]
     begin, end = figures.span if panel.fills else (min(windows), max(windows) + step)
     times, values = list[Any](), list[float | None]()
@@ -157,7 +157,7 @@ def _gaps(values: list[float | None]) -> list[float]:
 
 
 def _marker(values: list[float | None]) -> str:
-    """Points that no line joins would be invisible."""
+    """Marker if a point has no neighbour: no line would show it."""
     lone = [
         value is not None
         and (place == 0 or values[place - 1] is None)
@@ -167,8 +167,8 @@ def _marker(values: list[float | None]) -> str:
     return "o" if any(lone) else ""
 
 
-def _alerts(axes: Axes, panel: Panel, figures: Figures) -> None:
-    """A red ground while a rule on this figure held."""
+def _alerts(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
+    """Red background while a rule on this figure held."""
     begun: dict[str, Any] = {}
     ended = moment(figures.span[1])
     for row in figures.alerts:

@@ -1,4 +1,4 @@
-"""What a `metrics` folder tells: published windows and those that are still open, put together. Needs pyarrow, no Spark."""
+"""Reads a `metrics` folder: published windows and open ones, together. Needs pyarrow, no Spark."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from metaq.pipelines.metrics.tables import ALERTS, date_of, moment, schemas
 from metaq.pipelines.metrics.windows import Series, Window
 
 SUMMED_LEVELS = {"lag_messages"}
-"""Of levels, those that add up over brokers; of the others the largest counts."""
+"""Levels that add up over brokers; of the others the largest counts."""
 
 
 @dataclass(frozen=True)
-class Figures:
+class MetricFigures:
     """Windows by series and beginning, ms since 1970."""
 
     window_ms: int
@@ -31,16 +31,16 @@ class Figures:
     alerts: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the partition `alerts`, oldest first."""
     alerts_on: list[tuple[str, Series]] = field(default_factory=list)
-    """Rules, and of what series they hold now."""
+    """Rules that hold now, with their series."""
     unmatched: int = 0
-    """Traces of all time whose message was not found: it is of another topic, or too old."""
+    """Total of traces whose message was not found: it is of another topic, or too old."""
     unreadable: int = 0
-    """Records of traces of all time that did not decode."""
+    """Total of trace records that did not decode."""
     over: dict[Series, int] = field(default_factory=dict)
-    """Series → up to where its windows are over: what is behind that is not whole yet."""
+    """Series → time up to which its windows are closed; later ones are incomplete."""
 
     def is_over(self, series: Series, start_ms: int) -> bool:
-        """Whether all of a window is known, but for what comes late."""
+        """Whether a window is closed: complete, but for late messages."""
         return start_ms < self.over.get(series, start_ms + 1)
 
     def of(self, metric: str) -> dict[Series, dict[int, Window]]:
@@ -59,7 +59,7 @@ def read(
     *,
     since_ms: int = 0,
     labels: Mapping[str, Iterable[str]] | None = None,
-) -> Figures:
+) -> MetricFigures:
     """All windows that begin at `since_ms` or later.
 
     Args: labels: only series with one of these values, for the labels that they have.
@@ -72,7 +72,7 @@ def read(
     # The state first: what is published after this was open in it, and is not taken twice by its step's number.
     saved = decode(data, folder / STATE)
     wanted = {name: set(values) for name, values in (labels or {}).items() if values}
-    found = Figures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
+    found = MetricFigures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
     for metric in METRICS.values():
         for row in _rows(folder, metric.name, saved, since_ms):
             series = Series(metric.name, **{name: row[name] for name in metric.labels})
@@ -91,9 +91,9 @@ def read(
     return found
 
 
-def over_brokers(figures: Figures) -> Figures:
+def over_brokers(figures: MetricFigures) -> MetricFigures:
     """The same with the brokers of a topic, or of a group's topic, taken together."""
-    found = Figures(
+    found = MetricFigures(
         figures.window_ms,
         alerts=figures.alerts,
         alerts_on=figures.alerts_on,
@@ -151,7 +151,7 @@ def _window(metric: Metric, row: Mapping[str, Any]) -> Window:
     return window
 
 
-def _put(figures: Figures, series: Series, start_ms: int, window: Window) -> None:
+def _put(figures: MetricFigures, series: Series, start_ms: int, window: Window) -> None:
     figures.windows.setdefault(series, {}).setdefault(start_ms, Window()).merge(window)
 
 

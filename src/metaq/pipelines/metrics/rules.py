@@ -1,4 +1,4 @@
-"""Rules: when people want to be told. `lag_seconds{group=billing, topic~"orders-*"} > 60 for 3`
+"""Alert rules: `lag_seconds{group=billing, topic~"orders-*"} > 60 for 3`
 
     rules   = rule { ";" rule }
     rule    = column [ "{" [ label { "," label } ] "}" ] operator number [ "for" windows ]
@@ -37,7 +37,7 @@ _TOKEN = re.compile(
 
 
 class Label(Struct, frozen=True):
-    """What one label of a series must be."""
+    """Condition on one label of a series."""
 
     name: str
     how: str
@@ -60,19 +60,19 @@ class Rule(Struct, frozen=True):
 
     @property
     def metric(self) -> str:
-        """Whose rows have the column."""
+        """Metric that has the column."""
         return METRIC_OF[self.column]
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether it is about this series."""
+        """Whether it applies to a series with these labels."""
         return all(label.fits(labels.get(label.name, "")) for label in self.labels)
 
     def holds(self, value: float | None) -> bool:
-        """Whether the condition is true of a window's value; of none it is not."""
+        """Whether the condition is true for a window's value; for None it is not."""
         return value is not None and OPERATORS[self.comparison](value, self.threshold)
 
     def __str__(self) -> str:
-        """The rule in its one spelling: two rules that say the same have the same."""
+        """Canonical text of the rule: equal rules have equal texts."""
         labels = ", ".join(f"{one.name}{one.how}{_quoted(one.value)}" for one in self.labels)
         times = f" for {self.windows}" if self.windows > 1 else ""
         number = int(self.threshold) if self.threshold.is_integer() else self.threshold

@@ -1,4 +1,4 @@
-"""What is asked of the brokers every `sampleSeconds`: where queues end, how far groups are, and their own counters."""
+"""Samples taken from the brokers every `sampleSeconds`: ends of queues, progress of groups, and brokers' counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metaq.client.conversation.groups import GetGroups
 from metaq.clock import Clock
 from metaq.errors import MetaqError
 from metaq.model.queue import MessageQueue
-from metaq.pipelines.metrics.state import BrokerSample, GroupSample, Sample
+from metaq.pipelines.metrics.state import BrokerSample, ClusterSample, GroupSample
 from metaq.spark.cluster.client import ClusterClient
 
 _LOG = logging.getLogger(__name__)
@@ -24,13 +24,13 @@ COUNTERS: Final = {
     "put_bytes": "putMessageSizeTotal",
     "got_messages": "msgGetTotalTodayNow",
 }
-"""Column → what RocketMQ's tools call it in a broker's answer to GET_BROKER_RUNTIME_INFO."""
+"""Column → its key in RocketMQ's answer to GET_BROKER_RUNTIME_INFO."""
 _TOOLS: Final = ("TOOLS_CONSUMER", "metaq-spark")
-"""Groups that read and have no progress to be behind with."""
+"""Groups of tools, which have no progress that could lag."""
 
 
 class Sampler:
-    """Not thread-safe. A broker that does not answer is left out, and that is said once until it answers."""
+    """Takes samples. A broker that does not answer is left out, which is logged once until it answers. Not thread-safe."""
 
     def __init__(
         self, client: ClusterClient, topics: Sequence[str], trace_topic: str, groups: Sequence[str], clock: Clock
@@ -40,10 +40,10 @@ class Sampler:
         self._topics, self._trace_topic, self._groups = topics, trace_topic, groups
         self._away: set[str] = set()
         self._silent: set[str] = set()
-        """Who did not answer in this sample, and is not asked again in it."""
+        """Brokers that did not answer in this sample, and are not asked again in it."""
 
-    def sample(self) -> Sample:
-        """Ask now. Raises MetaqError: not even the name servers answer."""
+    def sample(self) -> ClusterSample:
+        """Take a sample. Raises MetaqError: the name servers do not answer."""
         self._silent.clear()
         masters = self._client.masters()
         now_ms = self._clock.now_ms()  # Before the ends are asked: what is stored later is not claimed to be seen.
@@ -62,7 +62,7 @@ class Sampler:
                 if topic != self._trace_topic:
                     groups += self._of_groups(topic, broker, masters[broker], found)
         brokers = [sample for name, address in sorted(masters.items()) if (sample := self._broker(name, address))]
-        return Sample(now_ms, ends, groups, brokers)
+        return ClusterSample(now_ms, ends, groups, brokers)
 
     def close(self) -> None:
         self._client.close()

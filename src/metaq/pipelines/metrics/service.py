@@ -14,25 +14,26 @@ from metaq.clock import SYSTEM, Clock
 from metaq.durable import disk_fault
 from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
 from metaq.model.queue import MessageQueue
-from metaq.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
+from metaq.pipelines.checkpoints import CHECKPOINT, Checkpoint
+from metaq.pipelines.job import QueryJob, SliceStream, check_session
 from metaq.pipelines.metrics.counting import COUNTED, Counter
 from metaq.pipelines.metrics.folder import MetricsFolder, guard
 from metaq.pipelines.metrics.following import Known
 from metaq.pipelines.metrics.mailing import CommandMail, TopicMail
 from metaq.pipelines.metrics.options import MetricsOptions
 from metaq.pipelines.metrics.sampling import Sampler
-from metaq.pipelines.metrics.state import Limits, Mail, Sample, Saved, State
+from metaq.pipelines.metrics.state import ClusterSample, Limits, Mail, MetricsState, Saved
 from metaq.pipelines.metrics.tables import moment, tables_of
 from metaq.pipelines.metrics.windows import window_start
 from metaq.pipelines.run import Run
-from metaq.spark import interpreter, schema
+from metaq.spark import schema
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.cluster.courier import Courier
 from metaq.spark.source.settings import LATEST, SourceOptions
 
 _LOG = logging.getLogger(__name__)
 ASK_SECONDS = 5.0
-"""How long a sample goes on asking a broker that is away; the next one is soon."""
+"""Retry time of a sample for a broker that is away: short, for the next sample comes soon."""
 FIRST_ROUTE_SECONDS = 2.0
 TOPIC, COMMAND = "topic", "command"
 
@@ -43,23 +44,14 @@ def start(spark: Any, options: MetricsOptions, run: Run) -> Any:
     Raises ConfigError: the folder belongs to another checkpoint or to windows of another length, no topic fits the patterns, or the
     session is a client of Spark Connect. StoreCorrupt: the folder is not as it was left.
     """
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "metrics run in the process of their driver, and this session is a client of Spark Connect: use a session of "
-            "metaq.spark.session() in a process without one, or `metaq pipeline run metrics`"
-        )
-    interpreter.check(interpreter.running_context())
+    check_session(spark, run.status.pipeline)
     topics, traced = _topics(options)
-    pairs = {**options.source(), "subscribe": ",".join([*topics, *filter(None, [traced])]), "rows": "slices"}
-    chosen = SourceOptions.of(pairs)
-    chosen.check_stream()
-    service = Service(options, run, chosen, topics, traced)
-    # A query that is started again, because the machine was slow, has another service: the first must have ended.
+    stream = SliceStream.of(options, {"subscribe": ",".join([*topics, *filter(None, [traced])])})
+    service = Service(options, run, stream.source, topics, traced)
+    # A query that is started anew, because the machine was slow, has another service: the first must end before.
     run.at_end(service.close, "metrics")
     service.open()
-    reader = spark.readStream.format("metaq").options(**pairs).load()
-    writer = reader.writeStream.queryName("metrics").option("checkpointLocation", spark_path(run.place / CHECKPOINT))
-    query = writer.foreachBatch(service.process).trigger(**options.trigger()).start()
+    query = stream.start(spark, service)
     service.begin()
     return query
 
@@ -87,8 +79,10 @@ def _topics(options: MetricsOptions) -> tuple[list[str], str]:
         client.close()
 
 
-class Service:
-    """One query's driver half."""
+class Service(QueryJob):
+    """Driver side of one query."""
+
+    NAME, DONE = "metrics", "counted"
 
     def __init__(
         self,
@@ -99,6 +93,7 @@ class Service:
         traced: str,
         clock: Clock = SYSTEM,
     ) -> None:
+        super().__init__(Checkpoint(run.place / CHECKPOINT))
         self._options, self._run, self._clock, self._topics = options, run, clock, topics
         self._rules = options.parsed_rules
         self._limits = Limits(
@@ -122,41 +117,37 @@ class Service:
         if options.command_words:
             self._ways[COMMAND] = CommandMail(options.command_words, options.alert_command_seconds)
         self._folder = MetricsFolder(run.place)
-        self._state: State | None = None
-        self._busy, self._delivering = threading.Lock(), threading.Lock()
+        self._state: MetricsState | None = None
+        self._delivering = threading.Lock()
         self._over, self._posted = threading.Event(), threading.Event()
         self._delivered: list[Mail] = []
         self._ahead: set[MessageQueue] = set()
-        """Queues of which was said that their messages are ahead of the clock."""
+        """Queues for which it was logged that their messages are ahead of the clock."""
         self._threads: list[threading.Thread] = []
-        self._closed = False
 
     # -------------------------------------------------------------- life
     def open(self) -> None:
-        """Take up the state. Raises ConfigError, StoreCorrupt, StoreFull, StoreFailed."""
-        with self._busy:
-            try:
-                saved = self._folder.load()
-                guard(saved, query_id(self._run.place / CHECKPOINT), self._limits.window_ms, self._run.place)
-                if saved is not None:
-                    self._take(saved)
-                    return
-                # Saved before the query gets its id: a checkpoint without a state is told from one that was robbed of it.
-                began_ms = window_start(self._clock.now_ms(), self._limits.window_ms)
-                state = self._take(Saved(query="", window_ms=self._limits.window_ms, began_ms=began_ms))
-                self._folder.save(state, None, {})
-            except OSError as fault:
-                raise disk_fault(fault, f"the state in {self._run.place} cannot be taken up") from fault
+        """Load the state. Raises ConfigError, StoreCorrupt, StoreFull, StoreFailed."""
+        with self._busy, self._disk_faults(f"the state in {self._run.place} cannot be taken up"):
+            saved = self._folder.load()
+            guard(saved, self.checkpoint.query_id(), self._limits.window_ms, self._run.place)
+            if saved is not None:
+                self._take(saved)
+                return
+            # Saved before the query gets its id: so a checkpoint without a state means that the state was removed.
+            began_ms = window_start(self._clock.now_ms(), self._limits.window_ms)
+            state = self._take(Saved(query="", window_ms=self._limits.window_ms, began_ms=began_ms))
+            self._folder.save(state, None, {})
 
     def begin(self) -> None:
-        """Sample from now on, and deliver alerts."""
+        """Start the threads that sample and deliver alerts."""
         for name, work in (("samples", self._sample_on), ("alerts", self._deliver_on)):
             thread = threading.Thread(target=work, name=f"metaq-metrics-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def close(self) -> None:
-        """A last sample, and what alerts can be delivered at once; then nothing any more. May be repeated. Raises nothing."""
+        """Take a last sample and deliver what alerts can be delivered at once, then end. May be repeated. Raises nothing."""
         with self._busy:
             if self._closed:
                 return
@@ -178,11 +169,10 @@ class Service:
 
     # -------------------------------------------------------------- batches
     def process(self, frame: Any, batch: int) -> None:
-        """Spark's foreachBatch: count the slices in `frame`. Raises StoreFull, StoreFailed, ClientClosed."""
+        # Not under the lock while workers count: samples are taken meanwhile.
         began = self._clock.monotonic()
         with self._busy:
-            if self._closed:  # Not silently: Spark would take the batch for done.
-                raise ClientClosed(f"the metrics' query was stopped before batch {batch} was counted")
+            self._check_open(batch)
             if batch <= self._known_state.batch:
                 self._run.tell(
                     f"batch {batch}: was counted before the restart",
@@ -195,12 +185,8 @@ class Service:
                 return
         rows = frame.mapInArrow(self._counter, schema.ddl(COUNTED)).toArrow().to_pylist()
         with self._busy:
-            if self._closed:
-                raise ClientClosed(f"the metrics' query was stopped before batch {batch} was counted")
-            query = query_id(self._run.place / CHECKPOINT)
-            if query is None:
-                raise ConfigError(f"the checkpoint in {self._run.place} has lost its metadata while the query runs")
-            self._known_state.belongs_to(query)
+            self._check_open(batch)
+            self._known_state.belongs_to(self._query_id())
             before = self._known_state.unreadable
             messages = self._known_state.fold_rows(rows)
             unreadable = self._known_state.unreadable - before
@@ -218,7 +204,7 @@ class Service:
         )  # fmt: skip
 
     def _step(self, batch: int | None) -> tuple[int, int]:
-        """Close what is over and save. Returns windows and alerts that came of it."""
+        """Close windows that are due, and save. Returns the numbers of closed windows and of alerts."""
         state = self._known_state
         try:
             state.delivered(self._delivered)
@@ -244,8 +230,8 @@ class Service:
         self._posted.set()
         return len(closed), len(alerts)
 
-    def _say_clocks(self, state: State) -> None:
-        """Say whose clock is wrong: once, as long as it is."""
+    def _say_clocks(self, state: MetricsState) -> None:
+        """Log whose clock is wrong; once, until it is right again."""
         if state.set_back_ms:
             _LOG.warning(
                 "metrics: this machine's clock was set back by %d s: windows that it had called over are so again when their time "
@@ -261,7 +247,7 @@ class Service:
         self._ahead = set(ahead)
 
     def _forget(self) -> None:
-        """A step failed: go back to what the folder has."""
+        """Reload the saved state: after a failed step the one in memory is ahead of the folder."""
         self._state = None
         try:
             saved = self._folder.load()
@@ -270,13 +256,13 @@ class Service:
         except (OSError, MetaqError) as fault:
             _LOG.warning("metrics: the state in %s cannot be read back: %s", self._run.place, fault)
 
-    def _take(self, saved: Saved) -> State:
+    def _take(self, saved: Saved) -> MetricsState:
         known = self._folder.known(saved) if saved.known else Known()
-        self._state = State(saved, self._limits, self._rules, known)
+        self._state = MetricsState(saved, self._limits, self._rules, known)
         return self._state
 
     @property
-    def _known_state(self) -> State:
+    def _known_state(self) -> MetricsState:
         if self._state is None:
             self._forget()
         if self._state is None:
@@ -291,7 +277,7 @@ class Service:
                 return
 
     def _tick(self, *, ask: bool = True) -> None:
-        """One sample, a step of its own. What goes wrong is logged."""
+        """Take a sample, as a step of its own. Failures are logged."""
         try:
             sample = self._sampler.sample() if ask else None
         except MetaqError as fault:
@@ -306,7 +292,7 @@ class Service:
         except Exception:  # noqa: BLE001  one sample is lost, not all that come
             _LOG.exception("metrics: a fault in a sample")
 
-    def _fold(self, sample: Sample | None) -> None:
+    def _fold(self, sample: ClusterSample | None) -> None:
         if sample is not None:
             self._known_state.fold_sample(sample)
         self._step(None)
@@ -322,9 +308,9 @@ class Service:
                 _LOG.exception("metrics: a fault in the delivery of alerts")
 
     def _deliver(self, until: float | None = None) -> None:
-        """Try each mail that waits, in order; one way that fails keeps its later ones waiting too.
+        """Deliver waiting alerts, in order; after a failure the later ones of the same way wait, too.
 
-        Begins none after `until`, a monotonic time; without it, none after the end of the run. Those come with the next.
+        Args: until: monotonic time after which no delivery begins; None: the end of the run. The rest waits for the next run.
         """
         with self._delivering:
             with self._busy:

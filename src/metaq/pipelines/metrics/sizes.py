@@ -7,11 +7,11 @@ import bisect
 from msgspec import Struct, field
 
 MARKS_MAX = 256
-"""Of one queue. A group that is far behind is measured in coarser steps."""
+"""Most marks per queue; beyond it every other one is dropped, so that a large lag is measured in coarser steps."""
 
 
 class Sizes(Struct, array_like=True):
-    """Bytes stored in a queue up to some of its offsets, from the first that was read on. Both lists rise."""
+    """Bytes stored in a queue up to some of its offsets, from the first that was read on. Both lists are ascending."""
 
     offsets: list[int] = field(default_factory=list)
     totals: list[int] = field(default_factory=list)

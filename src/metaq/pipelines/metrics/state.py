@@ -1,4 +1,4 @@
-"""All that is measured and not yet published. No I/O: rows of a batch and samples go in, windows that are over and alerts come out.
+"""State of the metrics: what is measured and not yet published. No I/O: rows of a batch and samples go in, closed windows and alerts come out.
 
 A window of messages is over when every queue of its topic at its broker has been read to its end plus `graceSeconds`: up to a message
 stored later than that, or up to what was the queue's end when somebody looked later than that. What still comes for such a window is a window of its
@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from metaq.errors import StoreCorrupt
 from metaq.model.queue import MessageQueue
-from metaq.pipelines.metrics.alerts import Alert, Watch, Watched
+from metaq.pipelines.metrics.alerts import Alert, RuleState, RuleStates
 from metaq.pipelines.metrics.counting import BEGUN, FOLLOWED, FOLLOWED_TYPE, READ, STORED, TOLD, TOLD_TYPE
 from metaq.pipelines.metrics.figures import METRICS
 from metaq.pipelines.metrics.following import KNOWN_TYPE, Known, limited
@@ -26,15 +26,15 @@ from metaq.pipelines.metrics.sizes import Sizes
 from metaq.pipelines.metrics.windows import Series, Window, window_start
 
 STATE = "_state"
-"""Its file, in the pipeline's folder."""
+"""Name of its file in the pipeline's folder."""
 CLOCKS_MS = 60_000
-"""So far clocks may be apart before anybody is called wrong."""
+"""Tolerated clock skew, ms."""
 OUTBOX_MAX = 1000
-"""Alerts that could not be delivered yet; of more the oldest are given up."""
+"""Most undelivered alerts; beyond it the oldest are dropped."""
 
 
 class GroupSample(NamedTuple):
-    """How far a group was in one topic at one broker."""
+    """Progress of a group in one topic at one broker."""
 
     topic: str
     group: str
@@ -54,18 +54,18 @@ class BrokerSample(NamedTuple):
     """By the columns of the metric `brokers`."""
 
 
-class Sample(NamedTuple):
-    """What was seen of the cluster at one moment."""
+class ClusterSample(NamedTuple):
+    """Sample of the cluster at one moment."""
 
     now_ms: int
     ends: Mapping[MessageQueue, int]
-    """Queues that there are, of topics that are measured and of the trace topic, and their ends."""
+    """Ends of all queues of the measured topics and the trace topic."""
     groups: Iterable[GroupSample] = ()
     brokers: Iterable[BrokerSample] = ()
 
 
 class Closed(NamedTuple):
-    """A window that is over."""
+    """A closed window."""
 
     series: Series
     start_ms: int
@@ -74,19 +74,19 @@ class Closed(NamedTuple):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What the options say about time."""
+    """The options about time."""
 
     window_ms: int
     grace_ms: int = 0
     follow_ms: int = 600_000
-    """How long after it was stored a message is recognised in traces."""
+    """Time after its storing for which a message is followed through traces."""
     trace_topic: str = ""
     from_latest: bool = False
     """Whether a queue that was never read begins at its end."""
 
 
 class Mail(Struct):
-    """An alert that is to be delivered."""
+    """An alert to be delivered."""
 
     alert: Alert
     to: str
@@ -123,7 +123,7 @@ class _Position(Struct, array_like=True):
     queue_id: int
     offset: int
     sized: int
-    """Up to where its bytes are counted: not beyond what was read of the queue."""
+    """Offset up to which bytes are counted: not beyond what was read of the queue."""
 
 
 class Saved(Struct, kw_only=True):
@@ -133,15 +133,15 @@ class Saved(Struct, kw_only=True):
     query: str
     window_ms: int
     began_ms: int
-    """Rules look at windows from here on."""
+    """Begin of the first window that rules look at."""
     batch: int = -1
-    """The last batch of the query that is in it."""
+    """Last batch of the query that it includes."""
     step: int = 0
     files: list[tuple[str, str]] = []
     """Staged and final names, relative to the folder, of the last step."""
     open: list[_Open] = []
     over: list[tuple[Series, int]] = []
-    """Series → up to where its windows are over."""
+    """Series → time up to which its windows are closed."""
     queues: list[_Queue] = []
     positions: list[_Position] = []
     counters: dict[str, _Counters] = {}
@@ -152,7 +152,7 @@ class Saved(Struct, kw_only=True):
     unmatched: int = 0
     unreadable: int = 0
     """Records of traces that did not decode."""
-    watched: list[Watched] = []
+    watched: list[RuleState] = []
     mails: list[Mail] = []
 
 
@@ -180,8 +180,8 @@ def _dec(_kind: type, value: Any) -> Histogram:
     return Histogram.decode(value)
 
 
-class State:
-    """Mutable, not thread-safe. A step that could not be saved must be forgotten with the whole state: it is made anew."""
+class MetricsState:
+    """The state in memory. Mutable, not thread-safe. After a step that could not be saved it must be discarded and loaded again."""
 
     def __init__(self, saved: Saved, limits: Limits, rules: Iterable[Rule], known: Known) -> None:
         self._limits, self._saved = limits, saved
@@ -193,15 +193,15 @@ class State:
         }
         self._places = {place: number for number, place in enumerate(saved.places)}
         self._waiting = {group: np.frombuffer(data, TOLD_TYPE) for group, data in saved.waiting.items()}
-        self._watch = Watch(rules, saved.watched)
+        self._watch = RuleStates(rules, saved.watched)
         self.known = known
         self._live: Mapping[MessageQueue, int] = {}
-        """Queues that there are, as the last sample saw them: nothing is known before the first."""
+        """Ends of queues in the last sample; empty before the first."""
         self._sampled_ms = 0
         self.set_back_ms = 0
-        """By so much the driver's clock was set back, until somebody says so and makes it 0."""
+        """Amount by which the driver's clock was set back; whoever logs it resets it."""
         self.forgotten = 0
-        """Messages that were followed no longer than there was room."""
+        """Messages that were dropped early because too many were followed."""
 
     @property
     def batch(self) -> int:
@@ -218,7 +218,7 @@ class State:
 
     @property
     def mails(self) -> list[Mail]:
-        """What is to be delivered, oldest first."""
+        """Undelivered alerts, oldest first."""
         return self._saved.mails
 
     def belongs_to(self, query: str) -> None:
@@ -226,11 +226,11 @@ class State:
         self._saved.query = query
 
     @property
-    def alerts_on(self) -> list[Watched]:
+    def alerts_on(self) -> list[RuleState]:
         return self._watch.on
 
     def saved(self, batch: int | None, files: list[tuple[str, str]]) -> Saved:
-        """What the next step saves."""
+        """State that the next step saves."""
         s = self._saved
         self._saved = Saved(
             query=s.query, window_ms=s.window_ms, began_ms=s.began_ms, batch=s.batch if batch is None else batch,
@@ -274,7 +274,7 @@ class State:
         self._follow(fresh, told)
         return messages
 
-    def fold_sample(self, sample: Sample) -> None:
+    def fold_sample(self, sample: ClusterSample) -> None:
         self._turn_back(sample.now_ms)
         self._live, self._sampled_ms = sample.ends, max(self._sampled_ms, sample.now_ms)
         for queue, end in sample.ends.items():
@@ -294,7 +294,7 @@ class State:
             self._counted(broker, start_ms)
 
     def _turn_back(self, now_ms: int) -> None:
-        """If the driver's clock was set back: windows that were over by what it said then are not over yet."""
+        """Reopen windows after the driver's clock was set back: those that it had closed ahead of time."""
         caught = max((one.caught_ms for one in self._queues.values()), default=0)
         told_ms = max(self._sampled_ms, caught, self._saved.began_ms, *self._over.values())
         if told_ms <= now_ms + CLOCKS_MS:
@@ -313,23 +313,23 @@ class State:
 
     @property
     def ahead(self) -> dict[MessageQueue, int]:
-        """Queues whose newest message was stored at a time that the driver's clock has not come to, and that time."""
+        """Queue → store time of its newest message, where that is ahead of the driver's clock."""
         return {queue: one.newest_ms for queue, one in self._queues.items() if self._is_ahead(one.newest_ms)}
 
     def delivered(self, mails: Iterable[Mail]) -> None:
-        """These need no delivery any more."""
+        """Remove delivered alerts."""
         done = list(mails)
         self._saved.mails = [one for one in self._saved.mails if one not in done]
 
     def post(self, alerts: Iterable[Alert], ways: Iterable[str]) -> int:
-        """Have alerts delivered these ways. Returns how many older mails were given up for that."""
+        """Queue alerts for delivery. Returns the number of older ones that were dropped for them."""
         mails = [*self._saved.mails, *(Mail(alert, way) for alert in alerts for way in ways)]
         self._saved.mails = mails[-OUTBOX_MAX:]
         return len(mails) - len(self._saved.mails)
 
     # -------------------------------------------------------------- what comes out
     def close(self) -> tuple[list[Closed], list[Alert]]:
-        """Take out the windows that are over, and see what that means for the rules."""
+        """Close the windows that are due, and evaluate the rules on them."""
         closed, alerts = list[Closed](), self._watch.removed()
         by_series: dict[Series, dict[int, Window]] = {series: {} for series in self._over}
         for queue in self._live:

@@ -23,7 +23,7 @@ _ALERT_SCHEMA = pa.schema(
         pa.field("column", pa.string()), pa.field("value", pa.float64()), pa.field("threshold", pa.float64()), *_LABELS,
     ]
 )  # fmt: skip
-"""`of`: the metric; the name `metric` is the partition's."""
+"""`of`: the metric; `metric` is the name of the partition column."""
 
 
 def schema_of(metric: Metric) -> pa.Schema:
@@ -84,7 +84,7 @@ _FIRST, _LAST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31
 
 
 def moment(ms: int) -> dt.datetime:
-    """Milliseconds since 1970 as a time. A broker's clock may be wild; a file's time may not."""
+    """Time of ms since 1970, clamped to what a file can hold: a broker's clock may be anywhere."""
     return min(_FIRST + dt.timedelta(milliseconds=min(max(ms, 0), 253_402_214_400_000)), _LAST)
 
 

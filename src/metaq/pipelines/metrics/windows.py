@@ -1,4 +1,4 @@
-"""Windows while they come together: sums, levels and spreads that can be added to, and merged."""
+"""Open windows: sums, levels and histograms that can be added to and merged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaq.pipelines.metrics.histogram import Histogram
 
 
 class Series(Struct, frozen=True, order=True, array_like=True):
-    """What windows belong together. A label that its metric does not have is empty."""
+    """Identity of a series of windows. A label that its metric does not have is empty."""
 
     metric: str
     topic: str = ""
@@ -24,7 +24,7 @@ class Series(Struct, frozen=True, order=True, array_like=True):
 
 
 class Window(Struct):
-    """The figures of one series in one window, while they come together."""
+    """Figures of one series in one window."""
 
     sums: dict[str, int] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Window(Struct):
         return self.spreads.setdefault(name, Histogram())
 
     def merge(self, other: Window) -> None:
-        """Take in what came later."""
+        """Merge the figures of what came later."""
         for name, value in other.sums.items():
             self.count(name, value)
         self.last |= other.last

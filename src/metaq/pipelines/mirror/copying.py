@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.client.arrow.rows import spans
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
@@ -26,11 +26,10 @@ from metaq.model import properties as props
 from metaq.model.offsets import Slice
 from metaq.model.transactions.staging import ManifestPart
 from metaq.pipelines.mirror import marks
-from metaq.pipelines.mirror.table import Run, Table
-from metaq.spark.cluster.client import client_of
+from metaq.pipelines.mirror.table import OffsetRun, Table
+from metaq.spark.cluster.client import MessageLimits, client_of
 from metaq.spark.cluster.courier import courier_of
-from metaq.spark.cluster.message_limits import MessageLimits
-from metaq.spark.schema import SLICE_SCHEMA
+from metaq.spark.schema import SLICE_SCHEMA, slice_of_row
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import attempt
 from metaq.spark.sink.task import SentRows, StagedRows
@@ -43,7 +42,7 @@ COLUMNS: Final = ("body", "flag", "born_time", "born_host", "offset_id")
 ENTRY_BYTES_MAX: Final = 64
 """What a batch and its request have beside body and properties."""
 BROKER_TEXT_BYTES: Final = 512
-"""Of a message's properties, what is left to the target's broker: it adds its cluster's name."""
+"""Bytes of a message's properties that are reserved for the target's broker, which adds its cluster's name."""
 
 COPIED = pa.schema(
     [
@@ -67,27 +66,27 @@ _ENDS: Final = rf"^{props.PAIR_END}+|{props.PAIR_END}+$"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copying:
-    """How messages are copied. Plain values: it travels to the workers."""
+    """Parameters of copying. Plain values: it is pickled for the workers."""
 
     source: str
     """The source's name in marks."""
     target: str
     leave_out: bool
-    """Messages that the target cannot take; else the first one is an error."""
+    """Whether messages that the target cannot take are left out; otherwise the first one is an error."""
     limits: MessageLimits
     """Of the target."""
 
-    def batch_of(self, queue: MessageQueue, decoded: arrow.Decoded) -> Batch:
+    def batch_of(self, queue: MessageQueue, decoded: records.Decoded) -> CopyBatch:
         """The messages as they go to the target. Raises InvalidMessage: the target cannot take one; BadRequest, as `Decoded`."""
         batch = decoded.to_batch(COLUMNS)
-        texts = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+        texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         offsets = decoded.queue_offsets
         mirrored = pc.match_substring(texts, f"{marks.SOURCE}{props.NAME_END}")
         more = self._marks(queue, batch, offsets)
         around = np.zeros(len(batch), bool)
         if pc.any(mirrored).as_py():
             more, around = self._mirrored(texts, mirrored, more)
-        ids = arrow.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
+        ids = records.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
         if ids.null_count:  # As readers of the source call it, its consumers among them.
             named = pc.binary_join_element_wise(
                 f"{props.PAIR_END}{props.UNIQUE_ID}{props.NAME_END}", batch["offset_id"], ""
@@ -97,10 +96,10 @@ class Copying:
         joint = pc.if_else(pc.equal(pc.binary_length(kept), 0), b"", props.PAIR_END.encode())
         texts = pc.binary_join_element_wise(kept, joint, more.cast(pa.binary()), b"")
         unfit = self._unfit(queue, batch["body"], texts, offsets, around)
-        return Batch(batch["body"], texts, batch["flag"], offsets, around, unfit)
+        return CopyBatch(batch["body"], texts, batch["flag"], offsets, around, unfit)
 
     def _marks(self, queue: MessageQueue, batch: pa.RecordBatch, offsets: Any) -> pa.Array:
-        """The properties that every message gets."""
+        """Properties that every message gets."""
         topic, broker, queue_id = queue
         head = f"{marks.SOURCE}{props.NAME_END}{self.source}/{topic}/{broker}/{queue_id}/"
         source = pc.binary_join_element_wise(head, pa.array(offsets).cast(pa.string()), "")
@@ -110,7 +109,7 @@ class Copying:
         )
 
     def _mirrored(self, texts: pa.Array, mirrored: pa.Array, more: pa.Array) -> tuple[pa.Array, Any]:
-        """What messages get that were mirrored before, and a mask of those that came around."""
+        """Properties of messages that were mirrored before, and a mask of those that came around."""
         written, around = more.to_pylist(), np.zeros(len(texts), bool)
         for row in pc.indices_nonzero(mirrored).to_pylist():
             found = props.parse(texts[row].as_py().decode("utf-8", "replace"))
@@ -146,19 +145,19 @@ class Copying:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages as they go to the target, those that do not go among them."""
+class CopyBatch:
+    """Messages as they go to the target, with masks of those that do not."""
 
     bodies: pa.Array
     texts: pa.Array
     flags: pa.Array
     offsets: Any
-    """In the source queue."""
+    """Offsets in the source queue."""
     around: Any
     unfit: Any
 
     def kept(self) -> tuple[hot.RowColumns, Any, int]:
-        """What goes, its offsets, and the bytes of its bodies."""
+        """Columns of the messages that go, their offsets, and the bytes of their bodies."""
         stays = ~(self.around | self.unfit)
         bodies, texts, flags = self.bodies, self.texts, self.flags
         if not stays.all():
@@ -171,7 +170,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceCopier:
-    """What `mapInArrow` runs: slices in, a summary of each out."""
+    """Function for `mapInArrow`: slices in, a summary of each out."""
 
     name_servers: str
     settings: FetchSettings
@@ -186,8 +185,8 @@ class SliceCopier:
         queues = dict(self.queues)
         rows = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
         for number, row in enumerate(rows):
-            queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-            copied = self.copy(Slice(queue, row["start_offset"], row["end_offset"]), queues[queue], number)
+            wanted = slice_of_row(row)
+            copied = self.copy(wanted, queues[wanted.queue], number)
             yield pa.RecordBatch.from_pylist([row | copied], schema=COPIED)
 
     def copy(self, wanted: Slice, target: MessageQueue, number: int) -> dict[str, Any]:
@@ -206,7 +205,7 @@ class SliceCopier:
             batch = self.copying.batch_of(wanted.queue, decoded)
             columns, offsets, more = batch.kept()
             for first, count in _together(offsets):
-                table.add(Run(int(offsets[first]), out.rows + first, count))
+                table.add(OffsetRun(int(offsets[first]), out.rows + first, count))
             if columns.count:
                 out.put(target, columns)
             size += more
@@ -224,7 +223,7 @@ class SliceCopier:
 
 
 def parts_of(row: dict[str, Any]) -> tuple[ManifestPart, ...]:
-    """What was staged for a slice."""
+    """Staged parts of a slice."""
     return msgspec.json.decode(row["parts"], type=tuple[ManifestPart, ...])
 
 

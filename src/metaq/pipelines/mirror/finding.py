@@ -1,4 +1,4 @@
-"""Where the mirror's messages have come to lie in the target: read from the target itself, which alone knows.
+"""Finds the offsets of mirrored messages in the target, by reading the target.
 
 The messages of one part lie together in its queue, so the first one of a part says where all of them are. Only what others
 have written in between is looked at one by one.
@@ -9,31 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.offsets import Slice
 from metaq.pipelines.mirror import marks
 from metaq.pipelines.mirror.marks import Origin
-from metaq.pipelines.mirror.state import State
-from metaq.pipelines.mirror.table import Run
+from metaq.pipelines.mirror.state import MirrorState
+from metaq.pipelines.mirror.table import OffsetRun
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 LOOK_MESSAGES: Final = 500
-"""Read at a time where others write too."""
+"""Messages per read in a queue that others write to as well."""
 LAST_MESSAGES: Final = 32
-"""How many of a queue's newest are looked at for an earlier mirror's."""
+"""Newest messages of a queue that are searched for an earlier mirror's."""
 
 
 class Part(NamedTuple):
-    """What went to one target queue from one slice. `runs`: source offset, number in the part, length."""
+    """Copies in one target queue that came from one slice. `runs`: source offset, number in the part, length."""
 
     queue: MessageQueue
     first: int
     """Source offset of its first message."""
     length: int
-    runs: tuple[Run, ...]
+    runs: tuple[OffsetRun, ...]
 
     @property
     def end(self) -> int:
@@ -42,14 +42,14 @@ class Part(NamedTuple):
 
 
 def settings(retry_seconds: float) -> FetchSettings:
-    """How the target is read. What is gone there needs no translation."""
+    """Settings for reading the target. Messages that it has deleted need no translation."""
     return FetchSettings(fail_on_data_loss=False, retry_seconds=retry_seconds, read_from="master")
 
 
 def origins(client: ClusterClient, wanted: Slice, how: FetchSettings) -> Iterator[tuple[int, Origin | None]]:
     """Offset and mark of each message of a slice of the target. Raises as `read_slice`."""
     for decoded in read_slice(client, wanted, how):
-        texts = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+        texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         for offset, text in zip(decoded.queue_offsets.tolist(), texts.to_pylist(), strict=True):
             found = props.parse(text.decode("utf-8", "replace"))
             yield offset, marks.origin_of(found.get(marks.SOURCE))
@@ -57,12 +57,12 @@ def origins(client: ClusterClient, wanted: Slice, how: FetchSettings) -> Iterato
 
 def look(
     client: ClusterClient,
-    state: State,
+    state: MirrorState,
     targets: Iterable[MessageQueue],
     parts: Iterable[tuple[MessageQueue, Part]],
     how: FetchSettings,
 ) -> None:
-    """Look through what is new in the queues `targets`, and note in the state what is found.
+    """Search what is new in the queues `targets`, and note found copies in the state.
 
     Args: parts: what was committed last, and where to; what is not named there is found message by message.
     Raises as `ClusterClient`, `read_slice`: what was found until then is noted.
@@ -78,10 +78,10 @@ def look(
                     continue
                 part = expected.pop((target, origin.queue, origin.offset), None)
                 if part is None or offset + part.length > end:  # Of that one the rest is still to come.
-                    state.tables[origin.queue].add(Run(origin.offset, offset, 1))
+                    state.tables[origin.queue].add(OffsetRun(origin.offset, offset, 1))
                     continue
                 for run in part.runs:
-                    state.tables[origin.queue].add(Run(run.source, offset + run.target, run.length))
+                    state.tables[origin.queue].add(OffsetRun(run.source, offset + run.target, run.length))
                 stop, ahead = offset + part.length, 1
                 break
             at = state.seen[target] = stop

@@ -1,6 +1,6 @@
-"""Carries the progress of consumer groups over: what they have consumed of the source counts in the target, too.
+"""Mirrors the progress of consumer groups: what they have consumed of the source counts in the target, too.
 
-A group is carried over as long as nobody of it is connected to the target; from then on it is at home there, and is left alone.
+A group is carried over until a member of it connects to the target; from then on its progress there is its own.
 Its progress in the target only ever grows, and never passes a message that the group has not consumed.
 """
 
@@ -16,7 +16,7 @@ from metaq.client.conversation.call import Call
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import MessageQueue
-from metaq.pipelines.mirror.state import State
+from metaq.pipelines.mirror.state import MirrorState
 from metaq.pipelines.mirror.table import together
 from metaq.spark.cluster.client import ClusterClient
 
@@ -31,35 +31,35 @@ NOT_MIRRORED: Final = (
 )
 
 
-class Carried(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a group in one target queue."""
+class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Result for a group in one target queue."""
 
     queue: str
     sources: dict[str, int | None]
     """Source queue → how far the group has consumed it."""
     offset: int | None
-    """How far the group is in the target; None: it is not known there."""
+    """Offset of the group in the target; None: it is not known there."""
     why: str = ""
-    """What keeps it from being carried over."""
+    """Reason why it is not carried over; empty: it is."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a group."""
+class GroupProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Result for a group."""
 
     group: str
     why: str = ""
-    """What keeps all of it from being carried over."""
-    queues: list[Carried] = []
+    """Reason why none of its queues is carried over; empty: some are."""
+    queues: list[QueueProgress] = []
 
 
 def placed(
-    state: State,
+    state: MirrorState,
     target: MessageQueue,
     consumed: Mapping[MessageQueue, int | None],
     starts: Mapping[MessageQueue, int],
     now: int | None,
-) -> Carried:
-    """Where a group belongs in one target queue.
+) -> QueueProgress:
+    """Compute the offset of a group in one target queue.
 
     Args: consumed: by source queue. starts: the oldest messages kept there. now: its progress in the target.
     Returns: with `offset` as it should be: greater than `now`, or the same.
@@ -67,8 +67,8 @@ def placed(
     sources = state.sources_of(target)
     told = {str(source): consumed.get(source) for source in sources}
 
-    def stays(why: str) -> Carried:
-        return Carried(queue=str(target), sources=told, offset=now, why=why)
+    def stays(why: str) -> QueueProgress:
+        return QueueProgress(queue=str(target), sources=told, offset=now, why=why)
 
     if all(consumed.get(source) is None for source in sources):
         return stays(UNKNOWN)
@@ -86,21 +86,21 @@ def placed(
     place = together(found, state.foreign.get(target))
     if place is None or (now is not None and place <= now):
         return stays("")
-    return Carried(queue=str(target), sources=told, offset=place)
+    return QueueProgress(queue=str(target), sources=told, offset=place)
 
 
 class Carrier:
-    """Does it, group by group. Not thread-safe."""
+    """Carries groups over, one by one. Not thread-safe."""
 
     def __init__(self, source: ClusterClient, target: ClusterClient, groups: list[str]) -> None:
         self._source, self._target, self._groups = source, target, groups
         self._why: dict[str, str] = {}
 
-    def carry(self, state: State) -> list[Told]:
+    def carry(self, state: MirrorState) -> list[GroupProgress]:
         """Carry all of them over, as far as the mirror has come. Raises as `ClusterClient`."""
         return [self._carry(state, group) for group in self._groups]
 
-    def _carry(self, state: State, group: str) -> Told:
+    def _carry(self, state: MirrorState, group: str) -> GroupProgress:
         told = self._judged(state, group)
         if told.why != self._why.get(group, ""):
             self._why[group] = told.why
@@ -108,12 +108,12 @@ class Carrier:
                 _LOG.info("the group %s is not carried over: %s", group, told.why)
         return told
 
-    def _judged(self, state: State, group: str) -> Told:
+    def _judged(self, state: MirrorState, group: str) -> GroupProgress:
         targets = sorted(state.seen)
         if not targets:
-            return Told(group=group, why="nothing is mirrored yet")
+            return GroupProgress(group=group, why="nothing is mirrored yet")
         if self._is_at_home(group):
-            return Told(group=group, why=AT_HOME)
+            return GroupProgress(group=group, why=AT_HOME)
         known, there = _progress(self._source, group), _progress(self._target, group)
         consumed = {queue: known.get(queue) for queue in state.queues}
         before = {queue: there.get(queue) for queue in targets}
@@ -133,7 +133,7 @@ class Carrier:
             self._target.report(group, moved)
         reasons = {one.why for one in queues.values()}
         why = UNKNOWN if reasons == {UNKNOWN} else next((one for one in (OWN, NOT_MIRRORED) if one in reasons), "")
-        return Told(group=group, why=why, queues=list(queues.values()))
+        return GroupProgress(group=group, why=why, queues=list(queues.values()))
 
     def _is_at_home(self, group: str) -> bool:
         call = GetConnections(group)
@@ -141,7 +141,7 @@ class Carrier:
 
 
 def _progress(client: ClusterClient, group: str) -> dict[MessageQueue, int]:
-    """How far a group is in all queues of the topics that it is known in.
+    """Progress of a group in all queues of its topics.
 
     Not by asking for single queues: there a broker answers 0 for whoever asks, as long as the queue's first message is kept.
     """
@@ -162,6 +162,6 @@ def _asked(client: ClusterClient, address: str, call: Call[T]) -> T:
         raise
 
 
-def to_json(told: list[Told], now: str) -> dict[str, Any]:
-    """What `groups.json` says."""
+def to_json(told: list[GroupProgress], now: str) -> dict[str, Any]:
+    """Content of `groups.json`."""
     return {"v": 1, "at": now, "groups": msgspec.to_builtins(told)}

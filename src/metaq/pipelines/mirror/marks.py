@@ -1,4 +1,4 @@
-"""What a mirrored message says of where it came from, and which of its properties do not go along.
+"""Marks of a mirrored message: where it came from. And the properties that are not copied.
 
     MIRROR_SOURCE   CLUSTER/TOPIC/BROKER/QUEUE/OFFSET    where it was stored, in the cluster that it was mirrored from last
     MIRROR_PATH     CLUSTER,CLUSTER                      the clusters before that, the first one first; only if there are any
@@ -31,9 +31,9 @@ DROPPED: Final = (
     # What clients add for themselves.
     props.MIN_OFFSET, props.MAX_OFFSET, "CONSUME_START_TIME",
 )  # fmt: skip
-"""Properties that do not go along."""
+"""Properties that are not copied."""
 REPLACED: Final = (SOURCE, PATH, BORN)
-"""Those that the mirror writes anew."""
+"""Properties that the mirror writes itself."""
 
 
 class Origin(NamedTuple):
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(text: str | None) -> Origin | None:
-    """What a MIRROR_SOURCE says; None: nothing that a mirror has written."""
+    """Parse a MIRROR_SOURCE; None: no mirror has written it."""
     if text is None:
         return None
     head, _, offset = text.rpartition("/")

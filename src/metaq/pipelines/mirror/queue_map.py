@@ -1,4 +1,4 @@
-"""Which queue of the target a queue of the source goes to: decided once, kept for ever, so that order holds.
+"""Map of source queues to target queues: an entry never changes, so that order holds.
 
 The queues of a topic are numbered in the order in which producers see them, by broker and id, and the one of number i goes to
 the one of number i. Where both have the same number of queues a key's messages stay in the queue that producers in the target
@@ -83,12 +83,12 @@ def _too_few(queue: MessageQueue, places: Sequence[MessageQueue], needed: int) -
 
 
 def to_rows(queues: Mapping[MessageQueue, MessageQueue]) -> list[list[str | int]]:
-    """The map as JSON has it: [topic, broker, queue id, topic, broker, queue id], source before target."""
+    """Rows for JSON: [topic, broker, queue id, topic, broker, queue id], source before target."""
     return [[*source, *target] for source, target in sorted(queues.items())]
 
 
 def from_rows(rows: Sequence[Sequence[str | int]]) -> QueueMap:
-    """What `to_rows` made. Raises ValueError, TypeError."""
+    """Map from what `to_rows` made. Raises ValueError, TypeError."""
     found: QueueMap = {}
     for topic, broker, queue_id, to_topic, to_broker, to_id in rows:
         source = MessageQueue(str(topic), str(broker), int(queue_id))

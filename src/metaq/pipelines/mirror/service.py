@@ -23,24 +23,22 @@ from typing import Any
 from metaq.client.conversation.administration import CreateTopic
 from metaq.client.conversation.staged import numbered
 from metaq.clock import SYSTEM
-from metaq.durable import disk_fault
-from metaq.errors import BrokerError, ClientClosed, ConfigError, MetaqError, NoRoute, NotSupported
+from metaq.errors import BrokerError, ConfigError, MetaqError, NoRoute, NotSupported
 from metaq.model import MessageQueue, offsets
 from metaq.model.transactions.staging import transaction_id
-from metaq.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
+from metaq.pipelines.checkpoints import CHECKPOINT, Checkpoint, query_id
+from metaq.pipelines.job import BatchJob, SliceStream, check_session
 from metaq.pipelines.mirror import finding, queue_map
-from metaq.pipelines.mirror import state as saved_state
 from metaq.pipelines.mirror.copying import COPIED, Copying, SliceCopier, parts_of
 from metaq.pipelines.mirror.finding import Part
 from metaq.pipelines.mirror.groups import Carrier, to_json
 from metaq.pipelines.mirror.options import LEAVE_OUT, MirrorOptions
-from metaq.pipelines.mirror.state import State
-from metaq.pipelines.mirror.table import Run as Messages
-from metaq.pipelines.mirror.table import Table
+from metaq.pipelines.mirror.state import MirrorState, load_state, write_groups
+from metaq.pipelines.mirror.table import OffsetRun, Table
 from metaq.pipelines.run import Run
-from metaq.spark import interpreter, schema
-from metaq.spark.cluster import message_limits
-from metaq.spark.cluster.client import ClusterClient
+from metaq.spark import schema
+from metaq.spark.cluster.client import BATCH_LIMITS, ClusterClient, transaction_limits
+from metaq.spark.schema import queue_of_row
 from metaq.spark.sink.settings import AT_LEAST_ONCE, SinkOptions
 from metaq.spark.sink.sink import Delivery, Written
 from metaq.spark.source.settings import SourceOptions
@@ -49,9 +47,9 @@ _LOG = logging.getLogger(__name__)
 
 PERM_BOTH = 6
 ROUTE_SECONDS = 60.0
-"""How long a topic that was made may take until the name servers know all of it."""
+"""Time for a new topic to be known, with all queues, to the name servers."""
 FOUND_SECONDS = 30.0
-"""How long the last look waits for copies that the target has acknowledged and not yet put into their queues."""
+"""Time that the last search waits for copies that the target has acknowledged and not yet dispatched to their queues."""
 LOOK_SECONDS = 0.05
 
 
@@ -61,42 +59,30 @@ def start(spark: Any, options: MirrorOptions, run: Run) -> Any:
     Raises: ConfigError: what is told does not fit the clusters or the folder. NotSupported: the target is a RocketMQ, and
         effectively-once was asked for. StoreCorrupt: the folder's state cannot be read.
     """
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "the mirror decides its batches in the process of its driver, and this session is a client of Spark Connect: use a "
-            "session of metaq.spark.session() in a process without one, or `metaq pipeline run mirror`"
-        )
-    interpreter.check(interpreter.running_context())
+    check_session(spark, run.status.pipeline)
     read = {"subscribe": options.topics} if options.topics_read else {"subscribePattern": options.topic_pattern or ""}
-    pairs = {
-        **options.source(),
-        **read,
-        "rows": "slices",
-        "failOnDataLoss": str(options.fail_on_data_loss).lower(),
-    }
-    chosen = SourceOptions.of(pairs)
-    chosen.check_stream()
-    state = saved_state.load(run.place, options.source_mark, options.target_mark)
-    checkpoint = run.place / CHECKPOINT
-    if state.query and query_id(checkpoint) != state.query:
+    stream = SliceStream.of(options, {**read, "failOnDataLoss": str(options.fail_on_data_loss).lower()})
+    state = load_state(run.place, options.source_mark, options.target_mark)
+    if state.query and query_id(run.place / CHECKPOINT) != state.query:
         raise ConfigError(
             f"the folder {run.place} is of the query {state.query}, and its checkpoint is gone or of another query: going on would "
             "mirror messages twice. Put the checkpoint back; or take an empty folder, and say with startingOffsets where to begin"
         )
-    mirror = _Mirror(options, chosen, state, run)
+    mirror = _Mirror(options, stream.source, state, run)
     run.at_end(mirror.close)
     mirror.prepare()
-    reader = spark.readStream.format("metaq").options(**pairs).load()
-    writer = reader.writeStream.queryName("mirror").option("checkpointLocation", spark_path(checkpoint))
-    query = writer.foreachBatch(mirror.process).trigger(**options.trigger()).start()
+    query = stream.start(spark, mirror)
     mirror.carry_groups(query)
     return query
 
 
-class _Mirror:
-    """The driver's half: one call of `process` per micro-batch, and a thread for the groups."""
+class _Mirror(BatchJob):
+    """Copies a micro-batch in one transaction of the target; a thread carries the progress of groups over."""
 
-    def __init__(self, options: MirrorOptions, chosen: SourceOptions, state: State, run: Run) -> None:
+    NAME, DONE = "mirror", "copied"
+
+    def __init__(self, options: MirrorOptions, chosen: SourceOptions, state: MirrorState, run: Run) -> None:
+        super().__init__(Checkpoint(run.place / CHECKPOINT))
         self._options, self._chosen, self._state, self._run = options, chosen, state, run
         self._source = ClusterClient(options.servers, options.retry_seconds)
         self._target = ClusterClient(options.to, options.retry_seconds)
@@ -107,20 +93,18 @@ class _Mirror:
             retry_seconds=options.retry_seconds,
             empty_bodies=options.exact,
         )
-        self._limits = message_limits.SENT
+        self._limits = BATCH_LIMITS
         self._remembered = False
-        """Whether the target's coordinator was asked if it knows earlier batches."""
+        """Whether the coordinator has confirmed that it knows earlier batches."""
         self._copied: dict[MessageQueue, int] = {}
-        """Per source queue, one past the last message that this run has copied."""
+        """Source queue → one past the last message that this run has copied."""
         self._looked = False
-        """Whether the target was looked through since the start."""
-        self._busy = threading.Lock()
-        """Of who changes the state."""
+        """Whether the target was searched since the start."""
         self._ended = threading.Event()
         self._carrying: threading.Thread | None = None
 
     def prepare(self) -> None:
-        """See that the target can take what is to come. Raises as `start`."""
+        """Check that the target can take the messages. Raises as `start`."""
         if self._options.exact:
             try:
                 Delivery(self._sink).coordinator("mirror:none")
@@ -130,7 +114,7 @@ class _Mirror:
                     f"MetaQ, and cannot take every message once. With delivery = '{AT_LEAST_ONCE}' it can be written to; what is "
                     "repeated after a fault comes twice"
                 ) from None
-            self._limits = message_limits.of_transactions(self._target)
+            self._limits = transaction_limits(self._target)
         for topic in self._options.topics_read:
             self._map_topic(topic)
 
@@ -142,21 +126,9 @@ class _Mirror:
             )
             self._carrying.start()
 
-    def process(self, frame: Any, batch: int) -> None:
-        """Spark's foreachBatch: copy the slices in `frame`, as batch number `batch`.
-
-        Raises: MetaqError: it could not be done; nothing of it is in the target, or all of it is, and the next try finds that.
-        """
-        with self._busy:
-            if self._ended.is_set():  # Not silently: Spark would take the batch for done.
-                raise ClientClosed(f"the mirror was stopped before batch {batch} was copied")
-            try:
-                self._process(frame, batch)
-            except OSError as fault:
-                raise disk_fault(fault, f"the mirror's state could not be saved in {self._run.place}") from fault
-
     def close(self) -> None:
         """Copy nothing any more; carry the groups over once more. Returns when what was under way has ended."""
+        self._closed = True  # At once: no other batch may begin while the groups are carried over.
         self._ended.set()
         if self._carrying is not None:
             self._carrying.join()
@@ -165,11 +137,12 @@ class _Mirror:
             self._target.close()
 
     # -------------------------------------------------------------- a batch
-    def _process(self, frame: Any, batch: int) -> None:
+    def _after_fault(self) -> str:
+        return f"the mirror's state in {self._run.place} is as it was saved last"
+
+    def _process(self, frame: Any, batch: int, query: str) -> None:
+        """Raises MetaqError: nothing of the batch is in the target, or all of it is, and the next try finds that."""
         began, state = SYSTEM.monotonic(), self._state
-        query = query_id(self._run.place / CHECKPOINT)
-        if query is None:
-            raise ConfigError(f"the checkpoint in {self._run.place} has lost its metadata while the query runs")
         state.query = query
         if batch <= state.batch:
             self._run.tell(f"batch {batch}: was copied before the restart", batch=batch, rows=0, replayed=True)
@@ -186,7 +159,7 @@ class _Mirror:
         self._tell(batch, figures, SYSTEM.monotonic() - began)
 
     def _copy(self, frame: Any, query: str, batch: int, slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Copy everything, and decide. Returns a row a slice."""
+        """Copy all slices, and commit. Returns a row per slice."""
         delivery, row, transaction = Delivery(self._sink), f"mirror:{query}", ""
         if self._options.exact:
             coordinator = delivery.coordinator(row)
@@ -203,7 +176,7 @@ class _Mirror:
                 leave_out=self._options.unfit == LEAVE_OUT,
                 limits=self._limits,
             ),
-            queues=tuple((queue, self._state.queues[queue]) for queue in {_queue_of(one) for one in slices}),
+            queues=tuple((queue, self._state.queues[queue]) for queue in {queue_of_row(one) for one in slices}),
         )
         written = Written(0, transaction, row, batch)
         try:
@@ -220,7 +193,7 @@ class _Mirror:
         return copied
 
     def _check_remembered(self, delivery: Delivery, row: str, coordinator: str) -> None:
-        """A mirror that has copied something has a row at its coordinator, or something is wrong. Asked once a run."""
+        """Check, once a run, that the coordinator remembers this mirror. Raises ConfigError: it does not, though batches were copied."""
         if self._remembered or self._state.decided < 0 or self._options.adopt_batch:
             return
         courier, seconds = delivery.courier, self._options.retry_seconds
@@ -244,7 +217,7 @@ class _Mirror:
             _LOG.warning("where the last messages lie in the target is found later: %s", fault)
 
     def _find_rest(self, client: ClusterClient, seconds: float) -> None:
-        """Look for copies where their batch did not find them, and wait `seconds` for them: no other batch may come.
+        """Search copies that their batch did not find, and wait `seconds` for them: there may be no later batch to do it.
 
         A RocketMQ acknowledges a message before it has a place in its queue. Raises as `finding.look`.
         """
@@ -268,7 +241,7 @@ class _Mirror:
             )
 
     def _unfound(self) -> set[MessageQueue]:
-        """Target queues of which copies were not found yet."""
+        """Target queues with copies that were not found yet."""
         state = self._state
         return {state.queues[queue] for queue, end in self._copied.items() if state.tables[queue].end < end}
 
@@ -285,13 +258,13 @@ class _Mirror:
 
     # -------------------------------------------------------------- queues
     def _begin_queues(self, slices: list[dict[str, Any]]) -> None:
-        """See that every queue has its place in the target, saved before anything is put there."""
+        """Map new queues to the target. The map is saved before anything is copied, so that a crash cannot change it."""
         state = self._state
-        for topic in sorted({one["topic"] for one in slices if _queue_of(one) not in state.queues}):
-            self._map_topic(topic, [_queue_of(one) for one in slices if one["topic"] == topic])
-        new = [one for one in slices if _queue_of(one) not in state.tables]
+        for topic in sorted({one["topic"] for one in slices if queue_of_row(one) not in state.queues}):
+            self._map_topic(topic, [queue_of_row(one) for one in slices if one["topic"] == topic])
+        new = [one for one in slices if queue_of_row(one) not in state.tables]
         for one in new:
-            queue = _queue_of(one)
+            queue = queue_of_row(one)
             target = state.queues[queue]
             if not self._options.again:
                 self._check_new(queue, target, one["start_offset"])
@@ -362,7 +335,7 @@ class _Mirror:
             with self._busy:
                 told = carrier.carry(self._state)
             now = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
-            saved_state.write_groups(self._run.place, to_json(told, now))
+            write_groups(self._run.place, to_json(told, now))
         except (MetaqError, BrokerError, OSError) as fault:
             _LOG.warning("the progress of groups is carried over later: %s", fault)
 
@@ -374,15 +347,11 @@ def _is_active(query: Any) -> bool:
         return False
 
 
-def _queue_of(row: dict[str, Any]) -> MessageQueue:
-    return MessageQueue(row["topic"], row["broker"], row["queue_id"])
-
-
 def _part_of(row: dict[str, Any]) -> Part | None:
-    """What was copied of a slice; None: nothing."""
+    """Copies of a slice; None: nothing was copied."""
     if not row["rows"]:
         return None
-    runs = tuple(Messages(*run) for run in json.loads(row["runs"]))
+    runs = tuple(OffsetRun(*run) for run in json.loads(row["runs"]))
     # The first of them is known as long as no run was forgotten; otherwise messages are found one by one.
     first = runs[0].source if runs[0].target == 0 else -1
-    return Part(_queue_of(row), first, row["rows"], runs)
+    return Part(queue_of_row(row), first, row["rows"], runs)

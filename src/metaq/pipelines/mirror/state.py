@@ -1,4 +1,4 @@
-"""What a mirror keeps in its folder beside Spark's checkpoint, and finds again after a crash.
+"""State of a mirror: what it keeps in its folder beside Spark's checkpoint.
 
 FOLDER/_mirror.json     the map of queues, where messages lie in the target, and the last batch that is known to be there
 FOLDER/groups.json      how far each group was carried over when that was done last: for people
@@ -16,7 +16,7 @@ from metaq.errors import ConfigError, StoreCorrupt
 from metaq.model import MessageQueue
 from metaq.pipelines.mirror import queue_map
 from metaq.pipelines.mirror.queue_map import QueueMap
-from metaq.pipelines.mirror.table import Run, Table
+from metaq.pipelines.mirror.table import OffsetRun, Table
 
 STATE: Final = "_mirror.json"
 GROUPS: Final = "groups.json"
@@ -30,38 +30,38 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     decided: int
     queues: list[list[str | int]]
-    tables: list[tuple[MessageQueue, tuple[int, int], list[Run]]]
-    """Per source queue: where the mirror began, and its runs."""
+    tables: list[tuple[MessageQueue, tuple[int, int], list[OffsetRun]]]
+    """Source queue, where the mirror began, runs."""
     seen: list[tuple[MessageQueue, int, int | None]]
-    """Per target queue: how far it was looked through, and the first message of others."""
+    """Target queue, end of what was searched, first message of others."""
 
 
-class State:
-    """All of it. Not thread-safe."""
+class MirrorState:
+    """State of a mirror in memory. Not thread-safe."""
 
     def __init__(self, source: str, target: str) -> None:
-        """Args: what the clusters are called in marks."""
+        """Args: names of the clusters in marks."""
         self.source, self.target = source, target
         self.query = ""
         """The id of the query that mirrors; empty: none yet."""
         self.batch = -1
-        """The last one that is known to be in the target."""
+        """Last batch that is known to be in the target."""
         self.decided = -1
-        """The last one of which the target's coordinator knows: one of which nothing was copied has no transaction."""
+        """Last batch with a transaction: one of which nothing was copied has none, so the coordinator does not know it."""
         self.queues: QueueMap = {}
         self.tables: dict[MessageQueue, Table] = {}
-        """By source queue."""
+        """Source queue → its table."""
         self.seen: dict[MessageQueue, int] = {}
-        """By target queue: up to where it was looked through."""
+        """Target queue → end of what was searched."""
         self.foreign: dict[MessageQueue, int] = {}
-        """By target queue: the first message there that the mirror has not written."""
+        """Target queue → first message that the mirror has not written."""
 
     def sources_of(self, target: MessageQueue) -> list[MessageQueue]:
         """The source queues that go to this one."""
         return [source for source, place in sorted(self.queues.items()) if place == target]
 
     def save(self, folder: Path) -> None:
-        """Write it so that a crash leaves the old or the new. Raises OSError."""
+        """Save atomically. Raises OSError."""
         kept = _Kept(
             query=self.query, source=self.source, target=self.target, batch=self.batch,
             decided=self.decided,
@@ -72,12 +72,12 @@ class State:
         write_whole(folder / STATE, msgspec.json.encode(kept))
 
 
-def load(folder: Path, source: str, target: str) -> State:
-    """What was saved last, or a new one.
+def load_state(folder: Path, source: str, target: str) -> MirrorState:
+    """Load the saved state, or make a new one.
 
     Raises: StoreCorrupt: it cannot be read. ConfigError: the folder is of a mirror between other clusters.
     """
-    state = State(source, target)
+    state = MirrorState(source, target)
     try:
         kept = msgspec.json.decode((folder / STATE).read_bytes(), type=_Kept)
         state.queues = queue_map.from_rows(kept.queues)
@@ -102,5 +102,5 @@ def load(folder: Path, source: str, target: str) -> State:
 
 
 def write_groups(folder: Path, told: Any) -> None:
-    """What was done for the groups. Raises OSError."""
+    """Write the groups' progress, for people. Raises OSError."""
     write_whole(folder / GROUPS, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")

@@ -1,11 +1,11 @@
-"""Where the messages of a source queue lie in the target, in runs; and what a group's progress becomes there.
+"""Offset translation: where the messages of a source queue are in the target, and a group's progress there.
 
     source   0 ─────────────── 700 ────── 950          (100 left out in between)
     target   20 ────────────── 720 ─── 870
 
-is [Run(0, 20, 700), Run(800, 720, 150)]. A mirror that is alone in its queue makes one run that grows; a message of others
-in between begins another. Only what is known is in the table, and what is missing never makes a group skip a message: of a
-position that lies in no run the end of the run before it is told.
+is [OffsetRun(0, 20, 700), OffsetRun(800, 720, 150)]. A mirror that is alone in its queue makes one run that grows; a message of others
+in between begins another. The table may have gaps, and no gap makes a group skip a message: a position in a gap is translated to
+the end of the run before it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 RUNS_MAX: Final = 1000
-"""Of one queue. Groups that are further behind than the oldest one left are told the queue's beginning."""
+"""Most runs per queue. A group behind the oldest one is translated to the queue's beginning."""
 
 
-class Run(NamedTuple):
+class OffsetRun(NamedTuple):
     """The messages [source, source + length) of a queue are at [target, target + length) of its queue in the target."""
 
     source: int
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 class Table:
     """The runs of one source queue, in order. `begin`: (source, target) where the mirror began."""
 
-    def __init__(self, begin: tuple[int, int], runs: Iterable[Run] = ()) -> None:
+    def __init__(self, begin: tuple[int, int], runs: Iterable[OffsetRun] = ()) -> None:
         self.begin = begin
         self.runs = list(runs)
 
@@ -43,22 +43,22 @@ class Table:
         """One past the newest source offset that is known."""
         return self.runs[-1].end if self.runs else self.begin[0]
 
-    def add(self, run: Run) -> None:
-        """Append what was found further on in the target. What the source had before stays where it was found first."""
+    def add(self, run: OffsetRun) -> None:
+        """Append a run found later in the target. Source messages that the table has already keep their first place."""
         behind = self.end - run.source
         if behind > 0:
-            run = Run(run.source + behind, run.target + behind, run.length - behind)
+            run = OffsetRun(run.source + behind, run.target + behind, run.length - behind)
         if run.length <= 0:
             return
         last = self.runs[-1] if self.runs else None
         if last is not None and (last.end, last.target + last.length) == run[:2]:
-            self.runs[-1] = Run(last.source, last.target, last.length + run.length)
+            self.runs[-1] = OffsetRun(last.source, last.target, last.length + run.length)
             return
         self.runs.append(run)
         del self.runs[:-RUNS_MAX]
 
     def translate(self, position: int) -> int:
-        """The target offset from which a group goes on that has consumed the source up to `position`.
+        """Target offset at which a group continues that has consumed the source up to `position`.
 
         Never behind the first message that it has not consumed. Messages that it has may be before it: they come again.
         """
@@ -70,7 +70,7 @@ class Table:
 
 
 def together(translated: Iterable[int], foreign: int | None) -> int | None:
-    """Of a target queue that several source queues go to, and perhaps others write to: up to where nothing is skipped.
+    """Offset up to which nothing is skipped in a target queue with several source queues, or with other writers.
 
     Args: foreign: the first message that no mirror has written. None: there is nothing to say.
     """

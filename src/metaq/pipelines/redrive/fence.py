@@ -1,4 +1,4 @@
-"""Finds out whether a planned step was sent, and sees to it that it is not sent later.
+"""Fencing: finds out whether a planned step was sent, and prevents that it is sent later.
 
 A step is one transaction with a number, and the broker that decides remembers the last number. So whoever asks commits an
 empty transaction of the same number: if the step's own was committed before, that one counts and we are told so; if not, ours
@@ -17,18 +17,18 @@ from metaq.pipelines.redrive.ledger import Head, Ledger
 from metaq.spark.cluster.courier import Courier
 
 _EMPTY: Final = "redrive-void-"
-"""How the ids of empty transactions begin: what counts may be one of an earlier asker."""
+"""Prefix of ids of empty transactions: the one that counts may be an earlier run's."""
 
 
 class Fence:
     """Asks the broker that decides a redrive's transactions. Raises, from every method, what it raises when it is away."""
 
     def __init__(self, courier: Courier, seconds: float) -> None:
-        """Args: seconds: how long a broker that is away is waited for."""
+        """Args: seconds: time to wait for a broker that is away."""
         self._courier, self._seconds = courier, seconds
 
     def new_head(self, topic: str) -> Head:
-        """For a folder that has none. Raises NotSupported: a broker has no such transactions."""
+        """Make the head of a new folder. Raises NotSupported: a broker has no such transactions."""
         ledger = f"redrive-{SYSTEM.token()[:16]}"
         brokers = self._courier.brokers()
         row = row_of(ledger)
@@ -36,7 +36,7 @@ class Fence:
         return Head(ledger=ledger, topic=topic, coordinator=numbered.choose_coordinator(row, brokers))
 
     def settle(self, ledger: Ledger) -> bool | None:
-        """Have the ledger know how its last step ended. True: it was sent. None: there was nothing to find out.
+        """Record in the ledger how its last step ended. Returns whether it was sent; None: no step was open.
 
         Raises ConfigError: broker and folder do not fit each other, so nobody knows what was sent.
         """
@@ -83,5 +83,5 @@ class Fence:
 
 
 def row_of(ledger: str) -> str:
-    """The row at the coordinator: that of the sink's batch writes with this `txnAppId`."""
+    """Row at the coordinator, as the sink's batch writes with this `txnAppId` have it."""
     return f"app:{ledger}:0"

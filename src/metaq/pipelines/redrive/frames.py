@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as sql
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, NullType, StringType, StructType
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.client.arrow.rows import BAD_KEY, BAD_TAG, BAD_TEXT
 from metaq.errors import ConfigError
 from metaq.model import offsets
@@ -18,11 +18,10 @@ from metaq.model import properties as props
 from metaq.model.offsets import Positions
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.option_table import nearest
-from metaq.pipelines.redrive.expressions import split_expressions
 from metaq.pipelines.redrive.offset_ranges import Ranges, pieces
-from metaq.pipelines.redrive.options import UTF8, RedriveOptions
+from metaq.pipelines.redrive.options import UTF8, RedriveOptions, split_expressions
 from metaq.spark import schema
-from metaq.spark.cluster.message_limits import MessageLimits
+from metaq.spark.cluster.client import MessageLimits
 from metaq.spark.decode import CORRUPT, json, text
 
 ID, FROM, TIMES = "REDRIVE_ID", "REDRIVEN_FROM", "REDRIVES"
@@ -37,7 +36,7 @@ PLACE: Final = ("broker", "queue_id", "queue_offset")
 OLDEST_FIRST: Final = ("store_time", *PLACE)
 
 NAMED: Final = ("body", "tag", "keys", "properties", "topic", "flag", "ordering_key")
-"""What `select` may name, beside `properties.NAME`."""
+"""Columns that `select` may set, beside `properties.NAME`."""
 _ONE: Final = "properties."
 
 CHOSEN, LEFT, CORRUPTED, HOMELESS = "chosen", "left", "corrupt", "homeless"
@@ -46,7 +45,7 @@ EMPTY, LARGE, ILLEGAL = "empty", "large", "illegal"
 for it; it is larger than its broker takes it; its tag, keys or properties are not as a message may have them."""
 
 _MARGIN_BYTES: Final = 1024
-"""For what client and broker add to a message."""
+"""Bytes of properties that are reserved for what client and broker add."""
 _EXPLODED_MAX: Final = 10_000
 
 
@@ -54,10 +53,10 @@ class Frames:
     """Makes the frames of one run. What is wrong with its SQL is a ConfigError when this is made."""
 
     def __init__(self, spark: Any, options: RedriveOptions, limits: MessageLimits) -> None:
-        """Args: limits: what brokers take in a transaction."""
+        """Args: limits: of messages in a transaction."""
         self._spark, self._options, self._limits = spark, options, limits
         self._decoder = _decoder(options)
-        empty = self.seen(spark.createDataFrame([], schema.ddl(arrow.schema_of(COLUMNS))))
+        empty = self.seen(spark.createDataFrame([], schema.ddl(records.schema_of(COLUMNS))))
         self._where = sql.lit(True)
         if options.where:
             self._where = _expression(options.where, "where")
@@ -246,7 +245,7 @@ def _expression(text_: str, what: str) -> Any:
 
 
 def _analysed(what: str, look: Any) -> Any:
-    """What `look` gives. Raises ConfigError: Spark does not take it, in the line that says why."""
+    """Call `look`. Raises ConfigError: Spark rejects the SQL; with the line that says why."""
     try:
         return look()
     except (AnalysisException, ParseException) as fault:
@@ -254,7 +253,7 @@ def _analysed(what: str, look: Any) -> Any:
 
 
 def one_line(fault: Exception) -> str:
-    """What Spark says in its first lines, up to the plan or the text that it shows."""
+    """First lines of a Spark error, up to the plan or the SQL text."""
     lines: list[str] = []
     for line in str(fault).strip().splitlines():
         if not line.strip() or line.startswith(("==", "'", "+-", ";")):
@@ -264,7 +263,7 @@ def one_line(fault: Exception) -> str:
 
 
 def _as(kind: DataType, value: Any, name: str) -> Any:
-    """The value as the type that a message's column has. Raises ConfigError: it cannot be."""
+    """Cast a value to the type of a message's column. Raises ConfigError: it cannot be cast."""
     if isinstance(kind, NullType):
         kinds = {"keys": "array<string>", "properties": "map<string,string>", "flag": "int"}
         return value.cast(kinds.get(name, "string"))
@@ -309,7 +308,7 @@ def _properties(given: Any, single: dict[str, Any]) -> Any:
 
 
 def _illegal(new: Any) -> Any:
-    """Whether the sink would refuse it. Producers of other makes may well have sent such."""
+    """Whether the sink would refuse the message: other producers can send such."""
     properties = new.getField("properties")
 
     def any_bad(texts: Any, pattern: str) -> Any:

@@ -10,7 +10,6 @@ broker that decides the transaction remembers its number: `fence` asks it about 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -29,18 +28,17 @@ from metaq.errors import ConfigError, MetaqError, NotSupported
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.driver import root_text
+from metaq.pipelines.job import RunStopped, check_session, stoppable
 from metaq.pipelines.redrive import frames
 from metaq.pipelines.redrive.fence import Fence
 from metaq.pipelines.redrive.frames import CHOSEN, PLACE, Frames
-from metaq.pipelines.redrive.ledger import Ledger, Step, Witness
+from metaq.pipelines.redrive.ledger import Ledger, PlannedStep, Witness
 from metaq.pipelines.redrive.offset_ranges import Place, Ranges, count, first_gap, ranges_of, within
 from metaq.pipelines.redrive.options import FAIL, RedriveOptions
-from metaq.pipelines.redrive.pace import Pace
-from metaq.pipelines.redrive.report import Report, Sample, refusal
+from metaq.pipelines.redrive.report import Report, SampleMessage, refusal
 from metaq.pipelines.redrive.topics import check_source, check_targets
 from metaq.pipelines.run import LOOK_SECONDS, Outcome, Run
-from metaq.spark import interpreter
-from metaq.spark.cluster import message_limits
+from metaq.spark.cluster.client import transaction_limits
 from metaq.spark.cluster.courier import Courier
 from metaq.spark.source.fetch import read_slice
 from metaq.spark.source.plan import Planner
@@ -50,21 +48,17 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WINDOW: Final = 1_000_000
-"""Places that the driver knows at a time: some 40 MB."""
+"""Places in the driver's memory at a time: some 40 MB."""
 SAMPLES: Final = 5
 SAMPLE_CHARS: Final = 120
 SKEW_MS: Final = 3_600_000
-"""So much earlier than the dead letter the clock of another broker may say that its copy was stored."""
+"""Tolerated skew between brokers' clocks, ms: a copy may seem stored that much before its dead letter."""
 
 
 _OF_A_VALUE: Final = (
     ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException, SparkRuntimeException,
 )  # fmt: skip
-"""What Spark raises where an expression cannot be worked out for a row."""
-
-
-class _Stopped(Exception):
-    """Somebody wants the run to end, and what was under way has ended."""
+"""Spark's exceptions for an expression that fails for a row."""
 
 
 def start(spark: Any, options: RedriveOptions, run: Run) -> Outcome:
@@ -74,12 +68,7 @@ def start(spark: Any, options: RedriveOptions, run: Run) -> Outcome:
         brokers remember, or its SQL fails for a message. NoRoute: the topic to read does not exist. NotSupported: the brokers
         are a RocketMQ's. What Spark raises.
     """
-    if interpreter.is_remote(spark):
-        raise ConfigError(
-            "redrive runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
-            "metaq.spark.session() in a process without one, or `metaq pipeline run redrive`"
-        )
-    interpreter.check(interpreter.running_context())
+    check_session(spark, run.status.pipeline)
     check_source(options)
     return _Redrive(spark, options, run).go()
 
@@ -102,7 +91,7 @@ class _Redrive:
             only_group=options.group if options.only_group else None,
         )
         self.looked_at: tuple[list[str], int] | None = None
-        """Topics that are looked through for copies, and from when on (ms since 1970)."""
+        """Topics that are searched for copies, and since when (ms since 1970)."""
         self.ledger = Ledger(self.run.place)
         self.ledger.check_topic(options.source)
         self.courier = Courier(options.servers, options.retry_seconds)
@@ -113,13 +102,13 @@ class _Redrive:
         }  # fmt: skip
         self.source = SourceOptions.of({name: str(value) for name, value in pairs.items() if value is not None})
         self.planner = Planner(self.source)
-        self.limits = message_limits.of_transactions(self.planner.client)
+        self.limits = transaction_limits(self.planner.client)
         self.frames = Frames(self.spark, options, self.limits)
 
     def go(self) -> Outcome:
         try:
             return self._go()
-        except _Stopped:
+        except RunStopped:
             self.report.stopped = True
             return self.report.outcome()
         finally:
@@ -154,7 +143,7 @@ class _Redrive:
 
     # -------------------------------------------------------------- what there is
     def _bounds(self) -> tuple[Positions, Positions]:
-        """Where to begin and end in each queue. What comes later is for the next run."""
+        """Begin and end in each queue. What is stored later is for the next run."""
         begin = self.planner.start(EARLIEST)
         end = self.planner.end(sorted(begin))
         return begin, {queue: max(offset, begin[queue]) for queue, offset in end.items()}
@@ -247,7 +236,7 @@ class _Redrive:
             self.report.unfit_places = [(row.fate, f"{row.broker}/{row.queue_id}/{row.queue_offset}") for row in found]
         return min((row.oldest for row in rows if row.fate == CHOSEN), default=0)
 
-    def _samples(self, judged: Any) -> list[Sample]:
+    def _samples(self, judged: Any) -> list[SampleMessage]:
         new = sql.col("new")
         wanted = judged.filter(sql.col("fate") == CHOSEN).orderBy(*frames.OLDEST_FIRST).limit(SAMPLES)
         rows = self._stoppable(
@@ -260,7 +249,7 @@ class _Redrive:
             ).collect
         )
         return [
-            Sample(
+            SampleMessage(
                 f"{row.broker}/{row.queue_id}/{row.queue_offset}", row.topic, row.tag or "", " ".join(row["keys"] or ()),
                 bytes(row.body).decode("utf-8", "backslashreplace")[:SAMPLE_CHARS],
             )
@@ -295,14 +284,14 @@ class _Redrive:
         return self._stoppable(chosen.select(*PLACE, "log_offset").toArrow)
 
     def _wait(self, pace: Pace) -> None:
-        """Until more may be sent. Raises _Stopped."""
+        """Wait until the rate allows the next step. Raises RunStopped."""
         while (seconds := pace.pause(SYSTEM.monotonic())) > 0 and not self.run.stopping:
             self.run.wait(min(seconds, LOOK_SECONDS))
         self._check_stop()
 
     def _check_stop(self) -> None:
         if self.run.stopping:
-            raise _Stopped
+            raise RunStopped
 
     def _send(self, some: list[tuple[str, int, int, int]]) -> bool:
         """Plan a step, send it, and write down that it was. Returns whether it was. Raises what the write does."""
@@ -320,7 +309,7 @@ class _Redrive:
         self.run.tell(line, batch=step.number, rows=step.rows)
         return True
 
-    def _ended_well(self, step: Step, fault: BaseException) -> bool:
+    def _ended_well(self, step: PlannedStep, fault: BaseException) -> bool:
         """Whether a step was sent although its write failed. If that cannot be found out now, the next run does."""
         try:
             sent = self.fence.settle(self.ledger)
@@ -331,7 +320,7 @@ class _Redrive:
             _LOG.warning("step %d was sent, although its write failed: %s", step.number, root_text(str(fault)))
         return bool(sent)
 
-    def _write(self, step: Step) -> None:
+    def _write(self, step: PlannedStep) -> None:
         head = self.ledger.head
         assert head is not None
         ranges = step.ranges
@@ -354,37 +343,40 @@ class _Redrive:
     def _queue(self, place: Place) -> MessageQueue:
         return MessageQueue(self.options.source, *place)
 
-    # -------------------------------------------------------------- being stopped
     def _stoppable(self, act: Callable[[], T]) -> T:
-        """Do it, and have Spark give it up when the run is asked to end. Raises _Stopped, or what `act` raises."""
-        # Not the session's own tags: Spark 4.2 does not give them to what Python collects.
-        context = self.spark.sparkContext
-        done, tag = threading.Event(), f"metaq-redrive-{SYSTEM.token()[:8]}"
-
-        def watch() -> None:
-            while not done.wait(LOOK_SECONDS):
-                if self.run.stopping:
-                    context.cancelJobsWithTag(tag)
-
-        watcher = threading.Thread(target=watch, name=tag, daemon=True)
-        watcher.start()
-        context.addJobTag(tag)
-        context.setInterruptOnCancel(True)
-        try:
+        """Do Spark work that ends when the run is asked to. Raises RunStopped, or what `act` raises."""
+        with stoppable(self.spark, self.run, interrupt=True):
             return act()
-        except Exception as fault:
-            if self.run.stopping:
-                raise _Stopped from fault
-            raise
-        finally:
-            context.removeJobTag(tag)
-            context.setInterruptOnCancel(False)
-            done.set()
-            watcher.join()
+
+
+STEP_SECONDS = 5.0
+"""Seconds of the rate that go as one transaction: consumers see bursts of that size."""
+
+
+class Pace:
+    """Rate limiter. Time lost while a broker was away is not made up for by a burst."""
+
+    def __init__(self, rate: float | None) -> None:
+        """Args: rate: messages a second, above 0; None: no limit."""
+        self._rate = rate
+        self._free_at: float | None = None
+
+    def step(self, most: int) -> int:
+        """Messages of the next step, at least one and at most `most`."""
+        return most if self._rate is None else max(1, min(most, int(self._rate * STEP_SECONDS)))
+
+    def pause(self, now: float) -> float:
+        """Seconds until the next messages may go; 0: they may go now."""
+        return 0.0 if self._free_at is None else max(0.0, self._free_at - now)
+
+    def sent(self, messages: int, began: float) -> None:
+        """Account for messages sent in a step that began at `began`."""
+        if self._rate is not None:
+            self._free_at = max(began, self._free_at or began) + messages / self._rate
 
 
 def _places(some: list[tuple[str, int, int, int]]) -> tuple[Ranges, dict[Place, Witness]]:
-    """What a step's plan says of its messages."""
+    """Ranges and witnesses of a step's plan."""
     queues: dict[Place, list[tuple[int, int]]] = {}
     for broker, queue_id, offset, log_offset in some:
         queues.setdefault((broker, queue_id), []).append((offset, log_offset))

@@ -1,4 +1,4 @@
-"""What a redrive has sent: files in its folder, written so that after any crash each message is known as sent or as not.
+"""Ledger of a redrive: after any crash its files say of each message whether it was sent.
 
     FOLDER/_redrive.json                    which topic, under which name brokers number its transactions, and who decides them
     FOLDER/_steps/0000000007.planned.json   these messages are about to be sent, as the transaction number 7
@@ -28,30 +28,30 @@ _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 HEAD, STEPS, MERGED = "_redrive.json", "_steps", "_redriven.json"
 PLANNED, SENT, VOID = "planned", "sent", "void"
 MERGE_FILES: Final = 100
-"""So many steps become one file."""
+"""Steps that are merged into one file."""
 
 
 class Witness(NamedTuple):
-    """A message that was sent: what lies at this offset later must lie at this place of the log, or it is another topic."""
+    """A sent message: if another log offset is found at its queue offset later, the topic was deleted and made anew."""
 
     offset: int
     log_offset: int
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What stays the same for a folder's whole life."""
+    """Constants of a folder."""
 
     v: int = 1
     ledger: str
     """Unique: the `txnAppId` of what is sent."""
     topic: str
-    """That is read."""
+    """Topic that is read."""
     coordinator: str
     """The broker that decides."""
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that go together, or of a merged file all that were sent so far."""
+class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of one transaction; in a merged file, all that were sent so far."""
 
     v: int = 1
     number: int
@@ -83,7 +83,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return count(self.ranges)
 
 
-def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> Step:
+def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> PlannedStep:
     """A step as its file has it."""
     queues: dict[str, dict[str, list[Range]]] = {}
     last: dict[str, dict[str, Witness]] = {}
@@ -91,7 +91,7 @@ def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witnes
         queues.setdefault(broker, {})[str(queue_id)] = some
     for (broker, queue_id), one in sorted(witnesses.items()):
         last.setdefault(broker, {})[str(queue_id)] = one
-    return Step(number=number, run=run, queues=queues, last=last)
+    return PlannedStep(number=number, run=run, queues=queues, last=last)
 
 
 class Ledger:
@@ -103,12 +103,12 @@ class Ledger:
         self.place = place
         self.head: Head | None = self._read(place / HEAD, Head) if (place / HEAD).exists() else None
         self.sent: Ranges = {}
-        """What was sent."""
+        """Ranges that were sent."""
         self.witnesses: dict[Place, Witness] = {}
-        self.planned: Step | None = None
-        """Whose end is not written down."""
+        self.planned: PlannedStep | None = None
+        """Step whose end is not recorded."""
         self.number = 0
-        """Of the newest step; 0: there was none."""
+        """Number of the newest step; 0: there was none."""
         self._files: list[Path] = []
         self._by_run: dict[str, int] = {}
         self._load()
@@ -131,8 +131,8 @@ class Ledger:
                 f"the folder {self.place} is of {self.head.topic}, not of {topic}: give each topic a folder of its own"
             )
 
-    def plan(self, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> Step:
-        """Write down what is to be sent next; after that it may be sent, under the step's number."""
+    def plan(self, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> PlannedStep:
+        """Record the next step; only then may it be sent, under its number."""
         assert self.planned is None, "the step before has no end yet"
         step = step_of(self.number + 1, run, ranges, witnesses)
         self._write(self._path(step.number, PLANNED), step)
@@ -140,7 +140,7 @@ class Ledger:
         return step
 
     def end(self, *, sent: bool) -> None:
-        """Write down how the planned step ended. A crash before this leaves it planned."""
+        """Record how the planned step ended. A crash before this leaves it planned."""
         step = self.planned
         assert step is not None
         final = self._path(step.number, SENT if sent else VOID)
@@ -154,7 +154,7 @@ class Ledger:
         if len(self._files) >= MERGE_FILES:
             self._merge()
 
-    def _count(self, step: Step) -> None:
+    def _count(self, step: PlannedStep) -> None:
         for place, some in step.ranges.items():
             self.sent[place] = joined(self.sent.get(place, ()), some)
         for place, one in step.witnesses.items():
@@ -171,7 +171,7 @@ class Ledger:
         self._files = []
 
     def _load(self) -> None:
-        merged = self._read(self.place / MERGED, Step) if (self.place / MERGED).exists() else None
+        merged = self._read(self.place / MERGED, PlannedStep) if (self.place / MERGED).exists() else None
         if merged is not None:
             self._count(merged)
             self.number = merged.number
@@ -180,7 +180,7 @@ class Ledger:
             if number <= through:
                 path.unlink(missing_ok=True)
                 continue
-            step = self._read(path, Step)
+            step = self._read(path, PlannedStep)
             if step.number != number or (state == PLANNED and self.planned is not None):
                 raise StoreCorrupt(f"the file {path} does not fit the others in its folder: somebody has changed them")
             self.number = max(self.number, number)

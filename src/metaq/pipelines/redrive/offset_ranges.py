@@ -25,7 +25,7 @@ def ranges_of(offsets: Iterable[int]) -> list[Range]:
 
 
 def joined(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
-    """What lies in either."""
+    """Union."""
     found: list[Range] = []
     for start, end in heapq.merge(one, other):
         if found and start <= found[-1][1]:
@@ -36,17 +36,17 @@ def joined(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
 
 
 def together(one: Mapping[Place, list[Range]], other: Mapping[Place, list[Range]]) -> Ranges:
-    """What lies in either, queue by queue."""
+    """Union, queue by queue."""
     return {place: joined(one.get(place, ()), other.get(place, ())) for place in {**one, **other}}
 
 
 def count(ranges: Mapping[Place, list[Range]]) -> int:
-    """How many messages."""
+    """Number of messages."""
     return sum(end - start for some in ranges.values() for start, end in some)
 
 
 def within(ranges: list[Range], start: int, end: int) -> list[Range]:
-    """What of it lies in [start, end)."""
+    """Intersection with [start, end)."""
     first = bisect.bisect_right(ranges, start, key=lambda one: one[1])
     found = []
     for begin, stop in ranges[first:]:
@@ -57,7 +57,7 @@ def within(ranges: list[Range], start: int, end: int) -> list[Range]:
 
 
 def first_gap(ranges: list[Range], start: int) -> int:
-    """The first offset from `start` on that lies in none."""
+    """First offset from `start` on that is in no range."""
     found = within(ranges, start, start + 1)
     if not found:
         return start

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from metaq.errors import ConfigError, Refused
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
 from metaq.option_table import option
 from metaq.pipelines.options import FolderOptions
-from metaq.pipelines.redrive.expressions import split_expressions
 
 NONE, UTF8, JSON, AVRO, PROTOBUF = "none", "utf8", "json", "avro", "protobuf"
 SKIP, FAIL = "skip", "fail"
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<comma>,)
+    | (?P<raw>(?<!\w)[rR](?:'[^']*'|"[^"]*"))         # r'\d' keeps its backslashes
+    | (?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+    | (?P<name>`[^`]*`)
+    | (?P<comment>--[^\n]*|/\*.*?\*/)
+    | (?P<broken>['"`]|/\*)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PAIRS: Final = {")": "(", "]": "["}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,3 +156,33 @@ def moment(name: str, text: str | None) -> int | None:
         raise ConfigError(f"{name}={text!r}: need a time such as 2026-03-01T12:00:00Z, or ms since 1970") from None
     whole = found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
     return round(whole.timestamp() * 1000)
+
+
+def split_expressions(text: str | None, option: str) -> list[str]:
+    """The Spark SQL expressions of a list such as `upper(text) as body, 'a,b' as tag`. None and an empty text: there are none.
+
+    Spark parses one expression at a time, so the list is cut here, at the commas outside quotes, brackets and comments.
+
+    Raises ConfigError: a quote or bracket that does not end, or nothing between two commas; names the `option`.
+    """
+    if text is None or not text.strip():
+        return []
+    found, begin, inside = list[str](), 0, list[str]()
+    for token in _TOKEN.finditer(text):
+        kind, value = token.lastgroup, token.group()
+        if kind == "broken":
+            raise ConfigError(f"{option}: what begins at {text[token.start() :][:40]!r} does not end")
+        if kind == "open":
+            inside.append(value)
+        elif kind == "close":
+            if not inside or inside.pop() != _PAIRS[value]:
+                raise ConfigError(f"{option}: {value} closes nothing at {text[token.start() :][:40]!r}")
+        elif kind == "comma" and not inside:
+            found.append(text[begin : token.start()])
+            begin = token.end()
+    if inside:
+        raise ConfigError(f"{option}: {inside[-1]} is not closed in {text.strip()[:200]!r}")
+    stripped = [one.strip() for one in (*found, text[begin:])]
+    if not all(stripped):
+        raise ConfigError(f"{option}: nothing lies between two commas of {text.strip()[:200]!r}")
+    return stripped

@@ -1,4 +1,4 @@
-"""What a redrive has found and done, for people and for programs. Loads no Spark."""
+"""Report of a redrive, for people and for programs. Loads no Spark."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WHY: Final = {
     "illegal": "have a tag, a key or a property that no message may have",
     "large": "are larger than the brokers take them (maxMessageSize; 31 KiB of properties)",
 }
-"""Why a message cannot be sent, by its fate."""
+"""Fate → why such a message cannot be sent."""
 
 
-class Sample(NamedTuple):
+class SampleMessage(NamedTuple):
     """A message as it would be sent."""
 
     place: str
@@ -40,24 +40,24 @@ class Report:
     source: str
     dry_run: bool = False
     chosen: int = 0
-    """That can be sent, sent ones of this run included."""
+    """Messages that can be sent, including those that this run has sent."""
     sent: int = 0
     targets: dict[str, int] = field(default_factory=dict)
-    """Chosen ones by the topic that they go to."""
+    """Topic to send to → chosen messages."""
     not_chosen: int = 0
     sent_before: int = 0
-    """Known from the folder."""
+    """Messages sent by earlier runs, from the ledger."""
     there: int = 0
-    """Found at the target."""
+    """Messages with a copy at the target."""
     unfit: dict[str, int] = field(default_factory=dict)
-    """By fate."""
+    """Fate → messages that cannot be sent."""
     unfit_places: list[tuple[str, str]] = field(default_factory=list)
-    """Fate and place of the first of them."""
+    """Fate and place of the first messages that cannot be sent."""
     cap: int | None = None
     only_group: str | None = None
-    """The group that alone gets them."""
+    """Group that alone gets the messages; None: all do."""
     stopped: bool = False
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[SampleMessage] = field(default_factory=list)
 
     def count(self, found: Iterable[tuple[str, str | None, int]]) -> None:
         """Take over what was counted: fate, target, messages."""
@@ -118,7 +118,7 @@ class Report:
 
 
 def unfit_lines(report: Report) -> list[str]:
-    """What cannot be sent, and where the first of it lie."""
+    """Lines on messages that cannot be sent, with the places of the first."""
     found = []
     for fate, messages in sorted(report.unfit.items()):
         places = [place for one, place in report.unfit_places if one == fate]

@@ -1,4 +1,4 @@
-"""Whether the topics of a redrive are there. Loads no Spark."""
+"""Checks that the topics of a redrive exist. Loads no Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metaq.spark.cluster.client import ClusterClient
 
 
 def check_source(options: RedriveOptions) -> None:
-    """Raises NoRoute: the topic to read does not exist; of a group, that it has no dead letters."""
+    """Check the topic to read. Raises NoRoute: it does not exist; with a group, it has no dead letters."""
     client = ClusterClient(options.servers, options.retry_seconds)
     try:
         client.queues([options.source], 0.0)

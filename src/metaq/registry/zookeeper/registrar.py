@@ -2,7 +2,7 @@
 
 What is there is compared with what should be, in rounds: after each change of a topic, after each return of the
 connection, and when another broker has our place. A round runs in a thread. The node that says who we are comes first: only
-the broker that holds it tells topics, so two brokers with one id never mix theirs.
+the broker that holds it advertises topics, so two brokers with one id never mix theirs.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 FIRST_WORD_SECONDS: Final = 10.0
-"""How long a start waits for a ZooKeeper that neither takes us nor can be said to be away."""
+"""How long a start waits for a ZooKeeper that neither takes the registration nor is known to be away."""
 UNREACHABLE_SECONDS: Final = 2.0
-"""After so long without a connection at the start we go on without, and say so."""
+"""How long a start waits for a connection; then the broker goes on without, and logs it."""
 LEAVE_SECONDS: Final = 5.0
-"""What taking our nodes away may take; ZooKeeper does it itself a session's time-out later."""
+"""Time to remove our nodes at a stop; ZooKeeper does it itself a session's time-out later."""
 URI_CHARS_MAX: Final = 200
-"""What the log says of another broker's address: anybody may have written it."""
+"""Characters of another broker's address that are logged: anybody may have written it."""
 HOPELESS_SESSIONS: Final = 1.5
 """A session that was not heard for so many of its time-outs is gone at the server: begin with a client that forgets it.
 It would otherwise ask for what an emptied ZooKeeper never had, for ever. And a client that something strange has answered
@@ -50,40 +50,40 @@ class ZookeeperSettings(Struct, frozen=True):
     root: str = "/meta"
     session_timeout: float = 30.0
     connection_timeout: float = 30.0
-    """After so long without a connection the log says so again."""
+    """Interval at which a missing connection is logged."""
     sync_time: float = 5.0
     """How long clients may take to hear that we left: a stop waits for it."""
 
 
-class Told(Struct, frozen=True):
-    """What a broker tells."""
+class Advertisement(Struct, frozen=True):
+    """What a broker advertises in ZooKeeper."""
 
     config: bytes
-    """Of server.ini, whose checksum slaves watch."""
+    """Bytes of server.ini, whose checksum slaves watch."""
     topics: Mapping[str, Published]
 
 
 class ZookeeperRegistrar:
     """Keeps one broker registered.
 
-    Args: describe: what to tell now; called in the event loop.
+    Args: describe: what to advertise now; called in the event loop.
     """
 
-    def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Told]) -> None:
+    def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Advertisement]) -> None:
         self._settings, self._broker, self._describe = settings, broker, describe
         self._layout = Layout(settings.root)
         self._wake = asyncio.Event()
         self._first_word = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.session: Session | None = None
-        """The present one."""
+        """The present session."""
         self._kept = _Kept()
         self._thread = ThreadPoolExecutor(1, "zookeeper")
-        """One: what a round and the farewell do follows one another."""
+        """One thread, so that rounds and the farewell follow one another."""
         self.registered = False
-        """Whether all that is to be told is there, as far as we know."""
+        """Whether everything advertised is in ZooKeeper, as far as is known."""
         self.failing = ""
-        """Why it is not."""
+        """Why it is not; empty if it is."""
 
     async def start(self) -> None:
         """Register; returns when that is done, or when it is said why it cannot be done now. It goes on in the background."""
@@ -93,11 +93,12 @@ class ZookeeperRegistrar:
                 await self._first_word.wait()
 
     def changed(self) -> None:
-        """What is to be told may have changed: several calls before it is told make one round."""
+        """Advertise again: something may have changed. Several calls before that make one round."""
         self._wake.set()
 
     async def positions(self, group: str, topic: str | None) -> dict[tuple[str, int], int] | None:
-        """(topic, partition) → position: how far a group of MetaQ 1.x has come here; None: ZooKeeper cannot tell now."""
+        """(topic, partition) → position: how far a group of MetaQ 1.x has come here; None: ZooKeeper does not answer
+        now."""
         session = self.session
         if session is None or not session.connected:
             return None
@@ -132,7 +133,7 @@ class ZookeeperRegistrar:
                 log.info("beginning anew with ZooKeeper %s", self._settings.connect)
 
     async def _keep_session(self) -> None:
-        """With one client, until there is no hope for it."""
+        """Keep one ZooKeeper client going, until its session is lost for good."""
         session = self.session = Session(self._settings.connect, self._settings.session_timeout, self._wake.set)
         session.open()
         try:
@@ -141,7 +142,7 @@ class ZookeeperRegistrar:
             await self._leave(session)
 
     async def _serve(self, session: Session) -> None:
-        """Rounds, until the session is beyond hope."""
+        """Make rounds, until the session is lost for good."""
         loop = asyncio.get_running_loop()
         patience = UNREACHABLE_SECONDS
         away_since = said_at = loop.time()
@@ -163,16 +164,16 @@ class ZookeeperRegistrar:
                 self._fail(f"cannot be reached{f' ({session.why})' if session.why else ''}")
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Until something wakes us, at most so long."""
+        """Wait until something wakes us, at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
     async def _round(self, session: Session) -> bool:
-        """Whether all is told."""
+        """Advertise everything once. Returns whether all of it is there."""
         try:
-            told = self._describe()
-            clash = await self._in_thread(lambda: self._kept.renew(session, self._layout, self._broker, told))
+            advertised = self._describe()
+            clash = await self._in_thread(lambda: self._kept.renew(session, self._layout, self._broker, advertised))
         except Failures as error:
             self._fail(f"refused or lost a request ({type(error).__name__} {error})".replace(" )", ")"))
             return False
@@ -191,7 +192,7 @@ class ZookeeperRegistrar:
         if not self.registered:
             log.info(
                 "registered in ZooKeeper %s%s as broker %s at %s with %d topics",
-                self._settings.connect, self._layout.root, self._broker.role, self._broker.uri, len(told.topics),
+                self._settings.connect, self._layout.root, self._broker.role, self._broker.uri, len(advertised.topics),
             )  # fmt: skip
         self.failing, self.registered = "", True
         self._first_word.set()
@@ -211,7 +212,7 @@ class ZookeeperRegistrar:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _leave(self, session: Session) -> None:
-        """Take our nodes away, all at once."""
+        """Remove our nodes, all at once."""
         try:
             if session.connected and self._kept.place:
                 async with asyncio.timeout(LEAVE_SECONDS):
@@ -222,7 +223,8 @@ class ZookeeperRegistrar:
             await self._close(session)
 
     async def _close(self, session: Session) -> None:
-        """It also ends a request that the thread waits for. One that ZooKeeper does not answer ends in the background."""
+        """Close the session, which also ends a request that the thread waits for. A close that ZooKeeper does not
+        answer ends in the background."""
         closed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -241,7 +243,7 @@ class ZookeeperRegistrar:
 
 
 class _Kept:
-    """What we have told in the present session. Used by one thread at a time."""
+    """The nodes advertised in the present session. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._session = 0
@@ -250,12 +252,13 @@ class _Kept:
         self._sure = False
         """Whether `_nodes` is what is there; after a lost answer some of it may not be, and more of what we wanted."""
         self._greeted = 0
-        """The session in which very old clients were told."""
+        """The session in which the text for very old clients was written."""
         self.place = False
         """Whether the broker's own node is ours."""
 
-    def renew(self, session: Session, layout: Layout, broker: TextBroker, told: Told) -> str:
-        """Have ZooKeeper say what is `told`. Returns the address of another broker that has our place, empty if none has.
+    def renew(self, session: Session, layout: Layout, broker: TextBroker, advertised: Advertisement) -> str:
+        """Make ZooKeeper's nodes those of `advertised`. Returns the address of another broker that has our place, empty if
+        none has.
 
         Raises one of `Failures`.
         """
@@ -268,7 +271,7 @@ class _Kept:
         if broker.slave is None and self._greeted != session.id:
             session.write(layout.broker(broker.broker_id), broker.uri)
             self._greeted = session.id
-        wanted = layout.wanted(broker, told.config, told.topics)
+        wanted = layout.wanted(broker, advertised.config, advertised.topics)
         sure, self._sure = self._sure, False
         gone = self._nodes.keys() - wanted.keys()
         session.delete(gone)
@@ -303,7 +306,7 @@ class _Kept:
         return ""
 
     def farewell(self, session: Session, layout: Layout, broker: TextBroker) -> None:
-        """Take the text for very old clients away; closing the session removes what is left."""
+        """Remove the text for very old clients; closing the session removes what is left."""
         if broker.slave is None:
             session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
             session.remove(layout.broker(broker.broker_id))

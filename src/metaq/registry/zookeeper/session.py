@@ -1,6 +1,6 @@
 """One connection to ZooKeeper after the other, as those who keep nodes there need it: requests in bulk, from a thread.
 
-kazoo's threads stay behind this; what happens to the session is told to the event loop.
+kazoo's threads stay behind this; changes of the session are reported to the event loop.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from kazoo.retry import KazooRetry
 from metaq.registry.zookeeper.layout import parents
 
 AT_ONCE_MAX: Final = 500
-"""Requests under way, so that neither side gathers a heap of them."""
+"""Most requests under way, so that neither side gathers a heap of them."""
 ANSWER_SECONDS: Final = 30.0
-"""How long one answer may take; the session says earlier that the connection is gone."""
+"""How long one answer may take; a lost connection is noticed earlier, by the session."""
 RECONNECT_SECONDS_MAX: Final = 2.0
+"""Longest pause between two tries: kazoo's own grows to a minute, longer than a session lives."""
 
 Failures = (KazooException, KazooTimeoutError)
 """What any request may raise when the connection or the session is gone."""
@@ -66,7 +67,7 @@ class Session:
 
     @property
     def why(self) -> str:
-        """What kazoo said last of a connection that it could not make."""
+        """Kazoo's last message about a connection that it could not make."""
         return self._why.text
 
     @property
@@ -188,7 +189,7 @@ class Session:
 
 
 class _LastWord:
-    """A logger of its own for kazoo, which says each failed attempt: kept is what it said last."""
+    """A logger for kazoo that keeps its last message only: it logs each failed attempt."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -11,14 +11,18 @@ from metaq.broker.log.acks import Lack
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.log import RateLimitedLog
 from metaq.net.address import join_address
+from metaq.net.group import ListenLimits
 from metaq.net.peer import Peer
+from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Behind
 from metaq.servers.metaq1.counters import Counters
 from metaq.servers.metaq1.session import Space, TextSession, Transactions
 from metaq.servers.metaq1.stats import StatsBodies
+from metaq.servers.metaq1.transactions import TransactionHandlers
 from metaq.servers.pieces import ColdReads
-from metaq.servers.remoting.server import CallSoon
+from metaq.servers.server import BrokerServices, CallSoon, PeerServer
+from metaq.servers.waiting import Parking, Wording
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import Code, Reader, ResultLine, result
 
@@ -27,14 +31,25 @@ log = logging.getLogger(__name__)
 COLD_READERS: Final = 2
 SCHEME: Final = "meta://"
 IDLE_SECONDS: Final = 300.0
-"""After so long without a word a connection is closed. The Java client says something every 10 s."""
+"""A connection may be silent for so long, or for what the option allows if that is longer: a person at a terminal is slow.
+The Java client says something every 10 s."""
+
+
+PARKED_BYTES_MAX: Final = 256 * MIB
+"""Of puts that wait for a topic or its positions, each connection's first one: the most that unfinished frames may take."""
+WAITED_IN_VAIN: Final = Wording(
+    too_often="what it needs is deleted as often as it is made, try again",
+    too_many="too many commands wait for changes to be saved, try again",
+    too_late="a change that the command needs was not saved within {seconds:g} s. ",
+    undone="Nothing was done, try again",
+    uncertain="It may still take effect: look, and repeat it if it has not, try again",
+)
 
 
 class Metaq1Server:
-    """Makes a session for each connection. A `metaq.servers.server.Server`.
+    """Makes a session for each connection. A `metaq.servers.server.SessionServer`.
 
-    Args: broker: one with partitions. call_soon: brings a call from another thread to the event loop. place: host and port
-          that clients know the server by. version: what they are told.
+    Args: broker: one with partitions. place: host and port that clients know the server by. version: what they are told.
     """
 
     def __init__(
@@ -74,7 +89,7 @@ class Metaq1Server:
             fast_path=broker.partition_fast_path,
             acks=Replies(b"", trace_on=False),
             outcome=AppendOutcome(),
-            waiting={},
+            parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
         )
 
@@ -91,13 +106,34 @@ class Metaq1Server:
     def tick(self) -> None:
         """Let time pass; called ten times a second."""
         space = self._space
-        space.expire()
+        space.parking.expire()
         space.held_acks.expire()
         space.counters.tick()
         space.faults.tick()
 
     def close(self) -> None:
         self._cold_readers.shutdown(wait=False, cancel_futures=True)
+
+
+def metaq1_server(
+    bind_address: str, settings: Metaq1Settings, limits: ListenLimits, version: str
+) -> PeerServer[BrokerServices]:
+    """The server of a broker's `serverPort`, not bound yet."""
+
+    def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
+        broker = services.broker
+        assert broker.branches is not None, "the broker serves MetaQ 1.x"
+        place = settings.options.host_name or services.host, server.port
+        return Metaq1Server(broker, settings, TransactionHandlers(broker.branches), services.call_soon, place, version)
+
+    return PeerServer(
+        "metaq1",
+        (bind_address, settings.options.server_port),
+        limits,
+        open_sessions,
+        what="the MetaQ 1.x server (serverPort)",
+        idle_seconds_min=IDLE_SECONDS,
+    )
 
 
 def too_late(answers: bytes, lack: Lack) -> bytes:

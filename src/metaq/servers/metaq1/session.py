@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from metaq.broker.metaq1.partitions import Partitions
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
 from metaq.log import RateLimitedLog
-from metaq.model.access import Action, Identity
+from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.model.metaq1.partition import (
     FRAME_HEADER_BYTES,
@@ -37,13 +37,15 @@ from metaq.model.metaq1.partition import (
     PartitionPut,
     PartitionStored,
 )
-from metaq.net.address import is_loopback, join_address
+from metaq.net.address import join_address
 from metaq.net.peer import Peer
-from metaq.saved import Pending, Saving
+from metaq.saved import Saving
+from metaq.servers.callers import caller_of
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot
 from metaq.servers.metaq1.counters import Counted, Counters
 from metaq.servers.pieces import ColdReads
+from metaq.servers.waiting import Parked, ParkedRequest, Parking
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import (
     Code,
@@ -70,9 +72,6 @@ log = logging.getLogger(__name__)
 
 TEXT_CHARS_MAX: Final = 4096
 """Of an error text in an answer: some carry what the peer sent."""
-ATTEMPTS_MAX: Final = 8
-"""Of a command that needs something to be saved; more means that somebody deletes what it makes."""
-WAIT_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.005
 """After so long the other connections have their turn: 512 KiB hold 70 000 times `stats`, each of which looks at all topics."""
 _P: Final = ord("p")
@@ -135,28 +134,9 @@ class Space(Struct):
     acks: Replies
     """Answers of one call of the fast path."""
     outcome: AppendOutcome
-    waiting: dict[TextSession, float]
-    """The sessions that wait, in the order of their deadlines."""
+    parking: Parking
     behind: Behind
     connections: int = 0
-
-    def expire(self) -> None:
-        """Let time pass: nobody waits for ever."""
-        now = self.broker.clock.monotonic()
-        while self.waiting:
-            session, deadline = next(iter(self.waiting.items()))
-            if deadline > now:
-                return
-            session.waited_long()
-
-
-class _Wait(Struct, eq=False):
-    """What holds up a connection."""
-
-    line: Command
-    pending: Sequence[Pending]
-    then: Callable[[], Any] | None
-    attempts: int
 
 
 class TextSession:
@@ -168,29 +148,23 @@ class TextSession:
         self.remote = join_address(*peer.address)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._reader = Reader(0)
-        self._gates = space.fast_path.of(self.identity)
+        self.caller = caller_of(peer)
+        """Whose all its requests are: those of MetaQ 1.x name nobody."""
+        self._gates = space.fast_path.of(self.caller)
         self._answers = Answers(peer, self._go_on, space.behind)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event, which may have to wait for the disk."""
         self._steps = False
         """Whether answers to steps of transactions are among them."""
         self._late_gets = 0
-        self._wait: _Wait | None = None
-        self._attempts = 0
-        """How often the next command has been tried and had to wait."""
-        self._failed: Refused | None = None
-        """Why the next command cannot have what it waited for."""
+        self._parked = Parked()
+        self._waiting: ParkedRequest | None = None
+        """The command that holds up the connection."""
         self._ending: str | None = None
         """Why the connection is to be closed once all answers are out."""
         peer.on_half_closed = self._half_closed
 
     # -- metaq.broker.channel.Channel
-    @functools.cached_property
-    def identity(self) -> Identity:
-        """Who is at the other end."""
-        address = self.peer.address[0]
-        return Identity(address, is_loopback(address))
-
     @property
     def congested(self) -> bool:
         """Whether the client leaves much unread."""
@@ -217,7 +191,7 @@ class TextSession:
         """The bytes of `data` from a place on, for what the fast path leaves."""
         try:
             while not (self._stopped or self.peer.congested):
-                if not (self._attempts or self._failed or reader.passing):
+                if not reader.passing:
                     start = self._plain_puts(data, start)
                 if start == size and size:
                     break
@@ -270,10 +244,10 @@ class TextSession:
 
     def connection_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason
         space = self._space
-        self._wait = None
+        if self._waiting is not None:
+            space.parking.withdraw(self._waiting)
         self._answers.close()
         space.connections -= 1
-        space.waiting.pop(self, None)
         space.cold_reads.forget(self)
         space.broker.closed(self)
 
@@ -281,7 +255,10 @@ class TextSession:
     @property
     def _stopped(self) -> bool:
         return (
-            self._wait is not None or self._ending is not None or self._answers.full or self._late_gets >= LATE_GETS_MAX
+            self._waiting is not None
+            or self._ending is not None
+            or self._answers.full
+            or self._late_gets >= LATE_GETS_MAX
         )
 
     def _go_on(self) -> None:
@@ -302,43 +279,34 @@ class TextSession:
         self._flush()
         self._ending, self._answers.awaited = why, True
 
-    def _must_wait(self, line: Command, saving: Saving) -> bool:
-        """Wait for what `saving` names. Returns whether the command is taken: else it comes again."""
-        pending = tuple(pending for pending in saving.pending if not pending.done)
-        self._attempts += 1
-        if self._attempts > ATTEMPTS_MAX:
-            self._say_failure(line, Refused(Reason.BUSY, "what it needs is deleted as often as it is made, try again"))
-            return True
-        wait = self._wait = _Wait(line, pending or saving.pending, saving.then, self._attempts)
-        space = self._space
-        space.waiting[self] = space.broker.clock.monotonic() + WAIT_SECONDS
-        for each in wait.pending:
-            each.when_done(lambda error: self._saved(wait, error))
-        return saving.then is not None
+    def _park(self, line: Command, run: Callable[[], Any], saving: Saving) -> None:
+        """Hold up the connection until what `saving` names is there."""
+        body_bytes = len(line.body) if isinstance(line, PutLine) else 0
 
-    def _saved(self, wait: _Wait, error: Refused | None) -> None:
-        if wait is not self._wait or (error is None and not all(pending.done for pending in wait.pending)):
+        def resume(then: Callable[[], Any] | None) -> None:
+            self._waiting = None
+            self._answer(line, then or run)
+            self._waited()
+
+        def refuse(error: Refused) -> None:
+            self._waiting = None
+            self._say_failure(line, error)
+            self._waited()
+
+        try:
+            request = self._space.parking.park(saving, self._parked, resume, refuse, body_bytes)
+        except Refused as busy:
+            self._say_failure(line, busy)
             return
-        self._wait = None
-        self._space.waiting.pop(self, None)
-        if wait.then is None:
-            self._failed = error
-        elif error is not None:
-            self._say_failure(wait.line, error)
-        else:
-            self._answer(wait.line, wait.then)
-        self._flush()
-        self._go_on()
+        if not request.over:
+            self._waiting = request
 
-    def waited_long(self) -> None:
-        """What the connection waits for has not come in time."""
-        wait = self._wait
-        assert wait is not None, "only those who wait are told"
-        outcome = (
-            "Nothing was done" if wait.then is None else "It may still take effect: look, and repeat it if it has not"
-        )
-        text = f"a change that the command needs was not saved within {WAIT_SECONDS:g} s. {outcome}, try again"
-        self._saved(wait, Refused(Reason.BUSY, text))
+    def _waited(self) -> None:
+        """The command that held up the connection has been taken up again."""
+        self._flush()
+        if self._space.broker.hold.grown:
+            self._space.broker.answer_pulls()
+        self._go_on()
 
     # -- commands
     def _take(self, line: Line | TooLong) -> bool:
@@ -357,35 +325,29 @@ class TextSession:
             case QuitLine():
                 self._end("it said quit")
                 return True
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            self._attempts = 0
-            self._say_failure(line, failed)
-            return True
         if self._acks and not isinstance(line, PutLine | TransactionLine):
             self._flush_acks()
             if self._answers.full:  # by the others: what is answered now would wait, too
                 return False
-        return self._answer(line, functools.partial(self._run, line))
+        self._count(line, len(line.body) if isinstance(line, PutLine) else 0)
+        self._answer(line, functools.partial(self._run, line))
+        return True
 
-    def _answer(self, line: Command, run: Callable[[], Any]) -> bool:
-        """Run a command, or the rest of it. False: it is to come again."""
+    def _answer(self, line: Command, run: Callable[[], Any]) -> None:
+        """Run a command, or the rest of it, and say what came of it; or wait for what it needs."""
         try:
             body = run()
         except Saving as saving:
-            return self._must_wait(line, saving)
+            self._park(line, run, saving)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             self._say_failure(line, error)
         else:
             if body is not None:
                 self._say_success(line, body)
-        self._attempts = 0
-        return True
 
     def _run(self, line: Command) -> bytes | None:
         """The body of the answer that says success; None: it is said otherwise."""
         space = self._space
-        self._count(line, len(line.body) if isinstance(line, PutLine) else 0)
         match line:
             case PutLine():
                 return self._put(line)
@@ -393,13 +355,13 @@ class TextSession:
                 self._get(line)
                 return None
             case OffsetLine():
-                return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self)
+                return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self.caller)
             case TransactionLine():
                 return space.transactions.step(line, self)
             case VersionLine():
                 return space.version
             case StatsLine():
-                space.broker.authorise(self.identity, Action.OBSERVE, "stats")
+                space.broker.gatekeeper.check(self.caller, Action.OBSERVE, "stats")
                 return space.stats(line.item)
             case SyncLine():
                 raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
@@ -417,7 +379,7 @@ class TextSession:
         )
         if line.transactional:
             return space.transactions.put(line, put, self)
-        return self._stored(line.topic, functools.partial(space.partitions.put, put, self))
+        return self._stored(line.topic, functools.partial(space.partitions.put, put, self.caller))
 
     def _stored(self, topic: str, run: Callable[[], PartitionStored]) -> bytes:
         try:
@@ -426,14 +388,12 @@ class TextSession:
             if saving.then is None:
                 raise
             raise Saving(*saving.pending, then=functools.partial(self._stored, topic, saving.then)) from None
-        self._space.fast_path.open(self._gates, topic, stored.partition, self.identity)
+        self._space.fast_path.open(self._gates, topic, stored.partition, self.caller)
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def _count(self, line: Command, size: int) -> None:
         """Count a command once, however often it has to wait."""
         counters = self._space.counters
-        if self._attempts:
-            return
         match line:
             case PutLine():
                 counters.count(Counted.PUT, line.topic)
@@ -484,13 +444,17 @@ class TextSession:
                 case _:
                     data = b"".join(self._got(line, got))
         except Saving as saving:
-            pending = next((pending for pending in saving.pending if not pending.done), None)
-            if pending is not None:
-                pending.when_done(
-                    lambda error: self._get_on(line, slot, come if error is None else lambda: raised_or(error))
+            try:
+                self._space.parking.park(
+                    saving,
+                    self._parked,
+                    lambda then: self._get_on(line, slot, then or come),
+                    lambda error: self._get_on(line, slot, lambda: raised_or(error)),
                 )
+            except Refused as busy:
+                data = self._failure(line, busy)
+            else:
                 return
-            data = self._failure(line, Refused(Reason.BUSY, "what it needs is gone as often as it comes, try again"))
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer
             data = self._failure(line, error)
         self._late_gets -= 1

@@ -109,7 +109,7 @@ class AdminHandlers:
     def _reload(self, call: Call[NoHeader]) -> Answer:
         session = session_of(call)
         log.info("%s has the configuration read again", session.remote)
-        asked = self._broker.reloading.ask(session.identity)
+        asked = self._broker.reloading.ask(call.caller)
         return After(asked, lambda: extensions.reloaded(asked.outcome) if asked.outcome else b"")
 
     @handles(RequestCode.CLOSE_PARTITIONS, headers.ClosePartitionsHeader, Action.ADMINISTER)

@@ -39,7 +39,7 @@ class ClientHandlers:
                     Reason.INVALID, f"a heartbeat of {size} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
                 )
             beat = bodies.heartbeat_of(call.body)
-            self._broker.beat(session_of(call), call.language, call.version, beat)
+            self._broker.beat(session_of(call), call.language, call.version, beat, call.caller)
         except (BadRequest, Refused) as error:
             if beat is not None:
                 names = beat.client_id, [view.group for view in beat.consumers]
@@ -65,18 +65,18 @@ class ClientHandlers:
 
     @handles(RequestCode.LOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
     def _lock(self, call: Call[NoHeader]) -> bytes:
-        return bodies.locked_queues(self._broker.locks.lock(session_of(call).identity, _locks_of(call)))
+        return bodies.locked_queues(self._broker.locks.lock(call.caller, _locks_of(call)))
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
     def _unlock(self, call: Call[NoHeader]) -> None:
         call.session.parked.in_turn()  # a lock before it that waits must not come back after it
-        self._broker.locks.unlock(session_of(call).identity, _locks_of(call))
+        self._broker.locks.unlock(call.caller, _locks_of(call))
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, Action.OBSERVE)
     def _check_filter(self, call: Call[NoHeader]) -> None:
         """A consumer asks before it starts whether its filter will work. Tags always do."""
         _, _, wanted = bodies.client_check_of(call.body)
-        self._broker.filters.check(wanted, session_of(call).identity.address)
+        self._broker.filters.check(wanted, call.caller.address)
         if wanted.expression_type == PREDICATE:
             self._broker.predicates.check(wanted.expression)
 

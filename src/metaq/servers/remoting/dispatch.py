@@ -2,7 +2,7 @@
 
 A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns what to answer. What it raises becomes an answer too:
 `Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory with its remedy. `Saving`
-is none: the request is kept until what it needs is saved, then handled once more (`metaq.servers.remoting.parking`). Only a broken
+is none: the request is kept until what it needs is saved, then handled once more (`metaq.servers.waiting`). Only a broken
 frame closes the connection, since nobody knows where the next one would begin.
 """
 
@@ -11,20 +11,23 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from metaq.broker.channel import Answered, Unanswered
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
 from metaq.log import RateLimitedLog
-from metaq.model.access import Authorise, Identity, everybody
-from metaq.net.address import is_loopback, join_address
+from metaq.model.access import Caller
+from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
+from metaq.servers.callers import caller_of
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
-from metaq.servers.remoting.parking import Parked, Parking
 from metaq.servers.remoting.refusals import CODE_OF, remark_of
+from metaq.servers.waiting import Parked, Parking
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import Command, decode, encode, reply
 from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
@@ -43,6 +46,11 @@ def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command 
     return then()
 
 
+Identify: TypeAlias = Callable[[Caller, Command], Caller]
+"""(the connection's caller, a request): the request's caller, which is the connection's unless it is signed. Raises Refused: its
+signature is wrong."""
+
+
 class Handling(Struct, frozen=True):
     """What the sessions of one server share."""
 
@@ -51,8 +59,10 @@ class Handling(Struct, frozen=True):
     questions: Questions
     faults: RateLimitedLog
     """Failed requests."""
-    authorise: Authorise = everybody
+    gatekeeper: Gatekeeper = field(default_factory=Gatekeeper)
     frame_bytes_max: int = FRAME_BYTES_MAX
+    identify: Identify | None = None
+    """Whose a request is that is signed; None: all are their connection's."""
 
     def tick(self) -> None:
         """Let time pass."""
@@ -68,6 +78,8 @@ class RemotingSession:
         self.peer, self.handling = peer, handling
         self.parked = Parked()
         self.remote = join_address(*peer.address)
+        self.caller = caller_of(peer)
+        """Whose requests are that nobody signed."""
         self._frame_bytes_max = handling.frame_bytes_max
         self._needed = 0
         self._pushes = 0
@@ -125,19 +137,15 @@ class RemotingSession:
             )
         return self._outcome(command, functools.partial(self._run, handler, command))
 
-    @functools.cached_property
-    def identity(self) -> Identity:
-        """Who is at the other end."""
-        address = self.peer.address[0]
-        return Identity(address, is_loopback(address))
-
     def _run(self, handler: Handler, command: Command) -> Command | None:
-        header = handler.header.from_ext(command.ext)
+        header, handling, caller = handler.header.from_ext(command.ext), self.handling, self.caller
         try:
-            self.handling.authorise(self.identity, handler.action, handler.resource_of(header))
+            if handling.identify is not None:
+                caller = handling.identify(caller, command)
+            handling.gatekeeper.check(caller, handler.action, handler.resource_of(header))
         except Refused as refused:
             raise Refused(refused.reason, f"{handler.name}: {refused.text}") from None
-        return self._made(command, handler.run(Call(self, header, command)))
+        return self._made(command, handler.run(Call(self, caller, header, command)))
 
     def _made(self, command: Command, answer: Answer) -> Command | None:
         """The answer that a handler's result stands for; None: it comes later, or never."""
@@ -174,7 +182,13 @@ class RemotingSession:
     def park(self, command: Command, saving: Saving) -> Command | None:
         """Keep a request until what it needs is saved. Returns None, or the answer that too many wait."""
         try:
-            self.handling.parking.park(self, command, saving)
+            self.handling.parking.park(
+                saving,
+                self.parked,
+                functools.partial(self.resume, command),
+                functools.partial(self.refuse, command),
+                len(command.body),
+            )
         except Refused as busy:
             return self.failure(command, busy)
         return None

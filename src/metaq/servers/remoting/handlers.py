@@ -18,10 +18,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import fields
 
-from metaq.model.access import Action
+from metaq.model.access import Action, Caller
 from metaq.net.peer import Peer
 from metaq.saved import Pending
-from metaq.servers.remoting.parking import Parked
+from metaq.servers.waiting import Parked
 from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command, ExtWriter, SerializeType
 from metaq.wire.headers import Header
@@ -80,6 +80,8 @@ class Call(Struct, Generic[H]):
     """One request, as its handler sees it."""
 
     session: CallSession
+    caller: Caller
+    """Whose request it is."""
     header: H
     command: Command
     """As it came. Most handlers need none of it."""

@@ -49,7 +49,7 @@ class MessageHandlers:
     def _pull(self, call: Call[headers.PullHeader]) -> Later:
         if not call.oneway:
             session = session_of(call)
-            session.pull_one(self._broker.pulls.make(session, pull_of(call.header), call.reply_to))
+            session.pull_one(self._broker.pulls.make(session, call.caller, pull_of(call.header), call.reply_to))
         return LATER
 
     @handles(RequestCode.QUERY_MESSAGE, headers.QueryMessageHeader, Action.SUBSCRIBE)

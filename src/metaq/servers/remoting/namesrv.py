@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, administered_locally
@@ -13,7 +14,8 @@ from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
-from metaq.servers.remoting.parking import Parking
+from metaq.servers.remoting.refusals import WAITED_IN_VAIN
+from metaq.servers.waiting import Parking
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.hot import crc31
@@ -35,10 +37,10 @@ class NamesrvServer:
             table_of(
                 BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
             ),
-            Parking(service.clock),
+            Parking(service.clock, WAITED_IN_VAIN),
             Questions(service.clock, {}),
             RateLimitedLog(log),
-            administered_locally,
+            Gatekeeper(administered_locally),
             service.options.frame_bytes_max,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from metaq.errors import Reason, Refused
+from metaq.servers.waiting import Wording
 from metaq.wire.codes import ResponseCode
 
 CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
@@ -34,6 +35,14 @@ BEGINNINGS: Final[Mapping[Reason, str]] = {
     Reason.NOT_STORED: "service not available now: ",
 }
 """How RocketMQ begins such a remark: users and their alarms look for these words."""
+
+WAITED_IN_VAIN: Final = Wording(
+    too_often="[PCBUSY_CLEAN_QUEUE]broker busy: what the request needs is deleted as often as it is made",
+    too_many="[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {connection} bytes of your requests, "
+    "{total} of all, wait for topics and groups to be saved",
+    too_late="[TIMEOUT_CLEAN_QUEUE]broker busy: a change that the request needs was not saved within {seconds:g} s. ",
+)
+"""As `BEGINNINGS`."""
 
 
 def remark_of(refused: Refused) -> str:

@@ -10,35 +10,38 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Final
 
 from metaq.broker.broker import Broker
 from metaq.log import RateLimitedLog
 from metaq.net import sweep
+from metaq.net.group import ListenLimits
+from metaq.net.listener import SecondPort
 from metaq.net.peer import Peer
+from metaq.options import BrokerOptions
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.pieces import ColdReads
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.clients import ClientHandlers
-from metaq.servers.remoting.dispatch import Handling
+from metaq.servers.remoting.dispatch import Handling, Identify
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.messages import MessageHandlers
 from metaq.servers.remoting.metaq1_transactions import BranchHandlers
-from metaq.servers.remoting.parking import Parking
+from metaq.servers.remoting.refusals import WAITED_IN_VAIN
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
 from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import TransactionHandlers
+from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
+from metaq.servers.waiting import Parking
 
 log = logging.getLogger(__name__)
 
 COLD_READERS = 2
-
-CallSoon: TypeAlias = Callable[[Callable[[], None]], None]
-WhenAnnounced: TypeAlias = Callable[[Callable[[], None]], None]
-"""Calls its argument when the name servers know the topics as they are."""
+VIP_PORT: Final = SecondPort(-2, "the VIP port (listenPort - 2; vipPortEnable=false goes without)")
+"""RocketMQ's 3.x and 4.x clients may send to it, to keep clear of others' pulls; it takes the same requests."""
 
 
 def at_once(done: Callable[[], None]) -> None:
@@ -47,9 +50,10 @@ def at_once(done: Callable[[], None]) -> None:
 
 
 class RemotingServer:
-    """Makes a session for each connection to one broker. A `metaq.servers.server.Server`.
+    """Makes a session for each connection to one broker. A `metaq.servers.server.SessionServer`.
 
-    Args: call_soon: brings a call from another thread to the event loop: `loop.call_soon_threadsafe`.
+    Args: call_soon: brings a call from another thread to the event loop: `loop.call_soon_threadsafe`. identify: whose a signed
+        request is.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class RemotingServer:
         call_soon: CallSoon,
         when_announced: WhenAnnounced = at_once,
         asking: Asking | None = None,
+        identify: Identify | None = None,
     ) -> None:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
@@ -76,11 +81,12 @@ class RemotingServer:
                 BranchHandlers(broker, self.workspace),
                 AdminHandlers(broker, when_announced),
             ),
-            Parking(broker.clock),
+            Parking(broker.clock, WAITED_IN_VAIN),
             Questions(broker.clock, ASKING if asking is None else asking),
             RateLimitedLog(log, broker.clock),
-            broker.authorise,
+            broker.gatekeeper,
             broker.options.frame_bytes_max,
+            identify,
         )
 
     def session(self, peer: Peer) -> BrokerSession:
@@ -94,3 +100,18 @@ class RemotingServer:
 
     def close(self) -> None:
         self._cold_readers.shutdown(wait=False, cancel_futures=True)
+
+
+def remoting_server(options: BrokerOptions, limits: ListenLimits) -> PeerServer[BrokerServices]:
+    """The server of a broker's `listenPort`, not bound yet."""
+
+    def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
+        return RemotingServer(services.broker, services.call_soon, services.when_announced)
+
+    return PeerServer(
+        "remoting",
+        (options.bind_address, options.listen_port),
+        limits,
+        open_sessions,
+        second=VIP_PORT if options.vip_port_enable else None,
+    )

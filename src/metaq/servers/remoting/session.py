@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
-from metaq.broker.pulls.pull import Pull, PullAnswer, PullOutcome
+from metaq.broker.pulls.pull import FastPull, Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest, SendBack
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
-from metaq.model.access import everybody
+from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.peer import Peer
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 RETRY_LIMIT_VERSION = 121
 """Clients of at least this version mean the maxReconsumeTimes that they send."""
+SIGNATURE: Final = b"Signature"
+"""The field of a header by which RocketMQ's clients sign a request. Where it stands in a body, the slow path sees that."""
 ROWS_MAX = 4096
 JOINED_BYTES_MAX = 256 * 1024
 """Answers of one read event are gathered up to this, then written."""
@@ -138,7 +140,7 @@ class BrokerSession(RemotingSession):
         """Such pulls that this read event may yet bring at once."""
         self._singles = 0
         """Plain requests that came one by one since the last that did not."""
-        self.gates = workspace.broker.gates.of(self.identity)
+        self.gates = workspace.broker.gates.of(self.caller)
 
     def data_received(self, data: memoryview) -> int:
         """Take every whole frame. Returns the bytes used. Raises RemoteProtocolError after answering what came before."""
@@ -180,7 +182,7 @@ class BrokerSession(RemotingSession):
     def _join(self) -> None:
         """Have a sweep read this connection, since it sends one by one."""
         self._singles, sweep = 0, self._workspace.sweep
-        if sweep is not None:
+        if sweep is not None and self.handling.identify is None:  # it looks for no signatures
             self.peer.join(sweep, (self.gates.table, self.born_host))
 
     # -- metaq.broker.channel.Channel
@@ -202,6 +204,8 @@ class BrokerSession(RemotingSession):
         """Handle the table's rows in their order. Returns how many were handled."""
         space, peer, row = self._workspace, self.peer, 0
         table = space.table
+        if self.handling.identify is not None and self._brings_signatures(rows):
+            return self._serve_singly(rows)
         while row < rows:
             kind = table.kind(row)
             if kind in _APPENDED:
@@ -229,6 +233,20 @@ class BrokerSession(RemotingSession):
             row += 1
         return row
 
+    def _brings_signatures(self, rows: int) -> bool:
+        """Whether any of the rows may be signed. The fast paths take what comes for the connection's own."""
+        table = self._workspace.table
+        return any(SIGNATURE in bytes(table.frame(row)) for row in range(rows))
+
+    def _serve_singly(self, rows: int) -> int:
+        """As `_serve`, all by the slow path."""
+        for row in range(rows):
+            if self.peer.congested:
+                return row
+            self._singles = 0
+            self._one(row)
+        return rows
+
     def _open_gate(self, row: int) -> bool:
         """Whether the row has a gate now that it had not. False: the slow path decides."""
         try:
@@ -251,7 +269,7 @@ class BrokerSession(RemotingSession):
         """A run of plain pulls; or one that is not. Returns the row behind."""
         space = self._workspace
         fast_paths, answers = space.broker.pulls.fast_paths, space.answers
-        fast_path = fast_paths.of(self.identity)
+        fast_path = fast_paths.of(self.caller)
         if fast_path is not None:
             done = hot.answer_pulls(space.table, row, rows, fast_path, answers, JOINED_BYTES_MAX)
             if done > row:
@@ -269,14 +287,12 @@ class BrokerSession(RemotingSession):
         reply_to = (table.opaque(row), table.binary(row))
         try:
             if not oneway:
-                pull = space.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to)
+                pull = space.broker.pulls.make(self, self.caller, _new_tuple(PullRequest, table.pull(row)), reply_to)
                 if fast_path is not None:
                     key = hot.pull_key(table, row)
-                    pull.fast_path, pull.gate = (
-                        fast_path,
-                        fast_paths.open(fast_path, key, pull.request, pull.admission, pull.seen_changes),
-                    )
-                    pull.generation = None if pull.gate is None else fast_paths.current()
+                    gate = fast_paths.open(fast_path, key, pull.request, pull.admission, pull.seen_changes)
+                    if gate is not None and (generation := fast_paths.current()) is not None:
+                        pull.fast = FastPull(self, fast_path, gate, generation)
                 self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
@@ -287,16 +303,16 @@ class BrokerSession(RemotingSession):
             self._answer_failure(table.code(row), reply_to, error)
 
     def _back(self, row: int) -> None:
-        """A message that comes back. As `MessageHandlers.send_back`, for those whom nobody need ask what they may."""
-        if self.handling.authorise is not everybody:
-            self._one(row)
-            return
-        space = self._workspace
+        """A message that comes back. As `MessageHandlers.send_back`, for those who may; the others hear it from there."""
+        space, gatekeeper = self._workspace, self.handling.gatekeeper
         table = space.table
         oneway = table.flag(row) & ONEWAY_FLAG
         opaque, binary = reply_to = table.opaque(row), table.binary(row)
         try:
             group, log_offset, level, retries_max, repeated, version = table.back(row)
+            if not (gatekeeper.unguarded or gatekeeper.allows(self.caller, Action.SUBSCRIBE, group.decode())):
+                self._one(row)
+                return
             if version < RETRY_LIMIT_VERSION:
                 retries_max = None
             retries = space.broker.retries
@@ -366,23 +382,21 @@ class BrokerSession(RemotingSession):
         except (MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
             self.pull_failed(pull, error)
 
-    def plain_answer(self, pull: Pull, place: int) -> bytes | None:
+    # -- metaq.broker.pulls.pull.FastAnswers
+    def fast_answer(self, fast: FastPull, pull: Pull, place: int) -> bytes | None:
         """The answer to a held pull, as most of them are, without a value in between; None: it is not plain now."""
-        space, fast_path, gate = self._workspace, pull.fast_path, pull.gate
-        assert fast_path is not None, "it has a generation"
-        assert gate is not None, "it has a generation"
-        opaque, binary = pull.reply_to
+        space, (opaque, binary) = self._workspace, pull.reply_to
         try:
-            if not hot.answer_held(fast_path, gate, place, pull.count_max, opaque, binary, space.woken):
+            if not hot.answer_held(fast.path, fast.gate, place, pull.count_max, opaque, binary, space.woken):
                 return None
-            space.broker.pulls.fast_paths.take_over(fast_path)
+            space.broker.pulls.fast_paths.take_over(fast.path)
             return space.woken.take()
         except MemoryError:
             space.woken.clear()
             return None
 
-    def write_plain(self, answers: bytes) -> None:
-        """Send what `plain_answer` has made, at once."""
+    def write_fast(self, answers: bytes) -> None:
+        """Send what `fast_answer` has made, at once."""
         self.peer.write_now(answers)
 
     def _waits_for_turn(self, pull: Pull) -> bool:

@@ -39,16 +39,14 @@ class StagingHandlers:
         self._check_meant(call.header.broker)
         session = session_of(call)
         asked = stage_of(call.header, call.command.body, session.born_host)
-        return self._acknowledge(call, staging.staged(self._service.stage(asked, session.identity, session)))
+        return self._acknowledge(call, staging.staged(self._service.stage(asked, call.caller, session)))
 
     @handles(RequestCode.SEAL, headers.SealPartHeader, Action.PUBLISH)
     def _seal(self, call: Call[headers.SealPartHeader]) -> Later:
         header = call.header
         self._check_meant(header.broker)
         seal = Seal(header.chunks, header.rows, header.bytes, header.crc)
-        self._service.seal(
-            SealPart(transaction=header.transaction, part=header.part, seal=seal), session_of(call).identity
-        )
+        self._service.seal(SealPart(transaction=header.transaction, part=header.part, seal=seal), call.caller)
         return self._acknowledge(call, b"")
 
     @handles(RequestCode.DECIDE, headers.StagedTransactionHeader, Action.PUBLISH)
@@ -57,14 +55,14 @@ class StagingHandlers:
         if call.header.settle:
             return self._acknowledge(call, staging.decided(self._service.settle(call.header.transaction)))
         asked = decide_of(call.header.transaction, staging.decide_body_of(call.command.body))
-        return self._acknowledge(call, staging.decided(self._service.decide(asked, session_of(call).identity)))
+        return self._acknowledge(call, staging.decided(self._service.decide(asked, call.caller)))
 
     @handles(RequestCode.APPLY, headers.StagedTransactionHeader, Action.PUBLISH)
     def _apply(self, call: Call[headers.StagedTransactionHeader]) -> Later:
         self._check_meant(call.header.broker)
         body = staging.apply_body_of(call.command.body)
         asked = Apply(transaction=call.header.transaction, decision=body.decision, confirmed=body.confirmed)
-        state = self._service.apply(asked, session_of(call).identity)
+        state = self._service.apply(asked, call.caller)
         # It is asked again and again while much remains: what is the same each time is left out.
         return self._acknowledge(call, staging.transaction_state(structs.replace(state, decision=None, parts=())))
 

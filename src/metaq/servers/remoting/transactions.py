@@ -8,7 +8,7 @@ from metaq.errors import BadRequest
 from metaq.model import SysFlag, TransactionOutcome
 from metaq.model.access import Action
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Reply, handles
-from metaq.servers.remoting.session import Workspace, session_of
+from metaq.servers.remoting.session import Workspace
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, reply
 from metaq.wire.headers import EndTransactionHeader, ResumeCheckHeader
@@ -29,7 +29,7 @@ class TransactionHandlers:
 
     @handles(RequestCode.END_TRANSACTION, EndTransactionHeader, Action.PUBLISH)
     def _end(self, call: Call[EndTransactionHeader]) -> Answer:
-        told = self._broker.transactions.end(end_of(call.header), session_of(call).identity)
+        told = self._broker.transactions.end(end_of(call.header), call.caller)
         if call.oneway:
             return LATER
         if told:  # also of an end that came before, and may not be on the disk yet

@@ -1,4 +1,4 @@
-"""What a Spark driver asks of name servers and brokers: routes, where queues begin and end, and progress reports."""
+"""Blocking client for a Spark driver: routes, ends of queues, progress of groups."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from metaq.client.conversation.administration import GetSettings
 from metaq.client.conversation.call import At, Call, Consultation
+from metaq.client.conversation.driver import converse, converse_all
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
@@ -19,7 +21,6 @@ from metaq.client.conversation.reading.pulling import Pull
 from metaq.client.conversation.reading.sizes import Sample, sample_sizes
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
 from metaq.client.conversation.retry import Patience, Purpose
-from metaq.client.conversation.staged.driver import converse, converse_all
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat
@@ -29,8 +30,10 @@ from metaq.model.queue import MessageQueue
 from metaq.model.topics.route import MASTER_ID, guessed
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
 from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.model.transactions.staging import CHUNK_BYTES_MAX
 from metaq.spark.cluster.link import Link
 from metaq.spark.cluster.replicas import AUTO, Replicas
+from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,38 +43,38 @@ TIMEOUT_SECONDS = 10.0
 _LARGEST: Final = "maxMessageSize"
 REST_SECONDS = 2.0
 TELL_SECONDS = 60.0
-"""How often it is said that something is waited for."""
+"""Interval of log lines while something is waited for."""
 MADE_QUEUES = 4
-"""Of a topic that is made for what a query writes, at each broker."""
+"""Queues per broker of a topic that a query's writes create."""
 UNDER_WAY_MAX = 512
-"""Calls under way on one connection: their answers must fit the peer's limit for unanswered bytes."""
+"""Calls under way on one connection: their answers must fit into the peer's limit of unsent bytes."""
 PULLS_UNDER_WAY_MAX = 8
-"""The same for pulls of single messages, each of which may be as large as a message may be."""
+"""Pulls of single messages under way: fewer, because each answer may be as large as the largest message."""
 
 
 def says_away(fault: MetaqError) -> bool:
-    """Whether a fault may say no more than that its broker is not up: it starts, stops, cannot be reached."""
+    """Whether a fault can mean that the broker is not up: starting, stopping or unreachable."""
     if isinstance(fault, BrokerError):
         return fault.retriable
     return isinstance(fault, ConnectionFailed | RequestTimeout | NoRoute)
 
 
 class Takes(NamedTuple):
-    """What a broker takes: which of our extensions (0: it is a RocketMQ), and bodies of how many bytes."""
+    """Capabilities of a broker: level of our extensions (0: it is a RocketMQ), and most bytes of a body."""
 
     level: int
     body_bytes: int
 
 
 class Tries:
-    """One operation's tries: how long it may go on failing, with pauses that grow."""
+    """Retries of one operation: with growing pauses, for a limited time."""
 
     def __init__(self, seconds: float) -> None:
         self._patience = Patience(Purpose.SLICE, seconds, SYSTEM.monotonic())
         self._told_at: float | None = None
 
     def renew(self) -> None:
-        """Something worked: the next fault starts anew."""
+        """Note a success: the next fault starts the time anew."""
         self._patience.renew(SYSTEM.monotonic())
 
     def pause(self, fault: MetaqError) -> None:
@@ -81,7 +84,7 @@ class Tries:
         threading.Event().wait(seconds)
 
     def rest(self, text: str) -> None:
-        """Wait, now that the time is over, because another try is to be made all the same; say so now and then."""
+        """Wait before a try beyond the time limit; logs this now and then."""
         now = SYSTEM.monotonic()
         if self._told_at is None or now - self._told_at >= TELL_SECONDS:
             self._told_at = now
@@ -89,8 +92,35 @@ class Tries:
         threading.Event().wait(REST_SECONDS)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageLimits:
+    """How large a message may be. Plain values: it travels to the workers."""
+
+    body_bytes: int
+    whole_bytes: int | None = None
+    """Most bytes of body and properties together; None: each has its own limit only."""
+    empty: bool = False
+    """Whether a body may be empty."""
+    retry_topics: bool = False
+    """Whether a message may go to the retry topic of a group."""
+
+    @property
+    def words(self) -> str:
+        """The limits in words, for errors."""
+        least = 0 if self.empty else 1
+        if self.whole_bytes is not None:
+            return f"{least} to {self.whole_bytes} in all"
+        return f"bodies of {least} to {self.body_bytes}"
+
+
+BATCH_LIMITS: Final = MessageLimits(body_bytes=BODY_BYTES_MAX, whole_bytes=BODY_BYTES_MAX)
+"""Of messages that are sent in batches, to any broker."""
+OLDER_TRANSACTION_LIMITS: Final = MessageLimits(body_bytes=CHUNK_BYTES_MAX, whole_bytes=CHUNK_BYTES_MAX)
+"""Of messages in a transaction, at brokers of ours that know no chunk above 1 MiB."""
+
+
 class ClusterClient:
-    """Blocking questions, with one connection per peer. Not thread-safe. Every method tries again for `retry_seconds`.
+    """Blocking client, with one connection per peer. Not thread-safe. Every method retries for `retry_seconds`.
 
     Raises, from every method: NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError.
     """
@@ -104,7 +134,7 @@ class ClusterClient:
         self._introduced: set[tuple[str, str]] = set()
         """Groups and brokers, of those whose progress was reported."""
         self._begun: dict[str, set[tuple[str, str]]] = {}
-        """Group → brokers and topics that have kept progress of it."""
+        """Group → brokers and topics at which its progress was stored."""
 
     # -------------------------------------------------------------- routes
     def topics(self, pattern: str) -> list[str]:
@@ -151,7 +181,7 @@ class ClusterClient:
         return {name: data.master for name, data in found.items() if data.master is not None}
 
     def takes(self, broker: str) -> Takes:
-        """What the master of that name takes. It may refuse to tell its settings: then RocketMQ's default is taken for it."""
+        """Capabilities of a broker's master. If it refuses to report its settings, RocketMQ's default is assumed."""
         return self._tried(functools.partial(self._takes, broker))
 
     def _takes(self, broker: str) -> Takes:
@@ -195,9 +225,9 @@ class ClusterClient:
     def sizes(
         self, slices: Iterable[Slice], group: str, pulls_max: int, known: Mapping[MessageQueue, list[Sample]]
     ) -> dict[MessageQueue, list[Sample]]:
-        """How large messages of each slice are, by at most `pulls_max` small pulls a queue, for `group`, and what is known.
+        """Sample message sizes of each slice, with at most `pulls_max` small pulls per queue, for `group`.
 
-        Only once, without another try: of queues whose broker is away nothing is found.
+        Without retries: queues whose broker is away have no samples.
         """
         found: dict[MessageQueue, list[Sample]] = {}
         for broker, pieces in itertools.groupby(
@@ -216,7 +246,7 @@ class ClusterClient:
         return found
 
     def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
-        """How far a consumer group has come in each queue; None: it has no progress there."""
+        """Progress of a consumer group in each queue; None: it has none there."""
         return self._ask({queue: GetPosition(group, queue) for queue in queues})
 
     def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
@@ -238,7 +268,7 @@ class ClusterClient:
                     _LOG.warning("RocketMQ's tools may not list the group %s at broker %s: %s", group, broker, fault)
 
     def of_those_there(self, asked: Mapping[MessageQueue, T], ask: Callable[[Mapping[MessageQueue, T]], V]) -> V:
-        """`ask` of all, or where that fails of those that are left: a topic was deleted, a queue taken away.
+        """Call `ask` for all queues; if that fails, for those that still exist: a topic was deleted, or a queue removed.
 
         A query that goes on from a checkpoint has such queues for ever. Raises what `ask` does.
         """
@@ -251,7 +281,7 @@ class ClusterClient:
             return ask({queue: asked[queue] for queue in left})
 
     def _left_of(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Without those that no route names, though their broker is up."""
+        """Queues without those that no route names although their broker is up."""
         up = self.masters()
         left = []
         for topic, mine in itertools.groupby(sorted(queues), lambda queue: queue.topic):
@@ -286,7 +316,7 @@ class ClusterClient:
                 raise
 
     def _ask(self, calls: Mapping[MessageQueue, Call[T]], seconds: float | None = None) -> dict[MessageQueue, T]:
-        """The outcome of each call, made of the broker that holds its queue; many at a time. `seconds` as in `queues`."""
+        """Send each call to the broker that holds its queue, many at a time. `seconds` as in `queues`."""
         per_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(calls):
             per_broker.setdefault(queue.broker, []).append(queue)
@@ -304,12 +334,12 @@ class ClusterClient:
 
     # -------------------------------------------------------------- connections
     def link_to(self, queue: MessageQueue) -> Link:
-        """The connection to whoever tells where `queue` begins and ends: its broker's master, as a rule."""
+        """Connection to the machine that knows where `queue` begins and ends: its broker's master, as a rule."""
         self._find(queue)
         return self.link_at(queue, self.replicas.teller(queue))
 
     def is_told_by_master(self, queue: MessageQueue) -> bool:
-        """Whether it is a master that tells where `queue` begins and ends."""
+        """Whether that machine is a master."""
         self._find(queue)
         return self.replicas.teller(queue) == MASTER_ID
 
@@ -378,3 +408,11 @@ class ClusterClient:
 def client_of(name_servers: str, retry_seconds: float, read_from: str = AUTO) -> ClusterClient:
     """This process's connections to a cluster: Spark's workers live longer than a task, and so may their sockets."""
     return ClusterClient(name_servers, retry_seconds, read_from)
+
+
+def transaction_limits(client: ClusterClient) -> MessageLimits:
+    """What every broker of a cluster takes in a transaction. Raises as `ClusterClient`."""
+    found = [client.takes(broker) for broker in client.masters()]
+    if not found or min(takes.level for takes in found) < LARGE_CHUNKS_LEVEL:
+        return OLDER_TRANSACTION_LIMITS
+    return MessageLimits(body_bytes=min(takes.body_bytes for takes in found), empty=True, retry_topics=True)

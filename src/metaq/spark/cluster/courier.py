@@ -1,4 +1,4 @@
-"""Carries the steps of staged transactions to brokers, for a thread that may block: a task of Spark's, or its driver."""
+"""Blocking driver of staged-transaction conversations, for Spark's tasks and its driver."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from metaq.client.conversation.call import FAULTS, Call
-from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
-from metaq.client.conversation.staged.driver import converse
+from metaq.client.conversation.driver import converse
+from metaq.client.conversation.staged.atomic import Ask, Oneway, SideBySide, Sleep, Step, Steps
 from metaq.client.conversation.staged.parts import too_old_for_large
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
@@ -21,12 +21,12 @@ from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
 
 T = TypeVar("T")
 
-LANES_MAX = 16
-"""Brokers that are asked at the same time."""
+THREADS_MAX = 16
+"""Brokers that are asked in parallel."""
 
 
 class Courier:
-    """Not thread-safe; what goes side by side gets couriers of its own."""
+    """Drives conversations over its own connections. Not thread-safe: parallel steps get couriers of their own."""
 
     def __init__(self, name_servers: str, retry_seconds: float) -> None:
         self._name_servers, self._retry_seconds = name_servers, retry_seconds
@@ -35,7 +35,7 @@ class Courier:
         self._body_bytes_max: dict[str, int] = {}
 
     def now(self) -> float:
-        """The clock of all conversations: seconds that run evenly."""
+        """Monotonic clock of all conversations, seconds."""
         return SYSTEM.monotonic()
 
     def brokers(self) -> list[str]:
@@ -62,7 +62,7 @@ class Courier:
         return self._body_bytes_max[broker]
 
     def drive(self, steps: Steps[T]) -> T:
-        """A conversation to its end. Raises what it raises."""
+        """Drive a conversation to its end. Raises what it raises."""
         return converse(steps, self._take)
 
     def link_to(self, broker: str) -> Link:
@@ -84,11 +84,11 @@ class Courier:
     def _take(self, step: Step) -> object:
         if isinstance(step, Ask):
             return self._ask(step.broker, step.call)
-        if isinstance(step, Tell):
+        if isinstance(step, Oneway):
             with contextlib.suppress(*FAULTS):
                 self._ask(step.broker, step.call)
             return None
-        if isinstance(step, Pause):
+        if isinstance(step, Sleep):
             threading.Event().wait(step.seconds)
             return None
         return self._together(step)
@@ -104,20 +104,20 @@ class Courier:
 
     def _together(self, step: SideBySide) -> dict[str, object]:
         if len(step.by_broker) == 1:
-            return {name: self._lane(steps) for name, steps in step.by_broker.items()}
+            return {name: self._in_turn(steps) for name, steps in step.by_broker.items()}
 
         def alone(steps: Steps[Any]) -> object:
             other = Courier(self._name_servers, self._retry_seconds)
             other._masters = dict(self._masters)
             try:
-                return other._lane(steps)
+                return other._in_turn(steps)
             finally:
                 other.close()
 
-        with ThreadPoolExecutor(min(len(step.by_broker), LANES_MAX), "metaq-lane") as pool:
+        with ThreadPoolExecutor(min(len(step.by_broker), THREADS_MAX), "metaq-courier") as pool:
             return dict(zip(step.by_broker, pool.map(alone, step.by_broker.values()), strict=True))
 
-    def _lane(self, steps: Steps[Any]) -> object:
+    def _in_turn(self, steps: Steps[Any]) -> object:
         try:
             return self.drive(steps)
         except MetaqError as error:

@@ -21,7 +21,7 @@ _NUMBER_MAX = 0x7FFFFFFF
 
 
 class Link:
-    """Not thread-safe. After any error but a BrokerError the connection is useless: close it and make another.
+    """One connection. Not thread-safe. After any error but a BrokerError it is unusable: close it and make another.
 
     Raises, from every method: ConnectionFailed, RequestTimeout, RemoteProtocolError.
     """

@@ -1,7 +1,7 @@
-"""Which of a broker's machines is asked for messages: its master, or one of its slaves (option `readFrom`).
+"""Choice of the replica to read from: a broker's master, or one of its slaves (option `readFrom`).
 
-A slave has what its master had a moment ago, and may have begun later: what it does not have says nothing of the queue. So
-the master alone tells where queues begin and end and what is gone, and is asked for whatever a slave lacks.
+A slave lags behind its master, and its log may begin later: what it lacks may well exist. So the master alone says where
+queues begin and end and what is gone, and is asked for whatever a slave lacks.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ READ_FROM: Final = (AUTO, MASTER, SLAVE)
 _END: Final = 1 << 62
 
 AVOID_SECONDS: Final = 10.0
-"""How long others are asked in place of a machine that failed."""
+"""Time for which a machine that failed is avoided."""
 
 
 class Replicas:
-    """Where the machines of each broker listen, which of them failed lately, and what masters called old."""
+    """Addresses of each broker's machines, recent failures, and the offsets that masters suggested to read from slaves."""
 
     def __init__(self, read_from: str, clock: Clock = SYSTEM) -> None:
         self.read_from, self._clock = read_from, clock
         self._addresses: dict[str, dict[int, str]] = {}
         self._avoided: dict[str, float] = {}
-        """Until when, by address."""
+        """Address → end of the time for which it is avoided."""
         self._old: dict[MessageQueue, int] = {}
-        """Before which offset a master has a queue's messages on its disk only: it suggested a slave there."""
+        """Queue → offset before which its master suggested a slave: those messages are no longer in its memory."""
 
     def learn(self, route: Route) -> None:
         for data in route.brokers:
@@ -44,7 +44,7 @@ class Replicas:
         return broker in self._addresses
 
     def forget(self, broker: str) -> None:
-        """Its addresses are to be asked anew."""
+        """Forget its addresses, so that they are asked for anew."""
         self._addresses.pop(broker, None)
 
     def address(self, broker: str, broker_id: int) -> str:
@@ -76,12 +76,12 @@ class Replicas:
         return NoRoute(f"the {who} {queue.broker} of {queue} is not up")
 
     def failed(self, broker: str, broker_id: int) -> None:
-        """Ask others for a while."""
+        """Avoid a machine for a while."""
         if address := self.address(broker, broker_id):
             self._avoided[address] = self._clock.monotonic() + AVOID_SECONDS
 
     def another(self, queue: MessageQueue) -> bool:
-        """Whether there is a machine to pull from that has not failed lately."""
+        """Whether some machine to pull from has not failed lately."""
         return any(not self._is_avoided(address) for address in self._allowed(queue).values())
 
     def _allowed(self, queue: MessageQueue) -> dict[int, str]:
@@ -97,19 +97,19 @@ class Replicas:
 
     # -------------------------------------------------------------- what masters have on their disks only
     def is_old(self, queue: MessageQueue, offset: int) -> bool:
-        """Whether the master has called this offset, or one behind it, old."""
+        """Whether the master suggested a slave for this offset or a later one."""
         return offset < self._old.get(queue, 0)
 
     def call_old(self, queue: MessageQueue, offset: int) -> None:
-        """The master suggested a slave for what lies before `offset`. In a log, what is older is older for ever."""
+        """Note that the master suggested a slave below `offset`. In a log this never reverts."""
         self._old[queue] = max(offset, self._old.get(queue, 0))
 
 
 class Turn:
-    """Whose turn it is to serve one slice. Decides only; who is up is told to it."""
+    """Chooses the machine for each read of one slice. Pure decisions; failures are reported to it."""
 
     def __init__(self, read_from: str, queue: MessageQueue, *, old: bool) -> None:
-        """Args: old: the master is known to have the slice's beginning on its disk only."""
+        """Args: old: whether the master suggested a slave for the slice's beginning."""
         self._queue, self._read_from = queue, read_from
         self._slave = read_from == SLAVE or (read_from == AUTO and old)
         self._suggested = MASTER_ID
@@ -117,7 +117,7 @@ class Turn:
         """Offsets that no slave is asked for."""
 
     def choose(self, usable: list[int], offset: int) -> int:
-        """The id of the machine to ask for what begins at `offset`."""
+        """Id of the machine to ask at `offset`."""
         if self._lacks is not None and offset in self._lacks:
             return MASTER_ID
         slaves = [one for one in usable if one != MASTER_ID]

@@ -15,18 +15,18 @@ from metaq.errors import ConfigError
 from metaq.spark.decode.columns import body_of, checked_names, decoded
 
 CHUNK_BYTES = 1 << 20
-"""Bodies of so many bytes are turned into Python values before these become Arrow: what bounds a worker's memory."""
+"""Bytes of bodies that are Python values at a time: bounds a worker's memory."""
 GROWTH_MAX, SMALL_BYTES = 64, 1 << 20
 """A body whose fields take more than 64 times its bytes, and more than 1 MiB, is a bomb and counts as corrupt."""
 
 MICROS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
 _DAYS = range(-719_162, 2_932_897)
-"""From the year 1 to 9999: what Spark's timestamps and dates, and Python's, are made for."""
+"""Years 1 to 9999: the range of Spark's and Python's timestamps and dates."""
 
 Value = Any
 """The fields of one body: a dict by their names, or what the plan's `build` takes."""
 Decode = Callable[[bytes], Value]
-"""The fields of one body. Raises whatever it likes: then the body is corrupt."""
+"""Decodes one body into its fields. Any exception means that the body is corrupt."""
 Build = Callable[[Sequence[Any], pa.DataType], pa.Array]
 """Values → an array of structs. Raises ValueError, TypeError or ArithmeticError where one does not fit."""
 
@@ -77,7 +77,7 @@ def day(days: int) -> int:
 
 
 def spark_type(kind: pa.DataType) -> types.DataType:
-    """What Spark calls an Arrow type; everything may be null."""
+    """DDL of an Arrow type; everything may be null."""
     if pa.types.is_struct(kind):
         return types.StructType([types.StructField(field.name, spark_type(field.type)) for field in kind])
     if pa.types.is_list(kind):

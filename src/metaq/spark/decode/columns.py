@@ -1,4 +1,4 @@
-"""What all decoders give, a struct with `_corrupt`, and how it becomes columns of a frame."""
+"""The result of all decoders, a struct with `_corrupt`, and its expansion into columns."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _WRAPPERS = {
 _AS_JSON = {f"{_GOOGLE}{kind}" for kind in ("Struct", "Value", "ListValue")}
 _MICROS = 1_000_000
 VALUES_MAX = 8 << 20
-"""Values that one body may hold. A message of two bytes can be one of a hundred fields: Python values for all would fill a worker."""
+"""Most values per body. Two bytes can encode a message of a hundred fields: without a limit a small body could fill a worker."""
 
 
 class _Budget:

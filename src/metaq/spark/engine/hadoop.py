@@ -1,6 +1,6 @@
 """Files on any file system of Hadoop's, by URI, through the JVM of Spark's driver.
 
-Few verbs, each whole: a file is read or made in one go, and what could not be done is an OSError, as on a local disk.
+Few operations, each on whole files: a file is read or made in one call, and a failure is an OSError, as on a local disk.
 Messages never come this way: Spark's own tasks write and read those. Executors have no such JVM to ask.
 """
 
@@ -21,12 +21,12 @@ from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 
 _FAULTS: Final = (Py4JJavaError, CapturedException)
-"""What calls of Java's fail with: PySpark has kinds of its own for some."""
+"""Exceptions of calls into Java: PySpark has its own for some."""
 _PIECE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes go to the JVM as text, in pieces of so many: a copy of each is on the way, in several shapes."""
+"""Bytes per call into the JVM: they are sent as text, of which several copies exist on the way."""
 
 CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
-"""What a store declares whose `create` makes an object at its close, and only if there is none: one request, if-none-match."""
+"""Capability of a store whose `create` makes an object only if there is none, in one request at close (if-none-match)."""
 INCONSISTENT: Final = "fs.capability.directory.listing.inconsistent"
 
 _NUMBERS: Final = {
@@ -136,7 +136,7 @@ class HadoopFiles:
                 stream.close()
 
     def create(self, path: str, data: bytes) -> None:
-        """Make a file, whole and safe, if there is none: of several who try, one does, and the others get FileExistsError."""
+        """Make a file, whole and durable, if there is none: of concurrent callers one succeeds, the others get FileExistsError."""
         if self.is_conditional:
             with _faults(self.root, path):
                 self._fill(self._files.createFile(self._path(path)).must(CONDITIONAL, True).recursive().build(), data)
@@ -208,7 +208,7 @@ class HadoopFiles:
 
 
 def fault_of(fault: BaseException) -> OSError | None:
-    """The fault of a file system that a job of Spark's failed with; None: it failed with something else."""
+    """File-system fault in a failed Spark job; None: it failed with something else."""
     if isinstance(fault, _FAULTS):
         number, text = _told(fault)
         if number != errno.EIO:

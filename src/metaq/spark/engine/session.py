@@ -1,4 +1,4 @@
-"""A Spark session that works at once: finds or brings Java, knows `format("metaq")`, and keeps quiet."""
+"""A Spark session without set-up: finds or brings Java, registers `format("metaq")`, logs little."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
 _PYTHON_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Where Spark's Python side logs each error of a query's text again, in JSON with the JVM's trace, before it raises it."""
+"""Logger of Spark's Python side, which logs a query's error as JSON with the JVM's trace before it raises it."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _UI = "spark.ui.enabled"
 _KEPT_FOR_PAGES = ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions")
-"""What Spark remembers for its pages, which are off: a thousand of each, some 15 MB that a stream fills in its first hours."""
+"""Limits of what Spark keeps for its web pages, which are off: a thousand of each are some 15 MB within hours of a stream."""
 
 LOCAL: Mapping[str, str] = {
     _UI: "false",
@@ -59,7 +59,7 @@ LOCAL: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""What a session on this machine gets unless told otherwise."""
+"""Defaults of a session on this machine."""
 
 ALWAYS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",  # Store dates are UTC; a laptop's zone must not move them.

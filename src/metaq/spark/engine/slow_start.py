@@ -1,8 +1,8 @@
 """Streaming queries on a machine that is too busy to start a Python within Spark's time.
 
 Spark runs a Python beside the driver for each streaming source that is written in Python, and gives it ten seconds to
-connect; no setting changes that. Where it takes longer the query fails before it has read anything. It loses nothing: started
-again it goes on where it stood.
+connect; no setting changes that. Where it takes longer the query fails before it has read anything. Nothing is lost: started
+anew it continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Outcome = TypeVar("Outcome")
 
 STARTS_MAX: Final = 30
 TOO_SLOW: Final = "Python worker failed to connect back"
-"""What Spark says then."""
+"""Text of Spark's error."""
 
 
 def run_through(start: Callable[[], Any], watch: Callable[[Any], Outcome]) -> Outcome:

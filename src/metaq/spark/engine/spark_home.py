@@ -61,7 +61,7 @@ def _is_for_us(master: str | None, conf: Mapping[str, str]) -> bool:
 
 
 def _is_installed(file: str | None) -> bool:
-    """Whether any start of this Python finds the package whose `__init__` that is."""
+    """Whether a fresh start of this Python finds the package whose `__init__` that is."""
     places = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     return file is not None and Path(file).parent.parent in places
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.spark import schema
 from metaq.spark.files.found import find
@@ -28,7 +28,7 @@ DAMAGE_SCHEMA = pa.schema(
         pa.field("why", pa.string()),
     ]
 )
-"""A row of `rows=damage`: a place that cannot be read."""
+"""Schema of `rows=damage`: places that cannot be read."""
 _WARNINGS_MAX = 20
 """Of one partition; the sum is told at its end."""
 
@@ -42,10 +42,10 @@ class FilesPartition(InputPartition):  # type: ignore[misc]
 
 
 def files_ddl(options: FilesOptions) -> str:
-    """The columns of a row, in Spark's words."""
+    """Columns of a row, as Spark's DDL."""
     if options.rows == "damage":
         return schema.ddl(DAMAGE_SCHEMA)
-    return schema.ddl(arrow.schema_of(schema.columns_of(options.columns)))
+    return schema.ddl(records.schema_of(schema.columns_of(options.columns)))
 
 
 def refuse_stream() -> None:
@@ -61,7 +61,7 @@ class FilesReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: FilesOptions, struct: Any) -> None:
         self.options = options
-        known = DAMAGE_SCHEMA if options.rows == "damage" else arrow.schema_of(tuple(arrow.TYPES))
+        known = DAMAGE_SCHEMA if options.rows == "damage" else records.schema_of(tuple(records.TYPES))
         self.columns = schema.columns_of_struct(struct, known)
 
     def partitions(self) -> list[InputPartition]:

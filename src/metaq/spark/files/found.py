@@ -25,7 +25,8 @@ from metaq.store.offline.log_pieces import (
     is_log_name,
     may_begin,
 )
-from metaq.store.offline.segments import LIVE, Segment, find_segments, is_zip_fault
+from metaq.store.offline.segments import Segment, find_segments, is_zip_fault
+from metaq.wire.metaq1.frame import LIVE
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ _NOT_LOOKED_INTO: Final = frozenset(
         "timerlog", "compactionLog", "compactionCq",
     }
 )  # fmt: skip
-"""Parts of a store's folder in which no data of another kind lies; the last three are of RocketMQ 5."""
+"""Folders of a store that hold no data of other kinds; the last three are RocketMQ 5's."""
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 _PREFERRED: Final = (".meta", ".meta.arc", ".arc", ".meta.zip", ".zip")
 
@@ -47,10 +48,10 @@ class FoundLog(Struct, frozen=True):
     folder: Path
     files: list[LogFile]
     end: int
-    """LogOffset behind its last whole record."""
+    """Log offset after its last whole record."""
     borders: Borders
     hidden: dict[str, int]
-    """Topic → the log offset below which its records are nobody's any more."""
+    """Topic → log offset below which its records are deleted."""
 
 
 class FoundSegment(Struct, frozen=True):
@@ -58,9 +59,9 @@ class FoundSegment(Struct, frozen=True):
 
     segment: Segment
     stop: int
-    """Position behind what is to be read of it."""
+    """Position up to which it is read."""
     last: bool
-    """A server may be writing it."""
+    """Whether a server may be writing it."""
 
     @property
     def bytes(self) -> int:
@@ -78,7 +79,7 @@ Found = FoundLog | FoundSegment | FoundArchived | Damage
 
 
 def find(paths: Sequence[str]) -> list[Found]:
-    """What lies below the paths, each file once.
+    """Find the files below the paths, each once.
 
     Raises: ConfigError: a path that is not there, or is not of this machine. StoreForeign: nothing that can be read is below
         one.
@@ -118,7 +119,7 @@ def _expanded(text: str) -> list[Path]:
 
 
 def _is_empty_store(path: Path) -> bool:
-    """A store, or an archive, in which nothing is yet."""
+    """An empty store or archive."""
     return path.name == "commitlog" or any((path / name).is_dir() for name in ("commitlog", MANIFESTS))
 
 

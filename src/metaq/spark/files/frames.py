@@ -9,19 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.model.message import is_tag
 from metaq.store.offline.segments import FrameRun
 from metaq.wire import hot
 
 
 def frames_batch(run: FrameRun, columns: Sequence[str]) -> pa.RecordBatch:
-    """A row a frame; null for what frames do not hold."""
+    """A row per frame; null for columns that frames do not have."""
     parts = hot.frame_columns(run.data, 0, len(run.data))
     arrays = [
-        _MAKERS[name](run, parts) if name in _MAKERS else pa.nulls(run.rows, arrow.TYPES[name]) for name in columns
+        _MAKERS[name](run, parts) if name in _MAKERS else pa.nulls(run.rows, records.TYPES[name]) for name in columns
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow.schema_of(columns))
+    return pa.RecordBatch.from_arrays(arrays, schema=records.schema_of(columns))
 
 
 Parts = dict[str, Any]
@@ -32,11 +32,11 @@ def _fixed(name: str, kind: pa.DataType) -> Callable[[FrameRun, Parts], pa.Array
 
 
 def _body(run: FrameRun, parts: Parts) -> pa.Array:
-    return arrow.views(run.data, parts["body"], run.rows)
+    return records.views(run.data, parts["body"], run.rows)
 
 
 def _attribute(run: FrameRun, parts: Parts) -> pa.Array:
-    return arrow.as_text(arrow.views(run.data, parts["attribute"], run.rows, parts["attribute_valid"]))
+    return records.as_text(records.views(run.data, parts["attribute"], run.rows, parts["attribute_valid"]))
 
 
 def _tag(run: FrameRun, parts: Parts) -> pa.Array:
@@ -55,7 +55,7 @@ def _position(run: FrameRun, parts: Parts) -> pa.Array:
 
 def _empty(name: str) -> Callable[[FrameRun, Parts], pa.Array]:
     """Empty lists, or maps."""
-    kind = arrow.TYPES[name]
+    kind = records.TYPES[name]
 
     def make(run: FrameRun, _parts: Parts) -> pa.Array:
         offsets = pa.py_buffer(bytes(4 * run.rows + 4))

@@ -1,4 +1,4 @@
-"""How found files become Spark partitions: cut where they are large, put together where they are small."""
+"""Plans Spark partitions from files: large ones are cut, small ones joined."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from metaq.store.offline.log_pieces import LogPiece, pieces_of, store_ms_at
 from metaq.store.offline.segments import SegmentPiece
 
 PIECE_BYTES_MIN = MIB
-"""Smaller pieces are not worth their walk: however many partitions are asked for, no file is cut finer."""
+"""Smallest piece of a file: finer ones cost more to find than they save, however many partitions are asked for."""
 _TIMES_STEP_BACK_MS = 10_000
-"""A broker's clock may be set back: a file is left out by its times only if they are this far off."""
+"""Tolerance for a broker's clock that was set back: a file is skipped only if its times are this far off."""
 
 
 class LogPart(Struct, frozen=True):
@@ -37,7 +37,7 @@ class ArchivedPart(Struct, frozen=True):
     path: str
     topic: str
     groups: tuple[int, ...] = ()
-    """None are all."""
+    """Row groups to read; None: all."""
 
 
 Part = LogPart | SegmentPiece | ArchivedPart | Damage
@@ -60,7 +60,7 @@ def partitions(found: Sequence[Found], options: FilesOptions) -> list[list[Part]
 
 
 def pack(parts: Iterable[tuple[Part, int]], bytes_max: int) -> list[list[Part]]:
-    """Neighbours together, as long as they have at most so many bytes; a larger one alone."""
+    """Group neighbours up to so many bytes; a larger one is alone."""
     packed: list[list[Part]] = []
     filled = 0
     for part, size in parts:
@@ -102,7 +102,7 @@ def _log_parts(found: FoundLog, options: FilesOptions, size: int) -> Iterator[tu
 
 
 def _files_out_of_time(found: FoundLog, options: FilesOptions) -> set[str]:
-    """Files with no message in the times that are wanted, as far as that can be told by what each begins with."""
+    """Files without a message in the wanted times, judged by the first store time of each."""
     begins = [store_ms_at(file) for file in found.files]
     out = set()
     for number, file in enumerate(found.files):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow import records
 from metaq.errors import BadRequest
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.spark.files.frames import frames_batch
@@ -30,7 +30,7 @@ BATCH_BYTES = 1024 * 1024
 def read_parts(
     parts: Sequence[Part], options: FilesOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | Damage]:
-    """The rows of the parts, in their order, and where some cannot be read.
+    """Rows of the parts, in order, and the places that cannot be read.
 
     Raises: StoreCorrupt: a file has vanished that retention does not delete. OSError: the disk fails.
     """
@@ -75,13 +75,13 @@ def _read_log(part: LogPart, options: FilesOptions, columns: Sequence[str]) -> I
             if isinstance(found, Damage):
                 yield found
                 continue
-            yield from _rows(part, chosen.of(arrow.decode_log(found.data)), columns)
+            yield from _rows(part, chosen.of(records.decode_log(found.data)), columns)
     except FileNotFoundError as fault:
         gone(part.piece, fault)
 
 
-def _rows(part: LogPart, decoded: arrow.Decoded, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
-    left: arrow.Decoded | None = decoded
+def _rows(part: LogPart, decoded: records.Decoded, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
+    left: records.Decoded | None = decoded
     while left is not None and len(left):
         try:
             piece, rest = left.cut(columns)
@@ -94,7 +94,7 @@ def _rows(part: LogPart, decoded: arrow.Decoded, columns: Sequence[str]) -> Iter
             left = rest
 
 
-def _readable(part: LogPart, decoded: arrow.Decoded) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], list[Damage]]:
+def _readable(part: LogPart, decoded: records.Decoded) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], list[Damage]]:
     """Which of the records have bodies that can be expanded, as a mask; and the others."""
     readable, damage = np.ones(len(decoded), np.bool_), []
     sizes = np.frombuffer(decoded.parts["size"], np.int32, len(decoded))
@@ -117,12 +117,12 @@ class _Chosen:
         self._topics: dict[bytes, int] = {}
         """Topic → the log offset from which its records are rows; -1: they never are."""
 
-    def of(self, decoded: arrow.Decoded) -> arrow.Decoded:
+    def of(self, decoded: records.Decoded) -> records.Decoded:
         if not len(decoded):
             return decoded
         flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, len(decoded)) & TRANSACTION_MASK
         chosen = (flags == 0) | (flags == SysFlag.COMMITTED)
-        topics = arrow.topics_of(decoded)
+        topics = records.topics_of(decoded)
         begins = np.array([self._begin(topic) for topic in topics.dictionary.to_pylist()], np.int64)
         begin = begins[topics.indices.to_numpy()]
         chosen &= (begin >= 0) & (decoded.log_offsets >= begin)
@@ -163,7 +163,7 @@ def _read_archived(
 
     from metaq.archive.rows import offset_ids
 
-    schema = arrow.schema_of(columns)
+    schema = records.schema_of(columns)
     try:
         with pq.ParquetFile(part.path) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
@@ -176,11 +176,11 @@ def _read_archived(
                 arrays = [
                     pa.repeat(pa.scalar(part.topic), rows.num_rows)
                     if name == "topic"
-                    else rows.column(name).cast(arrow.TYPES[name])
+                    else rows.column(name).cast(records.TYPES[name])
                     if name in there
                     else offset_ids(rows.column("store_host"), rows.column("log_offset"))
                     if name == "offset_id" and ids
-                    else pa.nulls(rows.num_rows, arrow.TYPES[name])
+                    else pa.nulls(rows.num_rows, records.TYPES[name])
                     for name in columns
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)

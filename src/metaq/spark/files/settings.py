@@ -17,7 +17,7 @@ from metaq.spark.source.settings import SourceOptions, spelled
 
 
 class Topics(Struct, frozen=True):
-    """Which topics' messages are rows."""
+    """Selection of topics."""
 
     patterns: tuple[str, ...] = ()
     """Names and globs; none: every topic that users made."""
@@ -32,7 +32,7 @@ class Topics(Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesOptions(OptionTable):
-    """What a query says about the files that it reads. Spelled in camelCase, in any case."""
+    """Options of reading files. Spelled in camelCase, in any case."""
 
     path: str = option(
         "", "Folders or files, `,`-separated, also globs: of brokers, of MetaQ 1.x, of the archive; found by looking."
@@ -79,7 +79,7 @@ class FilesOptions(OptionTable):
         return options
 
     def check(self) -> None:
-        """Raises ConfigError: what the single bounds cannot see."""
+        """Validate the values against each other. Raises ConfigError."""
         if not self.all_paths:
             raise ConfigError("the option path is empty: name a folder or a file")
         start, end = self.starting_timestamp, self.ending_timestamp

@@ -16,14 +16,14 @@ EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 
 _OF_SPARK: Final = {"checkpointlocation", "path", "queryname"}
-"""Options that Spark hands on to a sink though they are its own."""
+"""Options of Spark's own that it passes on to a sink."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,32}\Z")
 _APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions(OptionTable):
-    """What a query says about where it writes. Spelled in camelCase, in any case."""
+    """Options of a write. Spelled in camelCase, in any case."""
 
     name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
     topic: str | None = option(None, "The topic of rows whose column `topic` is null or not there.")
@@ -74,7 +74,7 @@ class SinkOptions(OptionTable):
         return options
 
     def check(self) -> None:
-        """Raises ConfigError: what the single bounds cannot see."""
+        """Validate the values against each other. Raises ConfigError."""
         if not self.name_servers:
             raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
         if self.topic is not None:
@@ -101,7 +101,7 @@ class SinkOptions(OptionTable):
             raise ConfigError(f"txnAppId={self.txn_app_id!r}: 1 to 60 of the characters A-Z a-z 0-9 _ . % -")
 
     def check_stream(self) -> None:
-        """Raises ConfigError: an option that a streaming write would not heed."""
+        """Raises ConfigError: an option that a streaming write would ignore."""
         if self.txn_app_id is not None:
             raise ConfigError(
                 "a streaming write is numbered by its batches: txnAppId and txnVersion are for batch writes, "

@@ -36,16 +36,16 @@ _LOG = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Spark's names of what a task knows of its micro-batch."""
+"""Spark's names of a task's local properties about its micro-batch."""
 
 
 _known: dict[tuple[str, str], str] = {}
-"""In this process: by name servers and row, the broker that has the row. It stays where it is."""
+"""(name servers, row) → broker that has the row. Cached per process: a row never moves."""
 
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What one task attempt wrote. `transaction` is empty if it was sent at once."""
+    """Commit message of one task attempt. `transaction` is empty if its rows were sent at once."""
 
     rows: int
     transaction: str = ""
@@ -55,19 +55,19 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 class Delivery:
-    """What all that write by transactions share: which broker decides, what a task stages, and the decision."""
+    """Base of writers: finds the coordinator, stages in tasks, decides on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         self.token = SYSTEM.token()
-        """The same in all tasks, another for each attempt of a batch."""
+        """Token of an attempt of a batch: the same in all its tasks."""
 
     @property
     def courier(self) -> Courier:
         return courier_of(self.options.name_servers, self.options.retry_seconds)
 
     def coordinator(self, row: str) -> str:
-        """The broker that has the row, or is to have it. Raises NotSupported, ConfigError, or as `find_row`."""
+        """Broker that has the row, or will have it. Raises NotSupported, ConfigError, or as `find_row`."""
         options, courier = self.options, self.courier
         if (options.name_servers, row) in _known:
             return _known[options.name_servers, row]
@@ -90,7 +90,7 @@ class Delivery:
         return name
 
     def stage(self, batches: Iterator[pa.RecordBatch], transaction: str, row: str, sequence: int) -> Written:
-        """What an attempt of a task does."""
+        """Write the rows of a task attempt."""
         rows = StagedRows(self.courier, self.options, transaction, attempt())
         rows.write(batches)
         return Written(rows.rows, transaction, row, sequence, rows.finish())
@@ -142,7 +142,7 @@ class Delivery:
             )
 
     def roll_back(self, messages: Sequence[Written | None]) -> None:
-        """Nobody wants it any more; what is not told now expires."""
+        """Roll back, as far as brokers can be reached; parts at the others expire."""
         for transaction in sorted(
             {message.transaction for message in messages if message is not None and message.transaction}
         ):
@@ -202,6 +202,6 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
 
 
 def attempt() -> str:
-    """How the ids of this attempt's parts begin."""
+    """Prefix of the ids of this attempt's parts."""
     context = TaskContext.get()
     return f"{context.partitionId()}.{context.attemptNumber()}.{context.taskAttemptId()}."

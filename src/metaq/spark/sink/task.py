@@ -1,4 +1,4 @@
-"""What one attempt of a Spark task does with its rows: to their queues, into batches, to the brokers."""
+"""Writes the rows of one task attempt: chooses queues, makes batches, sends them to the brokers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from metaq.model.transactions.staging import Chunk, ManifestPart, Staged
 from metaq.net.local import local_address
 from metaq.spark.cluster.client import MADE_QUEUES
 from metaq.spark.cluster.courier import Courier
-from metaq.spark.cluster.pipelined import Lane
+from metaq.spark.cluster.pipelining import PipelinedRequests
 from metaq.spark.sink.settings import AT_LEAST_ONCE, SinkOptions
 from metaq.wire import hot
 
 GROUP: Final = "metaq-spark"
-"""The producer group of what is sent one by one."""
+"""Producer group of messages that are sent without a transaction."""
 FIRST_ROUTE_SECONDS: Final = 5.0
 BATCH_BYTES: Final = 256 * 1024
 STAGED_MAX: Final = 4 * 1024 * 1024
-"""Bytes that wait in a task before some are staged."""
+"""Bytes buffered in a task before some are staged."""
 
 
 class _Outgoing:
-    """What both ways of writing share. For one attempt; not thread-safe."""
+    """Base of both ways of writing. For one attempt; not thread-safe."""
 
     def __init__(
         self, courier: Courier, options: SinkOptions, purpose: Purpose, id_prefix: Callable[[], bytes] | None
@@ -45,11 +45,11 @@ class _Outgoing:
         self._id_prefix = id_prefix or IdPrefixes(local_address(), SYSTEM).next
         self._queues: dict[str, list[MessageQueue]] = {}
         self._turn = SYSTEM.random_below(1 << 16)
-        self._lanes: dict[str, Lane] = {}
+        self._requests: dict[str, PipelinedRequests] = {}
         self.rows = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Every row of the batches. Raises InvalidMessage: a row; what brokers refuse; the last fault."""
+        """Write all rows of the batches. Raises InvalidMessage: a row; what brokers refuse; the last fault."""
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -64,7 +64,7 @@ class _Outgoing:
         return rows_of(batch, options.topic, empty=options.empty_bodies, only_group=options.only_group)
 
     def put(self, queue: MessageQueue, columns: hot.RowColumns) -> None:
-        """Messages as they are, with all their properties, in their order into one queue. Raises as `write`."""
+        """Write ready-made messages, in order, into one queue. Raises as `write`."""
         self._add(queue, columns, np.arange(columns.count, dtype=np.int32))
         self.rows += columns.count
 
@@ -86,14 +86,16 @@ class _Outgoing:
             self._queues[topic] = self._courier.writable(topic, FIRST_ROUTE_SECONDS)
         return self._queues[topic]
 
-    def _lane(self, broker: str) -> Lane:
-        if broker not in self._lanes:
-            self._lanes[broker] = Lane(self._courier, broker, self._purpose, self._options.retry_seconds)
-        return self._lanes[broker]
+    def _requests_to(self, broker: str) -> PipelinedRequests:
+        if broker not in self._requests:
+            self._requests[broker] = PipelinedRequests(
+                self._courier, broker, self._purpose, self._options.retry_seconds
+            )
+        return self._requests[broker]
 
-    def _finish_lanes(self) -> None:
-        for lane in self._lanes.values():
-            lane.finish()
+    def _finish_requests(self) -> None:
+        for requests in self._requests.values():
+            requests.finish()
 
     @abstractmethod
     def _add(self, queue: MessageQueue, columns: hot.RowColumns, rows: Numbers) -> None: ...
@@ -103,7 +105,7 @@ class _Outgoing:
 
 
 class StagedRows(_Outgoing):
-    """Rows that are kept unseen at their brokers, as parts of one transaction, until that is decided."""
+    """Stages rows at their brokers, invisibly, as parts of one transaction, until it is decided."""
 
     def __init__(
         self,
@@ -123,14 +125,14 @@ class StagedRows(_Outgoing):
         )
 
     def finish(self) -> tuple[ManifestPart, ...]:
-        """Stage what is left, and wait for all answers: the parts. Raises as `write`."""
+        """Stage the rest, and wait for all answers. Returns the parts. Raises as `write`."""
         for broker in self._parts.brokers:
             requests = self._parts.rest(broker)
             for part in self._parts.unsealed(broker):
-                self._lane(broker).post(SealPart(self._transaction, part.part, part.seal, broker), 0)
+                self._requests_to(broker).post(SealPart(self._transaction, part.part, part.seal, broker), 0)
             for chunks in requests:
                 self._stage(broker, chunks)
-        self._finish_lanes()
+        self._finish_requests()
         return self._parts.manifest()
 
     def _add(self, queue: MessageQueue, columns: hot.RowColumns, rows: Numbers) -> None:
@@ -144,7 +146,7 @@ class StagedRows(_Outgoing):
             transaction=self._transaction, chunks=chunks, born_ms=SYSTEM.now_ms(),
             expire_after=self._options.stage_seconds, broker=broker,
         )  # fmt: skip
-        self._lane(broker).post(call, sum(len(chunk.body) for chunk in chunks), self._check_open)
+        self._requests_to(broker).post(call, sum(len(chunk.body) for chunk in chunks), self._check_open)
 
     def _check_open(self, staged: Staged) -> None:
         if staged.decision is not None:
@@ -162,7 +164,7 @@ class StagedRows(_Outgoing):
 
 
 class SentRows(_Outgoing):
-    """Rows that are sent at once. A task that is tried again sends again."""
+    """Sends rows at once. A task that is retried sends them again."""
 
     def __init__(self, courier: Courier, options: SinkOptions, id_prefix: Callable[[], bytes] | None = None) -> None:
         """Args: id_prefix: as of `StagedRows`."""
@@ -171,7 +173,7 @@ class SentRows(_Outgoing):
 
     def finish(self) -> None:
         """Wait for all answers. Raises as `write`."""
-        self._finish_lanes()
+        self._finish_requests()
 
     def _add(self, queue: MessageQueue, columns: hot.RowColumns, rows: Numbers) -> None:
         done, chosen = 0, rows.data
@@ -199,4 +201,4 @@ class SentRows(_Outgoing):
 
     def _post(self, queue: MessageQueue, outgoing: Outgoing) -> None:
         call = Send(GROUP, outgoing, queue, SYSTEM.now_ms(), self._template)
-        self._lane(queue.broker).post(call, len(outgoing.body))
+        self._requests_to(queue.broker).post(call, len(outgoing.body))

@@ -1,7 +1,6 @@
 """Reads one slice of a queue into Arrow: every message of [start, end), once, in order, or a report of what is gone.
 
-What is asked, and what the answers say, is `metaq.client.conversation.reading.slices`; here are the connection, the tries, and what
-becomes of what was found.
+The conversation is `metaq.client.conversation.reading.slices`; here are connections, retries and decoding.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metaq.client.arrow import records as arrow
+from metaq.client.arrow.records import Decoded, decode
 from metaq.client.conversation.reading.pulling import EVERYTHING, Pull, PullResult, PullStatus
 from metaq.client.conversation.reading.slices import Gone, Post, Receive, Records, Sifted, SliceReading
 from metaq.client.conversation.retry import Purpose, judge
@@ -29,10 +28,10 @@ from metaq.spark.cluster.replicas import AUTO, Turn
 _LOG = logging.getLogger(__name__)
 
 GROUP = "metaq-spark"
-"""The consumer group that pulls are made for when no `progressGroup` is named."""
+"""Consumer group of pulls without `progressGroup`."""
 MIB = 1024 * 1024
 PULL_BYTES = 2 * MIB
-"""What one pull should bring: at this size the cost of a request is noise, and the pages are still in the cache."""
+"""Bytes of one pull: the cost of a request is noise at this size, and its pages still fit into the cache."""
 BATCH_ROWS = 1000
 BATCH_BYTES = 8 * MIB
 """An Arrow batch is handed on with this many rows or bytes (pulls are never cut, so it may hold one pull more)."""
@@ -47,14 +46,14 @@ class FetchSettings:
     retry_seconds: float = 30.0
     pull_bytes: int = PULL_BYTES
     subscription: SubscriptionData = EVERYTHING
-    """What brokers let through."""
+    """Filter that brokers apply."""
     waits: bool = False
-    """Whether a broker that is away is waited for without end."""
+    """Whether to wait without limit for a broker that is away."""
     read_from: str = AUTO
     """Which of a broker's machines is asked, see `replicas`: for those who make a client to read with."""
 
 
-def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
+def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[Decoded]:
     """The messages of `wanted`, decoded, about BATCH_ROWS at a time.
 
     Raises: MessagesLost: some have left the log, and `fail_on_data_loss` is set. Otherwise what `ClusterClient` raises, when
@@ -79,14 +78,14 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
 
 
 def tell_loss(queue: MessageQueue, lost: range, *, fail: bool) -> None:
-    """Messages are gone. Raises MessagesLost, or logs it."""
+    """Report lost messages. Raises MessagesLost, or logs it."""
     if fail:
         raise MessagesLost(queue, lost, "Set failOnDataLoss=false to go on without them.")
     _LOG.warning("%s", MessagesLost(queue, lost))
 
 
 def tell_short(queue: MessageQueue, wanted: int, kept: range, *, fail: bool) -> None:
-    """A queue ends before an offset that it once reached. Nothing is known to be gone: what lay there is not the queue's.
+    """Report a queue that ends before an offset that it once reached: it was made anew, so nothing is known to be lost.
 
     Raises OffsetOutOfRange, or logs it.
     """
@@ -123,13 +122,13 @@ class _SliceReader:
         replicas = client.replicas
         self._turn = Turn(replicas.read_from, wanted.queue, old=replicas.is_old(wanted.queue, wanted.start))
         self._here = MASTER_ID
-        """The id of the machine that is asked."""
+        """Id of the machine that is asked."""
         self._masters_fault: MetaqError | None = None
         self._failed_at = wanted.start
-        """How far the slice was read when something failed last."""
+        """Offset reached at the last fault."""
 
     def records(self) -> Iterator[Records | Sifted]:
-        """What is found until the end is reached, over broken connections and restarts of the broker."""
+        """Yield what is found up to the slice's end, across broken connections and restarts of the broker."""
         tries = Tries(self._settings.retry_seconds)
         try:
             while not self._slice.done:
@@ -156,8 +155,8 @@ class _SliceReader:
                 self._client.forget(self._queue, self._here)
 
     def _renew(self, tries: Tries) -> None:
-        """Something fails: anew, if messages came since the last fault. Not as they come: the consumer may take long, and a
-        filter may let nothing through for long.
+        """Note a fault; progress since the last one restarts the retry time. Progress is judged here and not as messages
+        come, because the consumer may be slow, and a filter may let nothing through for long.
         """
         if self._slice.next_offset != self._failed_at:
             self._failed_at = self._slice.next_offset
@@ -187,7 +186,7 @@ class _SliceReader:
         return True
 
     def _pause(self, tries: Tries, fault: MetaqError) -> None:
-        """Wait before another try. Raises `fault`: the time is over, and the query does not wait for brokers."""
+        """Wait before a retry. Raises `fault`: the time is over, and the query does not wait for brokers."""
         try:
             tries.pause(fault)
         except MetaqError:
@@ -196,7 +195,7 @@ class _SliceReader:
             tries.rest(f"waiting for the broker {self._queue.broker}, which {self._queue} is read from: {fault}")
 
     def _is_away(self, fault: MetaqError) -> bool:
-        """Whether the fault is that the broker is not up, and not that its topic is gone."""
+        """Whether the fault means that the broker is down, not that its topic is gone."""
         try:
             return says_away(fault) and (
                 not isinstance(fault, NoRoute) or self._queue.broker not in self._client.masters()
@@ -241,10 +240,10 @@ class _SliceReader:
                 text = f"{self._queue} ends at {step.kept.stop}, though it once reached {self._slice.end}"
                 raise _NotReached(text, step.kept)
 
-    def decode(self, parts: list[Records]) -> arrow.Decoded:
-        """One decoded run of neighbouring pulls. What it holds is what was asked for, or the difference is reported."""
+    def decode(self, parts: list[Records]) -> Decoded:
+        """Decode a run of consecutive pulls. Offsets that are missing in it are reported."""
         body: Any = parts[0].body if len(parts) == 1 else b"".join(part.body for part in parts)
-        decoded = arrow.decode(body, self._queue, parts[-1].max_offset)
+        decoded = decode(body, self._queue, parts[-1].max_offset)
         offsets = decoded.queue_offsets
         start, stop = parts[0].start, parts[-1].stop
         wanted = np.arange(start, stop)
@@ -256,9 +255,9 @@ class _SliceReader:
                 self._tell_loss(int(run[0]), int(run[-1]) + 1)
         return decoded
 
-    def decode_sifted(self, part: Sifted) -> arrow.Decoded:
+    def decode_sifted(self, part: Sifted) -> Decoded:
         """The records of one answer that are in the slice and have the tags themselves, not only their hashes."""
-        decoded = arrow.decode(part.body, self._queue, part.max_offset)
+        decoded = decode(part.body, self._queue, part.max_offset)
         offsets = decoded.queue_offsets
         if np.any(np.diff(offsets) <= 0) or (len(offsets) and offsets[0] < part.start):
             raise RemoteProtocolError(f"asked for {self._queue} from {part.start} on, the answer holds other offsets")

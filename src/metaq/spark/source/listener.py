@@ -30,13 +30,13 @@ _LOG = logging.getLogger(__name__)
 
 LOG_SECONDS = 10.0
 PAUSE_SECONDS = 5.0
-"""Before a broker that did not answer is tried again."""
+"""Pause before a broker that did not answer is tried again."""
 CLOSE_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 
 
 class Mirror:
-    """Stores positions as the progress of groups, on a thread of its own: of each queue the newest that was noted."""
+    """Stores the newest position of each queue as the progress of groups, on a thread of its own."""
 
     def __init__(self, store: Callable[[str, Positions], None], pause_seconds: float = PAUSE_SECONDS) -> None:
         """Args: store: called with a group and positions of queues of one broker. What it raises is told, and it is
@@ -50,7 +50,7 @@ class Mirror:
         self._faults = RateLimitedLog(_LOG, seconds=60.0)
 
     def note(self, group: str, positions: Positions) -> None:
-        """Have `positions` stored as the group's progress. Returns at once."""
+        """Schedule `positions` to be stored as the group's progress. Returns at once."""
         with self._changed:
             for queue, position in positions.items():
                 self._due.setdefault((group, queue.broker), {})[queue] = position
@@ -60,12 +60,12 @@ class Mirror:
             self._changed.notify_all()
 
     def settled(self, seconds: float) -> bool:
-        """Wait until everything noted is stored. False: it took longer."""
+        """Wait until everything is stored. Returns False after a timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._due and not self._storing, seconds)
 
     def close(self, seconds: float) -> bool:
-        """Try once more to store what is due, and end. False: some of it is not stored."""
+        """Try once more to store what is due, and end. Returns False if some of it is not stored."""
         with self._changed:
             self._closed = True
             thread = self._thread
@@ -108,7 +108,7 @@ class _Run(Struct):
     name: str | None
     group: str | None
     told: float | None = None
-    """When the log was told last, monotonic seconds."""
+    """Time of the last log line, monotonic seconds."""
     last: Lag | None = None
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         self._mirror = Mirror(self._client.report) if self._client is not None else None
         self._log_seconds, self._clock = log_seconds, clock
         self._runs: dict[str, _Run] = {}
-        """By run id."""
+        """Run id → run."""
         self._owners: dict[tuple[str, MessageQueue], str] = {}
         """Group and queue → id of the run that stores it."""
         self._warned: set[tuple[str, str]] = set()
@@ -180,7 +180,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         return stored
 
     def _ended(self) -> set[str]:
-        """Runs that are over, and whose last events have not come."""
+        """Ended runs whose last events have not arrived."""
         if not self._runs:
             return set()
         session = self.spark or SparkSession.getActiveSession()
@@ -218,7 +218,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
             )
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing has changed."""
+        """Do nothing: an idle query has no news."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         run_id = str(event.runId)

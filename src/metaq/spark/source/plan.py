@@ -15,7 +15,7 @@ from metaq.model import offsets
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster.client import ClusterClient, Tries, client_of, says_away
-from metaq.spark.source import slicing as cutting
+from metaq.spark.source import slicing
 from metaq.spark.source.fetch import tell_loss, tell_short
 from metaq.spark.source.pushdown import Pushed
 from metaq.spark.source.sampling import Sampler
@@ -23,7 +23,7 @@ from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.source.watch import FIRST_SECONDS, Look, Watch, away_text
 
 FIRST_ROUTE_SECONDS = 2.0
-"""A query that begins with a misspelt topic should fail while its user still looks; one that runs is more patient."""
+"""Retry time for routes at the start: a misspelt topic should fail while the user still looks. A running query is more patient."""
 
 
 class Planner:
@@ -161,7 +161,7 @@ class Planner:
         *,
         patiently: bool = False,
     ) -> Look:
-        """What the brokers say that are there. `start` is None if it is not known yet.
+        """Ask the brokers that are up. `start` is None if it is not known yet.
 
         Raises ConnectionFailed: one is not, and the query does not wait for it.
         """
@@ -252,23 +252,23 @@ class Planner:
 
     def limited(self, start: Mapping[MessageQueue, int], end: Positions) -> Positions:
         """`end`, drawn back to the limits of one micro-batch."""
-        if self._options.max_bytes_per_trigger is not None and (slices := cutting.slices_between(start, end)):
+        if self._options.max_bytes_per_trigger is not None and (slices := slicing.slices_between(start, end)):
             end = end | self._sampler.limited(self.client, slices, self._options.max_bytes_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
-            end = cutting.limit(start, end, self._options.max_offsets_per_trigger)
+            end = slicing.limit(start, end, self._options.max_offsets_per_trigger)
         return end
 
     def cut(self, slices: list[Slice]) -> list[Slice]:
-        """The slices as Spark partitions, all their messages once. A replay may be cut in other places."""
+        """Cut the slices into Spark partitions. A replay may be cut in other places."""
         options = self._options
         by_bytes, messages = options.max_bytes_per_partition, sum(piece.messages for piece in slices)
         # What a few pulls would bring is not worth the question how large it is.
         several = len(slices) < options.min_partitions <= messages // SAMPLE_MESSAGES
         profiles = self._sampler.profiles(self.client, slices) if several or (by_bytes is not None and slices) else None
-        return cutting.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
+        return slicing.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
 
     def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
-        """What is left of the slices where only what `pushed` says is wanted."""
+        """Slices restricted by the pushed-down conditions."""
         left = pushed.narrowed(slices)
         at: list[Positions | None] = [None, None]
         for place, moment in enumerate((pushed.since_ms, pushed.until_ms)):

@@ -24,13 +24,13 @@ from metaq.model.queue import MessageQueue
 from metaq.spark.cluster.client import ClusterClient
 
 RETRY_SECONDS = 5.0
-"""Somebody looks at what comes out; a broker that is away for longer is told to them."""
+"""Retry time: a user waits for the result, so a broker that is away for longer is an error."""
 _LOG_VERSIONS = ("v1", "v2")
-"""Of Spark's offset log."""
+"""Supported versions of Spark's offset log."""
 
 
 class QueueLag(Struct, frozen=True):
-    """How far a query has come in one queue, of one of its sources.
+    """Progress of a query in one queue, of one of its sources.
 
     `source`: number of the source in the query, from 0. `position`: offset of the next message to read. `end`: the queue's
     max offset, None if it is not known: not yet, or its broker is away; of a queue that is no longer there, `position`.
@@ -63,7 +63,7 @@ class QueueLag(Struct, frozen=True):
 
 
 class Lag(Struct, frozen=True):
-    """How far a query has come. `query`: its id. `name`: None if it has none. `batch`: the last finished one's number.
+    """Progress of a query. `query`: its id. `name`: None if it has none. `batch`: number of the last finished one.
 
     `queues`: by source and queue. `now_ms`: when brokers were asked for store times; None: they were not.
     """

@@ -1,7 +1,7 @@
-"""Which of a batch query's conditions choose what is read at all. Only decisions: nothing is asked here.
+"""Predicate pushdown: which of a batch query's conditions restrict what is read. Pure.
 
-Spark hands conditions over that are all to hold (an OR never comes), and applies those again that it gets back. So what is
-taken here must hold of every row that is read, and what is given back may leave out what cannot fit.
+Spark passes conditions that must all hold (never an OR), and applies those again that are returned to it. So a condition that
+is kept here must hold for every row that is read, and one that is returned may restrict reading only roughly.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 
 CLOCK_BACK_MS = 60_000
-"""How far a broker's clock may have been set back: so much more is read on either side of a time."""
+"""Tolerance for a broker's clock that was set back: so much more is read on either side of a time."""
 TAGS_BYTES_MAX = 16 * 1024
-"""Of all tags that brokers are asked to choose by: each pull names them, and ours take 64 KiB."""
+"""Most bytes of all tags in a filter: each pull carries them, and our brokers take 64 KiB."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _REPLACED = "\ufffd"
@@ -64,19 +64,19 @@ _HOLDS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pushed:
-    """What is read no further. Plain values, but for `of_queues`, which are Spark's."""
+    """Restrictions of what is read. Plain values, but for `of_queues`, which are Spark's."""
 
     of_queues: tuple[Filter, ...] = ()
-    """Conditions on columns that are one for a whole queue."""
+    """Conditions on columns that are constant in a queue."""
     first: int = 0
-    """Of queue offsets."""
+    """Range of queue offsets."""
     stop: int | None = None
     since_ms: int | None = None
-    """Nothing stored before this is wanted (ms since 1970, brokers' clocks); room for a clock set back is left."""
+    """Lower bound of store times, ms since 1970; the tolerance for clocks is included."""
     until_ms: int | None = None
-    """Nothing stored at this time or later is wanted; the same room."""
+    """Upper bound of store times, exclusive; the tolerance for clocks is included."""
     tags: frozenset[str] | None = None
-    """Only messages with one of these; None: whatever the tag, or none. Empty: nothing fits."""
+    """Tags to read; None: all messages. Empty: nothing fits."""
 
     def takes(self, queue: MessageQueue) -> bool:
         """Whether a message of the queue can fit."""
@@ -93,7 +93,7 @@ class Pushed:
         since: Mapping[MessageQueue, int] | None = None,
         until: Mapping[MessageQueue, int] | None = None,
     ) -> list[Slice]:
-        """What is left of the slices, in their order.
+        """Restrict the slices.
 
         Args: since, until: where the first message stored at `since_ms` and `until_ms`, or later, lies in each queue.
         """

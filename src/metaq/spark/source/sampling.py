@@ -1,4 +1,4 @@
-"""What a query knows of the sizes of its messages: asked of the brokers where it plans, and kept for as long as it runs."""
+"""Samples message sizes of a query's queues when it plans, and keeps them for as long as it runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from metaq.model import offsets
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster.client import ClusterClient
-from metaq.spark.source import slicing as cutting
-from metaq.spark.source.sizes import RECORD_BYTES_GUESS, Profile
+from metaq.spark.source import slicing
+from metaq.spark.source.slicing import RECORD_BYTES_GUESS, Profile
 
 PULLS_MAX = 64
-"""Of one plan, whatever is planned: its time must not grow with the messages."""
+"""Most pulls per plan: planning time must not grow with the backlog."""
 PULLS_PER_QUEUE = 24
 BEYOND = 2
-"""So many times as far as a limit by bytes may reach, if messages stay as they are, is looked."""
+"""Sampling reaches so many times as far as a byte limit would with messages of the known size."""
 
 
 class Sampler:
@@ -51,7 +51,7 @@ class Sampler:
         for piece in slices:
             share = piece.messages * min(1.0, BEYOND * bytes_max / total)
             near.append(Slice(piece.queue, piece.start, min(piece.end, piece.start + max(SAMPLE_MESSAGES, int(share)))))
-        return cutting.limit_bytes(self.profiles(client, near), bytes_max)
+        return slicing.limit_bytes(self.profiles(client, near), bytes_max)
 
     def _look(self, client: ClusterClient, slices: Sequence[Slice], pulls_max: int) -> None:
         found = client.sizes(slices, self._group, pulls_max, self._known)
@@ -59,6 +59,6 @@ class Sampler:
         self._known |= {queue: samples for queue, samples in found.items() if samples}
 
     def _guess(self) -> float:
-        """Of a queue that has not been looked at."""
+        """Mean size for a queue that was not sampled."""
         means = [samples[-1].mean for samples in self._known.values()]
         return sum(means) / len(means) if means else RECORD_BYTES_GUESS

@@ -132,7 +132,7 @@ class SourceOptions(OptionTable):
         return options
 
     def check(self) -> None:
-        """Raises ConfigError: what the single bounds cannot see."""
+        """Validate the values against each other. Raises ConfigError."""
         if not self.name_servers:
             raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
         chosen = [name for name in ("subscribe", "subscribe_pattern", "assign") if getattr(self, name)]
@@ -187,7 +187,7 @@ class SourceOptions(OptionTable):
             raise ConfigError("endingOffsets=earliest would read nothing; give latest or the offsets JSON")
 
     def check_stream(self) -> None:
-        """Raises ConfigError: an option that a streaming read would not heed."""
+        """Raises ConfigError: an option that a streaming read would ignore."""
         given = [
             name for name in ("ending_offsets", "ending_timestamp", "ending_group") if getattr(self, name) is not None
         ]
@@ -218,7 +218,7 @@ class SourceOptions(OptionTable):
 
     @property
     def subscription(self) -> SubscriptionData:
-        """What brokers are to let through. Raises ConfigError: it can match nothing, or cannot be read."""
+        """Filter for brokers. Raises ConfigError: it can match nothing, or cannot be parsed."""
         try:
             wanted = Sql(self.filter) if self.filter is not None else checked_expression("the query", self.tags)
             return subscribe("", wanted)

@@ -1,19 +1,69 @@
-"""What lies between two positions, cut into slices for Spark's tasks and drawn back to limits. Pure."""
+"""Slices between two positions: cut for Spark's tasks, and limited. Pure."""
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from metaq.client.conversation.reading.sizes import Sample
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.source.sizes import Profile
+
+RECORD_BYTES_GUESS = 1024
+"""Assumed size of a message where nothing is known."""
+
+
+class Profile:
+    """Bytes along the messages [start, end) of a queue: each is as large as those of the nearest sample."""
+
+    def __init__(self, start: int, end: int, samples: Sequence[Sample] = (), guess: float = RECORD_BYTES_GUESS) -> None:
+        """Args: samples: in order; where there are none, a message has `guess` bytes."""
+        self.start, self.end = start, end
+        middles = itertools.accumulate(
+            ((one.stop + other.start) // 2 for one, other in itertools.pairwise(samples)), max
+        )
+        borders = [min(max(start, middle), end) for middle in middles]
+        self._borders = [start, *borders, end]
+        self._means = [max(1.0, sample.mean) for sample in samples] or [max(1.0, guess)]
+        sizes = [
+            (stop - begin) * mean
+            for (begin, stop), mean in zip(itertools.pairwise(self._borders), self._means, strict=True)
+        ]
+        self._sums = [0.0, *itertools.accumulate(sizes)]
+
+    @property
+    def bytes(self) -> float:
+        """Total bytes."""
+        return self._sums[-1]
+
+    def until(self, offset: int) -> float:
+        """Bytes of the messages before `offset`."""
+        part = max(0, min(bisect.bisect_right(self._borders, offset) - 1, len(self._means) - 1))
+        return self._sums[part] + (offset - self._borders[part]) * self._means[part]
+
+    def place(self, size: float) -> int:
+        """The last offset before which there are at most `size` bytes."""
+        return min(self.end, int(self._reached(size)))
+
+    def marks(self, pieces: int) -> list[int]:
+        """Where to cut into so many pieces of about equal bytes: `start`, the places between, `end`. Each piece has a
+        message at least; `pieces` must not be more than there are messages."""
+        marks = [self.start]
+        for step in range(1, pieces):
+            wanted = round(self._reached(self.bytes * step / pieces))
+            marks.append(min(max(wanted, marks[-1] + 1), self.end - (pieces - step)))
+        return [*marks, self.end]
+
+    def _reached(self, size: float) -> float:
+        part = min(bisect.bisect_right(self._sums, size) - 1, len(self._means) - 1)
+        return self._borders[part] + (size - self._sums[part]) / self._means[part]
 
 
 def slices_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Slice]:
-    """What lies between two positions, one slice a queue, sorted.
+    """Slices between two positions, one per queue, sorted.
 
     A queue that `start` does not know is new in `end`, which pins its beginning: nothing of it is read yet. A queue whose
     start is at or behind its end has nothing to read. Only a function of its arguments: a replayed batch gets the same.
@@ -68,9 +118,9 @@ def _evenly(start: int, end: int, pieces: int) -> list[int]:
 
 
 def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Positions:
-    """Until where at most `bytes_max` bytes lie in all, each queue in the share of its own.
+    """End positions for at most `bytes_max` bytes in all, each queue in proportion to its backlog.
 
-    At least one message is taken, or one that is larger than the limit would stop everything.
+    At least one message is taken: one that is larger than the limit would stop the query for good.
     """
     total = sum(profile.bytes for profile in profiles.values())
     if total <= bytes_max:
@@ -91,9 +141,9 @@ def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Pos
 
 
 def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], messages_max: int) -> Positions:
-    """`end`, drawn back so that at most `messages_max` messages lie after `start`, each queue in the share of its backlog.
+    """End positions for at most `messages_max` messages in all, each queue in proportion to its backlog.
 
-    At least one message is left, or a small limit over many queues would stand still.
+    At least one message is taken: a small limit over many queues would round down to none.
     """
     behind = {queue: max(0, stop - start.get(queue, stop)) for queue, stop in end.items()}
     total = sum(behind.values())

@@ -21,18 +21,18 @@ FAIL: Final = "fail"
 BROKER_AWAY: Final = (WAIT, FAIL)
 
 FIRST_SECONDS: Final = 2.0
-"""How long others wait for a broker that has just gone."""
+"""Time that a plan waits for a broker that has just gone."""
 PAUSE_SECONDS: Final = 1.0
 PAUSE_MAX_SECONDS: Final = 10.0
 PAUSE_SHARE: Final = 5
-"""Between two looks at a broker that is away lies so many times what a look costs: some hosts answer nothing at all."""
+"""Pause between two probes of a broker that is away, in multiples of a probe's time: some hosts never answer."""
 QUEUES_TOLD: Final = 10
 NAME_SERVERS: Final = "name servers"
-"""In place of a broker's name, which holds no space: none of them answers."""
+"""Stands for all brokers where none answers; no broker's name has a space."""
 
 
 class Look(NamedTuple):
-    """What those brokers say that answer, and why the others do not."""
+    """Answers of brokers, and faults of the others."""
 
     ends: Positions
     starts: Positions
@@ -48,7 +48,7 @@ class _Absence(Struct):
 
 
 class Watch:
-    """What one query knows of its brokers. Plain values only: it travels with the query's reader."""
+    """Availability of one query's brokers. Plain values only: it is pickled with the query's reader."""
 
     def __init__(self, how: str, retry_seconds: float, clock: Clock = SYSTEM) -> None:
         self.waits, self._retry_seconds, self._clock = how == WAIT, retry_seconds, clock
@@ -149,7 +149,7 @@ class Watch:
 
 
 def away_text(broker: str, fault: MetaqError, start: Positions) -> str:
-    """Who is away, why, and which queues wait for it."""
+    """Brokers that are away, why, and the queues that wait for them."""
     mine = [f"{queue} at {offset}" for queue, offset in sorted(start.items()) if queue.broker == broker]
     more = f" and {len(mine) - QUEUES_TOLD} more" if len(mine) > QUEUES_TOLD else ""
     waiting = f": {len(mine)} queues wait, {', '.join(mine[:QUEUES_TOLD])}{more}" if mine else ""

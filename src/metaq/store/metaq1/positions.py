@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -175,5 +174,7 @@ class Positions:
 
 
 def _delete(folder: Path) -> Callable[[], None]:
+    import shutil  # here and not above: it brings every kind of compression along, at each start
+
     shutil.rmtree(folder, ignore_errors=True)
     return lambda: None

@@ -19,10 +19,8 @@ from msgspec import Struct
 from metaq.errors import BadRequest, StoreForeign
 from metaq.store.offline.damage import Damage
 from metaq.wire import hot
-from metaq.wire.metaq1.frame import HEAD, HEAD_BYTES, Frame, checksum, split_attribute
+from metaq.wire.metaq1.frame import HEAD, HEAD_BYTES, LIVE, Frame, checksum, split_attribute
 
-NAME_DIGITS: Final = 20
-LIVE, ARCHIVED, ZIPPED = ".meta", ".meta.arc", ".meta.zip"
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A frame that claims to be longer is damage: nothing is read for it."""
 _BLOCK_BYTES: Final = 1024 * 1024

@@ -1,125 +1,13 @@
-"""Typed headers: one class per request or response of reference section 2, by subject."""
+"""Typed headers: one class per request or response of reference section 2, by subject.
 
-from metaq.wire.headers.administration import (
-    ClosePartitionsHeader,
-    ConsumeStatsHeader,
-    CreateTopicHeader,
-    DeleteGroupHeader,
-    ResetOffsetHeader,
-    TopicHeader,
-    VersionReplyHeader,
-)
-from metaq.wire.headers.clients import (
-    ConsumerGroupHeader,
-    ProducerGroupHeader,
-    UnregisterClientHeader,
-)
-from metaq.wire.headers.codec import (
-    Header,
-    Int,
-    Long,
-)
-from metaq.wire.headers.name_servers import (
-    BrokerHeader,
-    BrokerNameHeader,
-    ClusterHeader,
-    DataVersionReplyHeader,
-    DeleteRouteHeader,
-    KvKeyHeader,
-    KvValueReplyHeader,
-    NamespaceHeader,
-    PutKvHeader,
-    RegisterBrokerHeader,
-    RegisterBrokerReplyHeader,
-    RestoredReplyHeader,
-    RouteHeader,
-    WipedReplyHeader,
-)
-from metaq.wire.headers.reading import (
-    OffsetReplyHeader,
-    PullHeader,
-    PullReplyHeader,
-    QueryMessageHeader,
-    QueryMessageReplyHeader,
-    QueryOffsetHeader,
-    QueueHeader,
-    SearchOffsetHeader,
-    TimestampReplyHeader,
-    UpdateOffsetHeader,
-    ViewMessageHeader,
-)
-from metaq.wire.headers.sending import (
-    PushReplyHeader,
-    SendBackHeader,
-    SendHeader,
-    SendReplyHeader,
-)
-from metaq.wire.headers.staging import (
-    EndBranchHeader,
-    ListBranchesHeader,
-    ListStagedHeader,
-    SealPartHeader,
-    StagedSubjectHeader,
-    StagedTransactionHeader,
-    StageHeader,
-)
-from metaq.wire.headers.transactions import (
-    CheckTransactionHeader,
-    EndTransactionHeader,
-    ResumeCheckHeader,
-)
+Each name has its home in the module of its subject; protocol code writes `headers.X`, whichever that is.
+"""
 
-__all__ = [
-    "BrokerHeader",
-    "BrokerNameHeader",
-    "CheckTransactionHeader",
-    "ClosePartitionsHeader",
-    "ClusterHeader",
-    "ConsumeStatsHeader",
-    "ConsumerGroupHeader",
-    "CreateTopicHeader",
-    "DataVersionReplyHeader",
-    "DeleteGroupHeader",
-    "DeleteRouteHeader",
-    "EndBranchHeader",
-    "EndTransactionHeader",
-    "Header",
-    "Int",
-    "KvKeyHeader",
-    "KvValueReplyHeader",
-    "ListBranchesHeader",
-    "ListStagedHeader",
-    "Long",
-    "NamespaceHeader",
-    "OffsetReplyHeader",
-    "ProducerGroupHeader",
-    "PullHeader",
-    "PullReplyHeader",
-    "PushReplyHeader",
-    "PutKvHeader",
-    "QueryMessageHeader",
-    "QueryMessageReplyHeader",
-    "QueryOffsetHeader",
-    "QueueHeader",
-    "RegisterBrokerHeader",
-    "RegisterBrokerReplyHeader",
-    "ResetOffsetHeader",
-    "RestoredReplyHeader",
-    "ResumeCheckHeader",
-    "RouteHeader",
-    "SealPartHeader",
-    "SearchOffsetHeader",
-    "SendBackHeader",
-    "SendHeader",
-    "SendReplyHeader",
-    "StageHeader",
-    "StagedSubjectHeader",
-    "StagedTransactionHeader",
-    "TimestampReplyHeader",
-    "TopicHeader",
-    "UnregisterClientHeader",
-    "UpdateOffsetHeader",
-    "VersionReplyHeader",
-    "ViewMessageHeader",
-    "WipedReplyHeader",
-]
+from metaq.wire.headers.administration import *  # noqa: F403
+from metaq.wire.headers.clients import *  # noqa: F403
+from metaq.wire.headers.codec import *  # noqa: F403
+from metaq.wire.headers.name_servers import *  # noqa: F403
+from metaq.wire.headers.reading import *  # noqa: F403
+from metaq.wire.headers.sending import *  # noqa: F403
+from metaq.wire.headers.staging import *  # noqa: F403
+from metaq.wire.headers.transactions import *  # noqa: F403

@@ -27,7 +27,7 @@ from msgspec.json import encode as msgspec_encode
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.model.message import BODY_BYTES_MAX, as_body
-from metaq.wire.hot.fallback.sql import NoNumber as _NoNumber, java_double as _java_double, java_integer as _java_integer
+from metaq.wire.hot.numbers import NoNumber as _NoNumber, java_double as _java_double, java_integer as _java_integer
 
 cdef extern from "Python.h":
     double PyOS_string_to_double(const char *s, char **endptr, PyObject *overflow_exception) except? -1.0

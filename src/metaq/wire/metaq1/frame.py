@@ -24,6 +24,9 @@ from metaq.errors import BadRequest
 HEAD: Final = struct.Struct(">iiqi")
 HEAD_BYTES: Final = HEAD.size
 HAS_ATTRIBUTE: Final = 1
+NAME_DIGITS: Final = 20
+LIVE, ARCHIVED, ZIPPED = ".meta", ".meta.arc", ".meta.zip"
+"""How names of data files end, behind the position of the first frame in `NAME_DIGITS` digits."""
 _ATTRIBUTE: Final = struct.Struct(">i")
 _CHECKSUM_MASK: Final = 0x7FFF_FFFF
 

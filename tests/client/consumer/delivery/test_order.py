@@ -13,7 +13,7 @@ import pytest
 
 import metaq
 from metaq import Consumer, Later, Pause, Producer, Reader, Reject, aio
-from metaq.client.conversation.locks import LockQueues, UnlockQueues
+from metaq.client.conversation.groups import LockQueues, UnlockQueues
 from metaq.clock import FakeClock
 from metaq.model import MessageQueue, QueueLocks
 from metaq.testing import EmbeddedBroker

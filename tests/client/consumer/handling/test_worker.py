@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from metaq.client.consumer.handling.worker import WorkerThread
+from metaq.client.consumer.handling.running import WorkerThread
 from tests.support import PATIENCE, eventually
 
 

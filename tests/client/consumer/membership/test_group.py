@@ -14,9 +14,8 @@ from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.membership.group import GroupMember
 from metaq.client.consumer.membership.offset_store import BrokerOffsets
 from metaq.client.consumer.membership.rebalance import average
-from metaq.client.consumer.options import GroupOptions
+from metaq.client.consumer.options import GroupOptions, GroupSeconds
 from metaq.client.consumer.received.message import ReceivedMessage
-from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.options import ClientOptions

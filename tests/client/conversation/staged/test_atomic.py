@@ -15,10 +15,10 @@ from metaq.client.conversation.staged.atomic import (
     Ask,
     AtomicSteps,
     Ending,
-    Pause,
+    Oneway,
     SideBySide,
+    Sleep,
     Standing,
-    Tell,
     outcome_of,
     settled,
 )
@@ -235,9 +235,9 @@ class World:
             except StopIteration as end:
                 return end.value
             value, error = None, None
-            if isinstance(step, Tell):
+            if isinstance(step, Oneway):
                 self.told.append((step.broker, step.call.confirmed))
-            elif isinstance(step, Pause):
+            elif isinstance(step, Sleep):
                 self.now += step.seconds
             elif isinstance(step, SideBySide):
                 value = self.together(dict(step.by_broker), choose)
@@ -271,7 +271,7 @@ class World:
                 return end.value
             value, error = None, None
             assert not isinstance(step, SideBySide)
-            if isinstance(step, Pause):
+            if isinstance(step, Sleep):
                 self.now += step.seconds
             else:
                 try:

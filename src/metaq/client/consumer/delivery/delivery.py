@@ -45,19 +45,19 @@ class Delivery(Protocol):
         ...
 
     async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
-        """Their queues go to other members: see that the progress is kept. They are dropped already."""
+        """Keep the progress of queues that go to other members. The windows are dropped already."""
         ...
 
     def dropped(self, window: Window[ReceivedMessage]) -> None:
-        """Its queue is left at once: acks count no more."""
+        """Leave the queue at once: acks count no more."""
         ...
 
     def doubt(self, broker: str) -> None:
-        """The broker could not be reached."""
+        """Take notice that the broker could not be reached."""
         ...
 
     def look(self, window: Window[ReceivedMessage]) -> None:
-        """Any thread: the queue is not held any more."""
+        """Any thread: look at a queue again that is not held any more."""
         ...
 
     async def drain(self) -> None:
@@ -65,15 +65,15 @@ class Delivery(Protocol):
         ...
 
     async def stopped(self) -> None:
-        """The progress is kept: others may have the queues."""
+        """Let others have the queues, now that the progress is kept."""
         ...
 
 
-class Owner(Protocol):
-    """Whose queues they are."""
+class QueueOwner(Protocol):
+    """The member that owns the queues, as a delivery needs it."""
 
     def lost(self, queue: MessageQueue) -> None:
-        """It is ours no more, and its progress is not to be kept."""
+        """Give up a queue without keeping its progress: another member has it already."""
         ...
 
     def kept(self, queue: MessageQueue) -> int:
@@ -81,7 +81,7 @@ class Owner(Protocol):
         ...
 
     async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """How far we came in queues that we give up."""
+        """Keep the progress of queues that are given up."""
         ...
 
     def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
@@ -89,7 +89,7 @@ class Owner(Protocol):
         ...
 
     def handed_out(self, window: Window[ReceivedMessage]) -> None:
-        """There may be room for the next pull."""
+        """Look whether there is room for the next pull."""
         ...
 
 
@@ -98,7 +98,7 @@ class ConcurrentDelivery:
 
     def __init__(
         self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage],
-        owner: Owner,
+        owner: QueueOwner,
     ) -> None:  # fmt: skip
         self._core, self._retry_topic, self._options, self._handover = core, retry_topic, options, handover
         self._owner = owner
@@ -120,10 +120,10 @@ class ConcurrentDelivery:
         await self._owner.keep({window.queue: window.finished_offset() for window in windows})
 
     def dropped(self, window: Window[ReceivedMessage]) -> None:
-        """Nobody asks its window any more."""
+        """Nothing to do: nobody asks the window any more."""
 
     def doubt(self, broker: str) -> None:
-        """Its queues stay ours."""
+        """Nothing to do: the queues stay ours."""
 
     def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
         chunk = take_in(window, pulled, self._retry_topic)
@@ -138,14 +138,14 @@ class ConcurrentDelivery:
         self._handover.put(chunk)
 
     def _undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
-        """It is tried again later, by a member that can read it perhaps, and says why."""
+        """Send it back with the reason: another member, of another version perhaps, can read it."""
         if self._options.model is MessageModel.BROADCASTING:
             chunk.flags[message.queue_offset - chunk.base] = 1  # The log says so.
         else:
             self._send_back.begin_undecodable(chunk, message, error)
 
     def look(self, window: Window[ReceivedMessage]) -> None:
-        """What was parked; any thread may append to it meanwhile."""
+        """Hand out what was parked; any thread may append to it meanwhile."""
         with contextlib.suppress(IndexError):
             while True:
                 self._handover.give_back(window.parked.popleft())

@@ -34,14 +34,14 @@ class Handover(Generic[M]):
         self._going.set()
         self.closed = False
         self.with_records = False
-        """Whoever puts chunks leaves them the records that their messages were decoded from: somebody makes columns of them."""
+        """Whether chunks keep the records that their messages were decoded from: `arrow_batches` makes columns of them."""
 
     @property
     def suspended(self) -> bool:
         return not self._going.is_set()
 
     def suspend(self) -> None:
-        """Takers wait from now on."""
+        """Let takers wait from now on."""
         with self._lock:
             if not self.closed:
                 self._going.clear()
@@ -112,7 +112,7 @@ class Handover(Generic[M]):
             await self.changed()
 
     def give_back(self, chunk: Chunk[M]) -> None:
-        """What its taker did not get to, for the next taker."""
+        """Return the rest of a chunk for the next taker."""
         self._returned.append(chunk)
         self.put(chunk.rest(len(chunk.messages)))  # Empty: makes a waiting taker look.
 
@@ -124,7 +124,7 @@ class Handover(Generic[M]):
         self._wake()
 
     def interrupt(self) -> None:
-        """Takers get None once they have what was put before, until `restart`."""
+        """Let takers get None behind what was put before, until `restart`."""
         self._chunks.put(None)
         self._wake()
 
@@ -141,7 +141,7 @@ class Handover(Generic[M]):
             self._chunks.put(chunk)
 
     def _suspended_since(self, chunk: Chunk[M] | None) -> bool:
-        """Whether a chunk came when it must not be handed out any more: it waits, in its place."""
+        """Put a chunk back in its place if `suspend` came meanwhile. Returns whether it did."""
         if self._going.is_set() or chunk is None:
             return False
         if chunk.messages:

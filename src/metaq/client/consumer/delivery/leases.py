@@ -12,7 +12,9 @@ from metaq.client.consumer.delivery.orderly import Lease
 from metaq.model import MessageQueue
 
 RENEW_SECONDS = 20.0
+"""Between two renewals of a lock, as Java's clients do it."""
 LEASE_SECONDS = 30.0
+"""A lock is used for so long after its last renewal; brokers hold it for 60 s, so two members never have one queue."""
 
 
 class Leases:
@@ -21,26 +23,26 @@ class Leases:
     def __init__(self) -> None:
         self._leases: dict[MessageQueue, Lease] = {}
         self._asked: dict[MessageQueue, float] = {}
-        """When the renewal that was granted last was asked for."""
+        """Queue → when the renewal that was granted last was asked for."""
 
     def grant(self, queue: MessageQueue, asked_at: float) -> Lease:
-        """We have the lock: it was asked for at that moment."""
+        """Note a lock that was granted. `asked_at`: when the request was made; the broker's time-out began later."""
         lease = self._leases.setdefault(queue, Lease())
         lease.until = asked_at + LEASE_SECONDS
         self._asked[queue] = asked_at
         return lease
 
     def lease(self, queue: MessageQueue) -> Lease:
-        """Of a queue that was granted."""
+        """The lease of a queue whose lock was granted."""
         return self._leases[queue]
 
     def drop(self, queue: MessageQueue) -> None:
-        """It is not renewed any more."""
+        """Renew the lock of a queue no more."""
         self._leases.pop(queue, None)
         self._asked.pop(queue, None)
 
     def due(self, now: float) -> dict[str, list[MessageQueue]]:
-        """What is to be renewed now, by broker."""
+        """Locks that must be renewed now, by broker."""
         due: dict[str, list[MessageQueue]] = {}
         for queue, asked_at in self._asked.items():
             if now - asked_at >= RENEW_SECONDS:
@@ -48,7 +50,7 @@ class Leases:
         return due
 
     def doubt(self, broker: str) -> None:
-        """It may have restarted and forgotten its locks: renew them as soon as it can be reached."""
+        """Renew the locks of a broker as soon as it can be reached: it may have restarted and forgotten them."""
         for queue in self._asked:
             if queue.broker == broker:
                 self._asked[queue] = -RENEW_SECONDS
@@ -69,7 +71,7 @@ class Leases:
         return lost
 
     def over(self, now: float) -> list[MessageQueue]:
-        """Locks that were not renewed in time: they are dropped here."""
+        """Remove and return the locks that were not renewed in time."""
         over = [queue for queue, lease in self._leases.items() if now >= lease.until]
         for queue in over:
             self.drop(queue)

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Collection, Sequence
 
-from metaq.client.consumer.delivery.delivery import Owner, take_in
+from metaq.client.consumer.delivery.delivery import QueueOwner, take_in
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.leases import Leases
 from metaq.client.consumer.delivery.orderly import Again, DeadLetter, Lease, OrderedQueue, Run, judge
@@ -17,7 +17,7 @@ from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.locks import LockQueues, UnlockQueues
+from metaq.client.conversation.groups import LockQueues, UnlockQueues
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.pulling import PulledMessages
 from metaq.errors import MetaqError
@@ -33,25 +33,25 @@ class OrderedDelivery:
 
     def __init__(
         self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage],
-        owner: Owner,
+        owner: QueueOwner,
     ) -> None:  # fmt: skip
         self._core, self._group, self._retry_topic, self._owner = core, group, retry_topic, owner
         self._handover, self._seconds = handover, options.seconds
         self._broadcast = options.model is MessageModel.BROADCASTING
-        """There are no locks then, and a failed message does not come again."""
+        """Whether the group broadcasts: then there are no locks, and a failed message does not come again."""
         self._max = options.max_reconsume_times
         self._send_back = SendBack(core, group, self._max or 0, handover, options.seconds)
         self._leases = Leases()
         self._queues: dict[MessageQueue, Queue] = {}
         self._leaving: dict[MessageQueue, Queue] = {}
-        """Queues that are not ours any more, perhaps with a message in somebody's hands."""
+        """Windows of queues that went to other members, perhaps with a message still in hand."""
         self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}
         self._stopping = False
         self._reached: dict[MessageQueue, range] = {}
-        """What we had finished in queues whose lock ran out while their broker could not be told: from the progress on that
-        it knew of, as far as we know."""
+        """Queues whose lock ran out while their broker was out of reach → [progress that the broker last knew, finished
+        here)."""
         self._renewing: set[str] = set()
-        """Brokers that were asked to renew locks, and have not answered."""
+        """Brokers whose renewals are under way."""
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -69,17 +69,18 @@ class OrderedDelivery:
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in free:
             by_broker.setdefault(queue.broker, []).append(queue)
-        now = self._core.clock.monotonic()
+        now = self._core.clock.monotonic()  # Before the request: a lease must not outlast the broker's lock.
         answers = await asyncio.gather(*(self._ask(broker, queues) for broker, queues in by_broker.items()))
         granted = set().union(*(answer for answer in answers if answer is not None))
         for queue in granted:
             self._leases.grant(queue, now)
         for queue in set(free) - granted:
+            # Usual in a rebalance: the member that had it finishes its message in hand first. It is asked for again soon.
             log.debug("group %s: %s is locked by another member", self._group, queue)
         return granted
 
     async def _keep_locks(self) -> None:
-        """To be called every second or so: renew the locks whose time has come, and leave the queues of those that ended."""
+        """Renew the locks that are due, and leave the queues whose lock ended. Called every second."""
         now = self._core.clock.monotonic()
         for queue in self._leases.over(now):
             reached = self._queues[queue].window.finished_offset() if queue in self._queues else None
@@ -115,7 +116,7 @@ class OrderedDelivery:
                 ordered.offer()  # It may have waited for its lock.
 
     def doubt(self, broker: str) -> None:
-        """When it can be reached again, it may know nothing of our locks."""
+        """Renew the locks of a broker that could not be reached: when it is back, it may know nothing of them."""
         self._leases.doubt(broker)
 
     def _lose(self, queue: MessageQueue, why: str) -> None:
@@ -126,7 +127,7 @@ class OrderedDelivery:
         self._owner.lost(queue)
 
     async def _ask(self, broker: str, queues: Sequence[MessageQueue]) -> frozenset[MessageQueue] | None:
-        """The queues that we have; None: the broker cannot tell."""
+        """Ask a broker for locks. Returns the queues that are locked for us; None: no answer."""
         try:
             return await self._core.ask_broker(broker, LockQueues(self._locks(queues)))
         except FAULTS as error:
@@ -134,7 +135,7 @@ class OrderedDelivery:
             return None
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
-        """Others wait for them. If the broker cannot be told, its lock ends by itself."""
+        """Release locks that others wait for. If the broker cannot be reached, they end by themselves."""
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             self._leases.drop(queue)
@@ -157,7 +158,7 @@ class OrderedDelivery:
         return window
 
     def start_of(self, queue: MessageQueue, stored: int) -> int:
-        """Behind what we had finished, unless somebody has moved the group's progress since, perhaps back."""
+        """Where to begin: behind what was finished here, unless the group's progress was moved since, perhaps back."""
         finished = self._reached.pop(queue, range(0))
         return finished.stop if stored in finished else stored
 
@@ -180,19 +181,20 @@ class OrderedDelivery:
             ordered.offer()
 
     def dropped(self, window: Window[ReceivedMessage]) -> None:
-        """Its lock, if we still have it, is given back unless the queue is taken again before it is to be renewed."""
+        """Leave a queue. Its lock, if still held, is released when it is due for renewal, unless the queue is taken
+        again before."""
         queue = window.queue
         self._reached.pop(queue, None)
         self._drop(queue)
 
     def _drop(self, queue: MessageQueue) -> None:
-        """Leave a queue at once: what is said of its message in hand counts no more."""
+        """Leave a queue at once: acks of its message in hand count no more."""
         if (ordered := self._queues.pop(queue, None)) is not None:
             ordered.lose()
             self._leaving[queue] = ordered
 
     async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
-        """When the messages in hand are finished, but not much later: nobody waits for that."""
+        """Give up queues once their messages in hand are finished, or after `leave` seconds. In the background."""
         free: list[Queue] = []
         for window in windows:
             self._leaving[window.queue] = ordered = self._queues.pop(window.queue)
@@ -215,7 +217,7 @@ class OrderedDelivery:
                 del self._giving_up[ordered.window.queue]
 
     async def _leave(self, queues: Sequence[Queue]) -> None:
-        """Queues of which all or none has a message in hand."""
+        """Keep the progress of queues that are given up and unlock them, once no message of theirs is in hand."""
         until = self._core.clock.monotonic() + self._seconds.leave
         while (  # noqa: ASYNC110  it ends in any thread
             any(ordered.busy for ordered in queues) and not self._stopping and self._core.clock.monotonic() < until
@@ -251,11 +253,11 @@ class OrderedDelivery:
         await self._unlock(self._leases.queues)
 
     def _still_in_hand(self, queue: MessageQueue) -> bool:
-        """Whether we are not through with the queue from the last time that it was ours."""
+        """Whether a message of the queue is still in hand from the last time that it was ours."""
         ordered = self._leaving.get(queue)
         return queue in self._giving_up or (ordered is not None and ordered.busy)
 
-    # -------------------------------------------------------------- what ordered queues tell, from any thread
+    # -------------------------------------------------------------- callbacks of ordered queues, from any thread
 
     def failed(self, run: Run[ReceivedMessage], message: ReceivedMessage, verdict: BaseException) -> None:
         self._core.thread.post(self._judge, run, message, verdict)
@@ -292,7 +294,7 @@ class OrderedDelivery:
         run.queue.unblock()
 
     async def _file(self, run: Run[ReceivedMessage], message: ReceivedMessage, *, exhausted: bool) -> None:
-        """To the dead letters; if nobody takes it, it goes on blocking its queue."""
+        """File a message with the dead letters; while no broker takes it, it goes on blocking its queue."""
         try:
             await self._send_back.dead_letter(run.chunk, message, exhausted=exhausted)
         except MetaqError as error:
@@ -306,7 +308,7 @@ class OrderedDelivery:
             run.queue.filing -= 1
 
     async def _file_undecodable(self, run: Run[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
-        """To the dead letters at once: trying it again here would hold up its queue for nothing."""
+        """File a message with the dead letters at once: another try here would hold up its queue for nothing."""
         while not self._broadcast and not run.lost:
             try:
                 await self._send_back.file_undecodable(run.chunk, message, error)
@@ -317,7 +319,7 @@ class OrderedDelivery:
         run.marks[message.queue_offset - run.base] = 1
 
     async def _file_broken(self, run: Run[ReceivedMessage], message: ReceivedMessage, why: str) -> None:
-        """What cannot be read is nobody's to handle."""
+        """File a message whose body cannot be read with the dead letters: no handler gets it."""
         while not self._broadcast and not run.lost:
             try:
                 await self._send_back.dead_letter(run.chunk, message, exhausted=False)

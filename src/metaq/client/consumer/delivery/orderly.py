@@ -35,28 +35,27 @@ log = logging.getLogger("metaq.client")
 M = TypeVar("M", bound=StoredMessage)
 
 FIRST_PAUSE = 1.0
+"""Seconds that a queue pauses after the first failure of a message, as with Java's clients."""
 LAST_PAUSE = 30.0
-"""Seconds that a failing message blocks its queue: doubled each time. The bound is Java's."""
+"""Longest pause of a queue after a failure, in seconds: it doubles each time. The bound is that of Java's client."""
 
 
 class Again(Struct, frozen=True):
-    """The message comes again after so many seconds; `counts` as a failure of the message."""
+    """Deliver the message again after so many seconds; `counts`: it is a failure of the message."""
 
     seconds: float
     counts: bool
 
 
 class DeadLetter(Struct, frozen=True):
-    """It is filed with the dead letters: at once, or after so many failures as it may have."""
+    """File the message with the dead letters: at once, or after as many failures as it may have."""
 
     exhausted: bool
 
 
 def judge(reconsume_times: int, verdict: BaseException, max_reconsume_times: int | None) -> Again | DeadLetter:
-    """What becomes of a message that failed so many times before. `max_reconsume_times`: None is without limit.
-
-    A `Later` counts like any exception: its delay would let others overtake, so the queue's own pause holds.
-    """
+    """Decide about a message that failed so many times before. `max_reconsume_times`: None is without limit. A `Later`
+    counts like any exception: its delay would let others overtake, so the queue's own pause holds."""
     if not isinstance(verdict, Exception):  # A task was cancelled, say: the message is not to blame.
         return Again(0.0, counts=False)
     if isinstance(verdict, Reject):
@@ -69,7 +68,7 @@ def judge(reconsume_times: int, verdict: BaseException, max_reconsume_times: int
 
 
 class Lease:
-    """Until when a queue may be consumed: seconds of an even clock, which whoever renews the lock moves on."""
+    """Until when a queue may be consumed, in monotonic seconds; moved on with each renewal of the lock."""
 
     __slots__ = ("until",)
 
@@ -78,10 +77,10 @@ class Lease:
 
 
 class Effects(Protocol[M]):
-    """What ordered queues tell. From any thread."""
+    """What ordered queues call back, from any thread."""
 
     def offer(self, queue: OrderedQueue[M]) -> None:
-        """It has something for a taker. `each` or `batches` follow."""
+        """A queue has something for a taker. `each` or `batches` follow."""
         ...
 
     def failed(self, run: Run[M], message: M, verdict: BaseException) -> None:
@@ -89,7 +88,7 @@ class Effects(Protocol[M]):
         ...
 
     def left(self, queue: OrderedQueue[M]) -> None:
-        """Its taker left it: there may be room for more."""
+        """The taker left a queue: there may be room for more."""
         ...
 
 
@@ -106,7 +105,7 @@ class Run(Generic[M]):
         self.messages: list[M] = list(chunk.messages)
         self.done = 0
         """How many of the messages are known to be finished: those before the hand."""
-        self.flags = self  # So that an ack is told of, and can be too late.
+        self.flags = self  # So that an ack is noticed, and can be ignored when it is too late.
 
     @property
     def lost(self) -> bool:
@@ -131,7 +130,7 @@ class Run(Generic[M]):
         self.queue.fail(self, message, verdict)
 
     def skip(self) -> bool:
-        """Move `done` behind what is finished. Returns whether something is left."""
+        """Move `done` behind the finished messages. Returns whether some are left."""
         messages, marks, base = self.messages, self.marks, self.base
         done, count = self.done, len(messages)
         while done < count and marks[messages[done].queue_offset - base]:
@@ -140,7 +139,7 @@ class Run(Generic[M]):
         return done < count
 
     def replace(self, message: M, counts: bool) -> M:
-        """A message that comes again, as another object: what its last holder still says is of the old one."""
+        """Replace a message that comes again with another object: what its last holder still says is of the old one."""
         again = copy.copy(message)
         again.reconsume_times += counts
         index = next(index for index, one in enumerate(self.messages) if one.queue_offset == message.queue_offset)
@@ -149,7 +148,7 @@ class Run(Generic[M]):
 
 
 class Turn(Chunk[M]):
-    """What changes hands of an ordered queue: its taker goes through `queue`."""
+    """An ordered queue that is handed out: its taker goes through `queue`."""
 
     __slots__ = ("queue",)
 
@@ -159,7 +158,7 @@ class Turn(Chunk[M]):
 
 
 class State(enum.Enum):
-    """Where an ordered queue is."""
+    """Whether an ordered queue is idle, offered, or in a taker's hands."""
 
     IDLE = enum.auto()
     OFFERED = enum.auto()
@@ -178,13 +177,13 @@ class OrderedQueue(Generic[M]):
         self._lock = threading.RLock()  # A signal handler may settle a message in the thread that holds it.
         self._state = State.IDLE
         self.idle = True
-        """Nobody has the queue, and it is not offered: whoever changes something that could let it go on calls `offer`."""
+        """Whether no taker has the queue and it is not offered. After a change that could let it go on, call `offer`."""
         self._hand = 0
         """How many messages, from the first run's `done` on, were handed out last."""
         self._fallen: set[int] = set()
-        """Offsets of those of them that failed."""
+        """Offsets of the handed out messages that failed."""
         self._blocks = 0
-        """Failed messages whose pause is not over, or that are on their way to the dead letters."""
+        """Failed messages that block the queue: their pause is not over, or they are on their way to the dead letters."""
         self.filing = 0
         """Messages on their way to the dead letters."""
         self.lost = False
@@ -193,28 +192,26 @@ class OrderedQueue(Generic[M]):
     # -------------------------------------------------------------- in the loop
 
     def arrive(self, chunk: Chunk[M]) -> Run[M]:
-        """Messages were pulled. They belong to the run returned."""
+        """Take in pulled messages. They belong to the run returned."""
         run = Run(self, chunk)
         with self._lock:
             self._runs.append(run)
         return run
 
     def again(self, run: Run[M], message: M, *, counts: bool) -> M:
-        """A failed message will come again, when `unblock` is called: as the object returned."""
+        """Let a failed message come again, when `unblock` is called: as the object returned."""
         with self._lock:
             return run.replace(message, counts)
 
     def unblock(self) -> None:
-        """One failed message is done with, or its pause is over."""
+        """Take back one block: a failed message is done with, or its pause is over."""
         with self._lock:
             self._blocks -= 1
         self.offer()
 
     def lose(self) -> None:
-        """Nothing is handed out any more, and what is said of messages in hand changes nothing.
-
-        It still ends the hand: nobody looks at the window of a lost queue any more.
-        """
+        """Hand out nothing any more, and ignore acks of messages in hand. They still end the hand; nobody looks at the
+        window of a lost queue any more."""
         self.lost = True
         self.window.dropped = True
         with self._lock:
@@ -230,7 +227,7 @@ class OrderedQueue(Generic[M]):
     # -------------------------------------------------------------- any thread
 
     def offer(self) -> None:
-        """Something changed: if there is something to hand out now, offer it."""
+        """Offer the queue if there is something to hand out now."""
         with self._lock:
             if (
                 self._state is not State.IDLE
@@ -248,7 +245,7 @@ class OrderedQueue(Generic[M]):
         self._effects.offer(self)
 
     def fail(self, run: Run[M], message: M, verdict: BaseException) -> None:
-        """A message of a run of ours failed."""
+        """Take in that a message of one of the runs failed."""
         if run.marks[message.queue_offset - run.base]:  # It was finished before, so the queue has gone on.
             return
         with self._lock:
@@ -268,7 +265,7 @@ class OrderedQueue(Generic[M]):
         )  # fmt: skip
 
     def _in_hand(self) -> int:
-        """How many messages are handed out and neither finished nor failed."""
+        """The number of messages handed out and neither finished nor failed."""
         if not self._hand:
             return 0
         run = self._runs[0]
@@ -280,7 +277,7 @@ class OrderedQueue(Generic[M]):
         self._fallen.clear()
 
     def _more(self) -> bool:
-        """Whether there is an unfinished message; runs that are finished go."""
+        """Whether there is an unfinished message; finished runs are removed."""
         while self._runs:
             if self._runs[0].skip():
                 return True

@@ -25,11 +25,11 @@ Ranks = Mapping[str | tuple[str, range], int]
 """Topic, or topic and a range of queue ids, → rank; what is not named has rank 0."""
 
 PIECE_MESSAGES = 32
-"""So many are handed out at a time: those of higher rank wait no longer than for these."""
+"""Messages handed out at a time: those of higher rank wait no longer than for these."""
 
 
 class Ranking:
-    """Which rank a queue has."""
+    """The ranks of queues."""
 
     def __init__(self, ranks: Ranks) -> None:
         """Raises ConfigError."""
@@ -50,7 +50,7 @@ class Ranking:
         return {*self._topics, *(topic for topic, _, _ in self._ranges)}
 
     def of(self, queue: MessageQueue) -> int:
-        """A range that holds the queue beats its topic's rank."""
+        """The rank of a queue. A range that holds the queue beats its topic's rank."""
         for topic, queue_ids, rank in self._ranges:
             if topic == queue.topic and queue.queue_id in queue_ids:
                 return rank
@@ -58,7 +58,7 @@ class Ranking:
 
 
 class RankedHandover(Handover[M], Generic[M]):
-    """A handover that looks at ranks. In the base's queue there is a token for every piece that waits here."""
+    """A handover that heeds ranks. In the base's queue there is a token for every piece that waits here."""
 
     def __init__(self, ranking: Ranking, low_share: float) -> None:
         """Args: low_share: above 0 and below 1, what lower ranks get of all while the highest has messages as well."""
@@ -66,7 +66,7 @@ class RankedHandover(Handover[M], Generic[M]):
         self._ranking, self._credit_per_message = ranking, low_share / (1 - low_share)
         self._pieces: dict[int, deque[Chunk[M]]] = {}
         self._served: dict[int, int] = {}
-        """By rank: number of the turn in which it was served last."""
+        """Rank → number of the turn in which it was served last."""
         self._turn = 0
         self._credit = 0.0
         """Messages that lower ranks may have now."""

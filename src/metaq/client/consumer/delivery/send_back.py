@@ -17,9 +17,9 @@ from msgspec import structs
 
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk
+from metaq.client.consumer.options import GroupSeconds
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import DEAD_LETTER_LEVEL, delay_level_of
-from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Patience, Purpose, judge
 from metaq.client.conversation.sending.sending import GiveBack, Outgoing
@@ -28,13 +28,12 @@ from metaq.client.shared.sending import Sender, SendRules
 from metaq.errors import MetaqError
 from metaq.model import SysFlag
 from metaq.model import properties as props
-from metaq.model.message import BODY_BYTES_MAX, COMPRESSION_ZLIB
+from metaq.model.message import BODY_BYTES_MAX, COMPRESSION_ZLIB, FIRST_RETRY_LEVEL
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import compression
 
 log = logging.getLogger("metaq.client")
 
-_FIRST_RETRY_LEVEL = 3
 NOTHING: Mapping[str, str] = {}
 
 
@@ -60,7 +59,8 @@ class SendBack:
         task.add_done_callback(self._busy.discard)
 
     def begin_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
-        """No value can be made of its body: it comes again later, and is a dead letter in the end, with the reason."""
+        """Send back a message whose body cannot be deserialized: it comes again later, and is a dead letter in the end,
+        with the reason."""
         task = self._core.spawn(self._send_undecodable(chunk, message, error))
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
@@ -68,7 +68,8 @@ class SendBack:
     async def _send_undecodable(
         self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception
     ) -> None:
-        """A broker that takes a message back adds no property to it: so a copy is sent to the retry topic."""
+        """Send a copy to the retry topic: a broker that takes a message back (36) cannot add the property with the
+        reason."""
         while not chunk.window.dropped:
             level = delay_level_of(error)
             try:
@@ -86,7 +87,7 @@ class SendBack:
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def file_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
-        """The same to the dead letters at once. Raises MetaqError."""
+        """File such a message with the dead letters at once. Raises MetaqError."""
         times = message.reconsume_times
         try:
             await self._send_copy(message, DEAD_LETTER_LEVEL, times, times, reason_for(message, error))
@@ -113,7 +114,7 @@ class SendBack:
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
-        """Ask until there is an answer. An answer that never came is waited for, but not for ever."""
+        """Give a message back, trying until there is an answer or `give_back` seconds have passed."""
         broker = chunk.window.queue.broker
         call = GiveBack(
             group=self._group,
@@ -130,9 +131,9 @@ class SendBack:
             try:
                 await self._core.ask_broker(broker, call)
             except FAULTS as error:
-                if judge(error, Purpose.GIVE_BACK).maybe_done:
+                if judge(error, Purpose.GIVE_BACK).maybe_done:  # `repeated` lets a broker of ours recognise it.
                     call = structs.replace(call, repeated=True)
-                if not call.repeated:
+                if not call.repeated:  # Surely not taken: a copy may go to the retry topic without being a second one.
                     raise
                 pause = patience.pause(error, loop.time())
                 log.info("whether %s was taken back is unknown (%s): asking again", message, error)
@@ -147,9 +148,10 @@ class SendBack:
         broker sees that it may not be tried again. A rejected one is given back.
         """
         if exhausted:
-            times, level = message.reconsume_times, _FIRST_RETRY_LEVEL + message.reconsume_times
-            told = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}  # Java leaves them in.
-            await self._send_copy(message, level, times, self._max, told)
+            times, level = message.reconsume_times, FIRST_RETRY_LEVEL + message.reconsume_times
+            # Java's client sends them as properties too, and its tools show them.
+            counts = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}
+            await self._send_copy(message, level, times, self._max, counts)
             return
         try:
             await self._give_back(chunk, message, DEAD_LETTER_LEVEL)
@@ -166,7 +168,7 @@ class SendBack:
         if delay_level == DEAD_LETTER_LEVEL:
             await self._send_copy(message, delay_level, limit, limit, more)
         else:
-            level = delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
+            level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             await self._send_copy(message, level, message.reconsume_times + 1, limit, more)
 
     async def _send_copy(
@@ -210,7 +212,7 @@ _NOT_COPIED = {
 
 _REASON_BYTES_MAX = 512
 _ROOM = 1024
-"""For what the way through the retry topic adds."""
+"""Bytes of properties that the way through the retry topic adds."""
 
 
 def reason_for(message: ReceivedMessage, error: Exception) -> dict[str, str]:

@@ -30,14 +30,14 @@ Halt: TypeAlias = "Callable[[Chunk[M], M, float], None]"
 
 
 class Shut(enum.IntFlag):
-    """Why nothing of a window is handed out."""
+    """Reasons not to hand out anything of a window."""
 
     DROPPED = 1
     """For ever: the queue is no longer ours, or we are stopping."""
     HELD = 2
     """The user wants nothing of the queue for now, or a handler asked for a pause: no more is pulled, either."""
     SUSPENDED = 4
-    """The consumer's user did, for all queues."""
+    """The user has suspended the whole consumer."""
 
 
 _DROPPED, _HELD, _SUSPENDED = (int(reason) for reason in Shut)  # Plain numbers: `&` with the enum costs a microsecond.
@@ -49,12 +49,12 @@ class Chunk(Generic[M]):
     __slots__ = ("base", "flags", "messages", "records", "scanned", "size", "window")
 
     in_order = lost = False
-    """Our messages finish in any order; what is said of them counts."""
+    """Messages of a chunk finish in any order; acks count."""
 
     def __init__(self, window: Window[M], base: int, flags: bytearray, messages: Sequence[M], size: int = 0) -> None:
         self.window, self.base, self.flags, self.messages, self.size = window, base, flags, messages, size
         self.records: Any = None
-        """What the messages were decoded from, if somebody wants that (`Handover.with_records`)."""
+        """The records that the messages were decoded from, if wanted (`Handover.with_records`)."""
         self.scanned = 0
 
     @property
@@ -99,22 +99,22 @@ class Window(Generic[M]):
     ) -> None:
         self.queue = queue
         self.send_back = send_back
-        """Where failed messages of the queue go, from any thread: (chunk, message, delay level)."""
+        """Called, from any thread, for failed messages of the queue: (chunk, message, delay level)."""
         self.halt = halt
-        """Where those go that want their queue to stop for a while, from any thread: (chunk, message, seconds)."""
+        """Called, from any thread, when a handler wants the queue to pause: (chunk, message, seconds)."""
         self.replies: Callable[[M, Any], Any] | None = None
-        """How requests of the queue are replied to, from any thread: (message, reply)."""
+        """Called, from any thread, to reply to requests of the queue: (message, reply)."""
         self.shut = 0
-        """Unless it is 0 nothing of it is handed out, see `Shut`. Looked at for each message."""
+        """Nothing is handed out unless this is 0, see `Shut`. An int: it is looked at for each message."""
         self._shutting = threading.RLock()  # A signal handler may stop the consumer in the thread that holds it.
         self.next_offset = next_offset
         """Where the next pull begins."""
         self.broker_id = 0
-        """Which of the broker's machines to pull from: what it suggested last; 0 is the master."""
+        """The broker id to pull from, as the broker suggested last; 0 is the master."""
         self.paused = False
         """Nothing is pulled because too much is unfinished."""
         self.parked: deque[Chunk[M]] = deque()
-        """What takers found while it was held. Any thread appends, and looks at `held` again afterwards."""
+        """Chunks that takers found while the queue was held. Any thread appends, and looks at `held` again afterwards."""
         self._chunks: deque[Chunk[M]] = deque()
 
     def close(self, reason: Shut) -> None:
@@ -123,13 +123,13 @@ class Window(Generic[M]):
             self.shut |= int(reason)
 
     def open(self, reason: Shut) -> None:
-        """Any thread: this is no reason any more."""
+        """Any thread: take back one reason not to hand out."""
         with self._shutting:
             self.shut &= ~int(reason)
 
     @property
     def dropped(self) -> bool:
-        """Hand out nothing of it any more."""
+        """Whether nothing of it will be handed out any more."""
         return bool(self.shut & _DROPPED)
 
     @dropped.setter
@@ -138,7 +138,7 @@ class Window(Generic[M]):
 
     @property
     def held(self) -> bool:
-        """What was pulled is parked, and no more is pulled."""
+        """Whether pulled messages are parked, and no more are pulled."""
         return bool(self.shut & _HELD)
 
     @held.setter
@@ -147,7 +147,7 @@ class Window(Generic[M]):
 
     @property
     def waits(self) -> bool:
-        """Nothing of it should be offered: for good, or until it is not held any more."""
+        """Whether nothing of it should be offered: for good, or until it is not held any more."""
         return bool(self.shut & (_DROPPED | _HELD))
 
     def add(self, messages: Sequence[M], next_offset: int, size: int = 0) -> Chunk[M] | None:

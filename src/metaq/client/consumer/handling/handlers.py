@@ -43,7 +43,7 @@ def check_handler(handler: object, *, awaited: bool, taking: str = "one message"
         raise _not_awaitable(handler)
     try:
         signature = inspect.signature(handler)
-    except ValueError:  # Native code, which may not tell.
+    except ValueError:  # Native code, whose signature may be unknown.
         return
     try:
         signature.bind(object())
@@ -131,11 +131,11 @@ async def handle_batch_async(messages: list[ReceivedMessage], handler: AsyncBatc
 
 
 class _Plain(Exception):
-    """A handler returned something that cannot be awaited."""
+    """Raised when a handler returned something that cannot be awaited."""
 
 
 async def _result(hand: Any, handler: Callable[[Any], Awaitable[object]]) -> object:
-    """Raises _Plain, and what the handler raises."""
+    """Await what the handler returned. Raises _Plain, and what the handler raises."""
     outcome = handler(hand)
     if isinstance(outcome, types.CoroutineType) or inspect.isawaitable(outcome):
         return await outcome
@@ -143,7 +143,8 @@ async def _result(hand: Any, handler: Callable[[Any], Awaitable[object]]) -> obj
 
 
 def _cancelled_from_outside() -> bool:
-    """If nobody cancelled us, what the handler awaited was cancelled. That must not end this worker in silence."""
+    """Whether this task itself was cancelled. If not, what the handler awaited was, which must not end the worker in
+    silence."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -190,7 +191,7 @@ def _function(handler: Any) -> Any:
 
 
 def _surely_plain(function: Any) -> bool:
-    """Whether it is written with `def` and nothing says that it might return an awaitable all the same."""
+    """Whether it is a plain `def` whose annotations do not say that it might return an awaitable."""
     return (
         (inspect.isfunction(function) or inspect.ismethod(function))
         and not hasattr(function, "__wrapped__")
@@ -218,6 +219,6 @@ def name_of(handler: object) -> str:
 
 
 def _discard(result: object) -> None:
-    """A coroutine that is never awaited would warn of that, beside our error."""
+    """Close a coroutine that is never awaited: it would warn of that, beside our error."""
     if isinstance(result, Coroutine):
         result.close()

@@ -39,12 +39,13 @@ log = logging.getLogger("metaq.client")
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 Outcome = tuple[str, Any]
-"""What a handler said, in plain words: see `_outcome`."""
+"""What a handler returned or raised, as plain values that can be pickled: see `_outcome`."""
 
 SLICE_SECONDS = 0.002
+"""Work to send to a process at a time, so that the trip costs little beside it."""
 SLICE_MAX = 64
 END_SECONDS = 5.0
-"""For a process without work to end by itself."""
+"""Seconds for a process without work to end by itself."""
 
 
 def pickled(handler: object) -> bytes:
@@ -88,12 +89,12 @@ def serve(connection: Connection) -> None:
 
 
 def _outcome(handler: Callable[[Any], object], hand: object) -> Outcome:
-    """What is no Exception ends the process."""
+    """The outcome of one call of the handler. Whatever is no `Exception` ends the process."""
     try:
         result = handler(hand)
     except (Later, Reject, Pause) as verdict:
         result = verdict
-    except Exception:  # noqa: BLE001  told to the parent
+    except Exception:  # noqa: BLE001  reported to the parent
         return "raised", traceback.format_exc()
     if result is None:
         return "done", None
@@ -121,7 +122,7 @@ class Worker:
         self._handler, self._name, self._clock = handler, name, clock
         self._process: SpawnProcess | None = None
         self.slice = 1
-        """How many messages are worth a trip."""
+        """Messages to send to the process at a time, so that a trip is worth its cost."""
 
     def __enter__(self) -> Self:
         try:
@@ -147,7 +148,7 @@ class Worker:
         return None if self._process is None else self._process.pid
 
     def handle(self, messages: Sequence[ReceivedMessage], *, batched: bool) -> None:
-        """Have them handled, one by one or all at once, and settle them.
+        """Have messages handled, one by one or all at once, and settle them.
 
         Raises TypeError: the handler is asynchronous. ConfigError: no process can be started.
         """
@@ -162,7 +163,8 @@ class Worker:
                 self._replace(waiting.popleft() if waiting else [])
 
     def _converse(self, waiting: deque[list[ReceivedMessage]], *, batched: bool) -> bool:
-        """Those that are settled leave `waiting`. Returns whether the process lived to the end."""
+        """Exchange messages and outcomes with the process; settled messages leave `waiting`. Returns whether the
+        process survived."""
         try:
             self._connection.send((batched, [message for hand in waiting for message in hand]))
             while waiting:
@@ -178,7 +180,7 @@ class Worker:
         self.slice = max(1, min(SLICE_MAX, 2 * self.slice, int(SLICE_SECONDS / max(each, 1e-6))))
 
     def _replace(self, hand: list[ReceivedMessage]) -> None:
-        """The process died with this in hand."""
+        """Replace a process that died; the messages it had in hand are sent back."""
         assert self._process is not None
         dead = self._process
         dead.join()
@@ -223,7 +225,8 @@ class Worker:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """For this thread and a process that it starts, which would end of a Ctrl-C before it can say that it ignores it."""
+    """Block signals for this thread and a process that it starts: a Ctrl-C would end that before it can ignore the
+    signal."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -266,6 +269,6 @@ _running: weakref.WeakSet[SpawnProcess] = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Before `multiprocessing` waits for them, for ever, because they do not listen to SIGTERM."""
+    """End worker processes at exit, before `multiprocessing` waits for them for ever: they ignore SIGTERM."""
     for process in list(_running):
         process.kill()

@@ -11,13 +11,12 @@ import logging
 from metaq.client.consumer.handling.handlers import Hand
 from metaq.client.consumer.received.message import give_up
 from metaq.clock import Clock
+from metaq.model.message import FIRST_RETRY_LEVEL
 
 log = logging.getLogger("metaq.client")
 
-RETRY_LEVEL = 3
-"""10 seconds, as Java's clients do it."""
 LOOKS = 10
-"""So many during one time-out."""
+"""Looks during one time-out."""
 
 
 class Slot:
@@ -30,9 +29,9 @@ class Slot:
         self.hand: Hand | None = None
 
 
-class _Seen:
+class _HeldHand:
     def __init__(self, hand: Hand, since: float) -> None:
-        self.hand, self.since, self.told = hand, since, False
+        self.hand, self.since, self.logged = hand, since, False
 
 
 class Watch:
@@ -41,7 +40,7 @@ class Watch:
     def __init__(self, group: str, timeout: float, clock: Clock, *, orderly: bool) -> None:
         """Args: timeout: seconds. orderly: a message that takes too long is not delivered again: its queue waits for it."""
         self._group, self._timeout, self._clock, self._orderly = group, timeout, clock, orderly
-        self._slots: dict[Slot, _Seen | None] = {}
+        self._slots: dict[Slot, _HeldHand | None] = {}
         self.every = min(max(timeout / LOOKS, 0.05), 30.0)
         """Seconds between two looks."""
 
@@ -56,7 +55,7 @@ class Watch:
         self._slots.pop(slot, None)
 
     async def look(self) -> None:
-        """Where the loop calls it, every now and then."""
+        """Look for workers that hold the same for too long. Called by the loop every `every` seconds."""
         now = self._clock.monotonic()
         for slot, seen in list(self._slots.items()):
             hand = slot.hand
@@ -64,9 +63,9 @@ class Watch:
                 continue
             if seen is None or seen.hand is not hand:
                 if slot in self._slots:
-                    self._slots[slot] = _Seen(hand, now)
-            elif now - seen.since >= self._timeout and not seen.told:
-                seen.told = True
+                    self._slots[slot] = _HeldHand(hand, now)
+            elif now - seen.since >= self._timeout and not seen.logged:
+                seen.logged = True
                 self._overdue(slot, hand)
 
     def _overdue(self, slot: Slot, hand: Hand) -> None:
@@ -81,4 +80,4 @@ class Watch:
         )  # fmt: skip
         if not self._orderly:
             for message in left:
-                give_up(message, RETRY_LEVEL)
+                give_up(message, FIRST_RETRY_LEVEL)  # as Java's clients do it

@@ -19,12 +19,10 @@ from metaq.client.consumer.delivery.delivery import ConcurrentDelivery, Delivery
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ordering import OrderedDelivery
 from metaq.client.consumer.delivery.window import Chunk, Shut, Window
-from metaq.client.consumer.membership.complaints import Complaints
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, start_offset
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.puller import Pulling, QueuePuller
 from metaq.client.consumer.membership.sharing import Sharing
-from metaq.client.consumer.membership.start import start_offset
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -33,6 +31,7 @@ from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
 from metaq.errors import ConfigError
+from metaq.log import OnceLog
 from metaq.model import ConsumerView, MessageModel, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -44,7 +43,7 @@ QUEUES_AT_ONCE = 64
 
 
 class GroupMember:
-    """See the module's text. `start` joins the group, `stop` leaves it."""
+    """One member of a consumer group, see the module's text. `start` joins the group, `stop` leaves it."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class GroupMember:
         if options.model is MessageModel.CLUSTERING:
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
-        complaints = Complaints()
+        faults = OnceLog(log)
         delivery = OrderedDelivery if options.orderly else ConcurrentDelivery
         self._delivery: Delivery = delivery(core, group, self._retry_topic, options, handover, self)
         self._pulling = Pulling(
@@ -71,21 +70,21 @@ class GroupMember:
             self._subscriptions,
             options,
             self._delivery,
-            complaints,
+            faults,
             commits=isinstance(offsets, BrokerOffsets),
         )
-        self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, complaints)
+        self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, faults)
         self._pullers: dict[MessageQueue, QueuePuller] = {}
         self._beginning: dict[MessageQueue, int | None] = {}
-        """Queues whose start is being found out → where an administrator has moved them meanwhile."""
+        """Queues whose start offset is being looked up → where an administrator has moved them meanwhile."""
         self._paused: frozenset[MessageQueue] = frozenset()
-        """Queues of which the user wants nothing for now. Exchanged whole: any thread reads it."""
+        """Queues that the user has paused. Replaced as a whole: any thread reads it."""
         self._pausing = threading.RLock()  # A signal handler may pause in the thread that holds it.
-        """For whoever exchanges it: users in any threads, and the loop."""
+        """Held while `_paused` is replaced, by users in any threads or the loop."""
         self._halts: Counter[MessageQueue] = Counter()
-        """How many pauses of each queue, which handlers asked for, are not over."""
+        """Queue → pauses that handlers asked for and that are not over."""
         self._unannounced: set[MessageQueue] = set()
-        """Ours, but the listener has not heard of it yet."""
+        """Queues that are ours, but of which the listener has not been notified yet."""
         self._tasks: list[asyncio.Task[None]] = []
         self._discovery: Discovery | None = None
 
@@ -117,7 +116,9 @@ class GroupMember:
         self._core.spawn(self._moved_by_order({queue: to for queue, to in offsets.items() if queue not in beginning}))
 
     async def _moved_by_order(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await self._sharing.settled.wait()  # A member that has just joined has not begun with what it is told to move.
+        await (
+            self._sharing.settled.wait()
+        )  # A member that has just joined has not begun with the queues that it is to move.
         await self.move(offsets)
 
     # -------------------------------------------------------------- life
@@ -131,8 +132,7 @@ class GroupMember:
         ]
 
     def discover(self, patterns: Mapping[re.Pattern[str], Any], *, topics_max: int, seconds: float) -> None:
-        """Before `start`: consume the topics that match, too. The names of these and of the others are looked up every so
-        many seconds."""
+        """Consume the topics that match, too. Called before `start`; topic names are looked up every so many seconds."""
         fixed = [topic for topic in self._subscriptions if topic != self._retry_topic]
         self._discovery = Discovery(
             self._core, self.group, patterns, fixed, self, topics_max=max(0, topics_max - len(fixed)), seconds=seconds
@@ -170,7 +170,7 @@ class GroupMember:
         self._handover.resume()
 
     async def stop(self) -> None:
-        """Leave: stop pulling, keep the progress, tell the brokers."""
+        """Leave the group: stop pulling, keep the progress, notify the brokers."""
         tasks = [*self._tasks, *(puller.task for puller in self._pullers.values())]
         for task in tasks:
             task.cancel()
@@ -197,7 +197,7 @@ class GroupMember:
         return {queue: puller.window for queue, puller in self._pullers.copy().items()}
 
     def handed_out(self, window: Window[ReceivedMessage]) -> None:
-        """A chunk of this queue was handed out: there may be room for the next."""
+        """Look whether there is room for the next pull: a chunk of this queue was handed out."""
         if (puller := self._pullers.get(window.queue)) is not None:
             puller.look()
 
@@ -244,7 +244,7 @@ class GroupMember:
         self._look_at(queues)
 
     def _look_at(self, queues: Iterable[MessageQueue]) -> None:
-        """Any thread: queues may be held now that were not, or not any more."""
+        """Any thread: hold or release queues after a change of pauses."""
         for queue in queues:
             if (puller := self._pullers.get(queue)) is None:
                 continue
@@ -304,13 +304,13 @@ class GroupMember:
         self._look_at(queues)
 
     def park(self, chunk: Chunk[ReceivedMessage]) -> None:
-        """Any thread: these messages are of a queue that is held."""
+        """Any thread: keep messages of a queue that is held."""
         chunk.window.parked.append(chunk)
         if not chunk.window.held:  # It was resumed meanwhile, and may not have seen them.
             self._delivery.look(chunk.window)
 
     def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
-        """Any thread: a handler wants the message's queue to stand still for so long; then the message comes first."""
+        """Any thread: pause the message's queue for so long, as a handler asked; then the message comes first."""
         chunk.window.held = True
         self._core.thread.post(self._halt, chunk, message, seconds)
 
@@ -353,17 +353,17 @@ class GroupMember:
         return self._offsets.kept(queue) or 0
 
     async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """How far we came in queues that are others' now."""
+        """Keep the progress of queues that are other members' now."""
         await self._offsets.persist(offsets)
 
     def lost(self, queue: MessageQueue) -> None:
-        """A queue is another member's already: whatever we say of its progress would be too late."""
+        """Drop a queue that is another member's already: its progress is not ours to report any more."""
         if queue in self._pullers:
             self._leave(queue)
         self._sharing.soon()
 
     def _leave(self, queue: MessageQueue) -> None:
-        """At once: acks count no more."""
+        """Leave a queue at once: acks count no more."""
         puller = self._pullers.pop(queue)
         puller.release()
         self._delivery.dropped(puller.window)

@@ -16,27 +16,30 @@ import pathlib
 from collections.abc import Mapping
 from typing import Protocol
 
+from metaq.client.consumer.options import GroupOptions
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.reading.offsets import GetPosition, SetPosition, beginners
+from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
+from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
 from metaq.errors import BadRequest, ClientError, ConfigError
-from metaq.model import MessageQueue
+from metaq.model import ConsumeFrom, MessageQueue
+from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import bodies
 
 log = logging.getLogger("metaq.client")
 
 BROKER, LOCAL = "broker", "local"
 COMMITS_AT_ONCE = 64
+"""Commits under way: thousands at once would crowd out pulls on the same connections."""
 OWN_TRIES = 2
-"""Of a store of the user's, one right after the other; then with the next commit."""
+"""Tries in a row of a user's store; the next follow with the next commit."""
 
 
 class OffsetStore(Protocol):
-    """A store of the user's, given as `offset_store=`. Its methods are called in a thread, never two at a time, and
-    may block. An offset is the number of the next message to be consumed.
-    """
+    """A user's own store, given as `offset_store=`. Its methods are called in a thread, never two at a time, and may
+    block. An offset is the number of the next message to be consumed."""
 
     def load(self, queue: MessageQueue) -> int | None:
         """The offset that is kept for the queue; None if there is none. Called before the queue is begun.
@@ -50,9 +53,9 @@ class OffsetStore(Protocol):
         ...
 
     def persist(self) -> None:
-        """Keep what `update` told since the last `persist`. Called every few seconds if something changed, when a queue
-        goes to another member, and at the end. If it or `update` raises, that is logged and both are called again.
-        """
+        """Keep what `update` was called with since the last `persist`. Called every few seconds if something changed,
+        when a queue goes to another member, and at the end. If it or `update` raises, that is logged and both are
+        called again."""
         ...
 
 
@@ -64,11 +67,11 @@ class Offsets(Protocol):
         ...
 
     def kept(self, queue: MessageQueue) -> int | None:
-        """What is stored as far as we know, without asking: what we loaded or kept last."""
+        """The stored offset as far as it is known without asking: what was loaded or kept last."""
         ...
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these. Raises nothing: what failed is logged and will be tried again with newer numbers."""
+        """Keep these offsets. Raises nothing: failures are logged, and tried again with newer numbers."""
         ...
 
 
@@ -85,7 +88,7 @@ class BrokerOffsets:
         self._core, self._group = core, group
         self._kept: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
-        """Brokers and topics that have kept progress of ours."""
+        """Pairs of broker and topic where the broker holds progress of ours."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
@@ -98,6 +101,7 @@ class BrokerOffsets:
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
+        # One queue per new (broker, topic) goes ahead of the others, for RocketMQ's sake: see `beginners`.
         first = [(queue, changed.pop(queue)) for queue in beginners(changed, self._begun)]
         await together(self._keep, first, COMMITS_AT_ONCE)
         await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)
@@ -195,7 +199,7 @@ class LocalOffsets:
 
 
 class OwnOffsets:
-    """Progress in a store of the user's."""
+    """Progress in a user's own store."""
 
     def __init__(self, store: OffsetStore, group: str) -> None:
         self._store, self._group = store, group
@@ -264,7 +268,7 @@ def checked_store(given: str | os.PathLike[str] | OffsetStore | None, *, broadca
             raise TypeError(f"the offset store {given!r} has no method {name}: it needs load, update and persist")
         if inspect.iscoroutinefunction(method):
             raise TypeError(f"the offset store's {name} is asynchronous: make it `def`; it is called in a thread")
-        with contextlib.suppress(ValueError):  # Native code, which may not tell.
+        with contextlib.suppress(ValueError):  # Native code, whose signature may be unknown.
             try:
                 inspect.signature(method).bind(*range(arguments))
             except TypeError as error:
@@ -285,3 +289,19 @@ def offsets_of(
         return LocalOffsets(pathlib.Path(given))
     assert not isinstance(given, str)
     return OwnOffsets(given, group)
+
+
+async def start_offset(core: ClientCore, offsets: Offsets, queue: MessageQueue, options: GroupOptions) -> int:
+    """Where a member begins in a queue: at the progress that is kept, else where the group is to start.
+
+    Raises one of FAULTS: the offset cannot be found out, so the queue must not be begun.
+    """
+    stored = await offsets.load(queue)
+    if stored is not None:
+        return stored
+    # A new group's retry topic is read from its beginning, as RocketMQ does: what failed before the first commit is in it.
+    if queue.topic.startswith(RETRY_PREFIX) or options.consume_from is ConsumeFrom.FIRST:
+        return await core.ask_broker(queue.broker, GetMinOffset(queue))
+    if options.consume_from is ConsumeFrom.TIMESTAMP:
+        return await core.converse(queue.broker, first_at_or_after(queue, options.start_ms))
+    return await core.ask_broker(queue.broker, GetMaxOffset(queue))

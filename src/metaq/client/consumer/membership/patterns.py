@@ -23,8 +23,9 @@ from metaq.model.filters.subscription import ALL
 log = logging.getLogger("metaq.client")
 
 LOOKS_UNTIL_GONE = 3
+"""Looks in a row that must miss a topic: a name server that has just started does not know all brokers yet."""
 AGAIN_SECONDS = 1.0
-"""After a look that failed."""
+"""Seconds to the next look after one that failed."""
 
 
 class TopicPattern(Struct, frozen=True):
@@ -55,15 +56,15 @@ def _pattern(pattern: re.Pattern[Any], wants: Any) -> TopicPattern:
     return TopicPattern(pattern, wants)
 
 
-class Owner(Protocol):
-    """Whose topics they are."""
+class Subscriber(Protocol):
+    """The member that subscribes to what is found."""
 
     def subscribe_to(self, topics: Mapping[str, Any]) -> None:
-        """Consume these too."""
+        """Subscribe to these topics too."""
         ...
 
     def unsubscribe(self, topics: Collection[str]) -> None:
-        """These are gone."""
+        """Unsubscribe from topics that are gone."""
         ...
 
 
@@ -71,7 +72,7 @@ class Discovery:
     """The topics of one member that patterns name. Lives in the background loop."""
 
     def __init__(
-        self, core: ClientCore, group: str, patterns: Mapping[re.Pattern[str], Any], fixed: Collection[str], owner: Owner,
+        self, core: ClientCore, group: str, patterns: Mapping[re.Pattern[str], Any], fixed: Collection[str], owner: Subscriber,
         *, topics_max: int, seconds: float,
     ) -> None:  # fmt: skip
         """Args: patterns: each with what is wanted of its topics; the first that matches decides. fixed: topics that are
@@ -80,11 +81,11 @@ class Discovery:
         self._fixed, self._topics_max, self._seconds = frozenset(fixed), topics_max, seconds
         self._found: set[str] = set()
         self._missing: Counter[str] = Counter()
-        """So many looks in a row did not find the topic."""
+        """Topic → looks in a row that did not find it."""
         self._told_of_none = self._told_of_many = self._failed = False
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Look every so often, until cancelled."""
         pause = AGAIN_SECONDS if self._failed else self._seconds
         while True:
             await asyncio.sleep(pause)

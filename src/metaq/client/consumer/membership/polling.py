@@ -15,22 +15,22 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.shared.core import ClientCore
 from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange
+from metaq.log import OnceLog
 from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
 
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""Bodies that wait to be asked for, of all queues together: above that nothing more is pulled."""
+"""Bytes of bodies that wait to be polled, of all queues together: above that nothing more is pulled."""
 PAUSE_SECONDS = 1.0
-"""After a pull that failed."""
+"""Seconds to the next pull after one that failed."""
 
 
 class Batch(Protocol):
-    """What a pull brings."""
+    """The result of a pull."""
 
     @property
     def messages(self) -> Sequence[ReadMessage]: ...
@@ -43,8 +43,8 @@ Pull = Callable[[MessageQueue, int], Awaitable[Batch]]
 """(queue, offset): up to so many messages, held by the broker while there are none. Raises OffsetOutOfRange, MetaqError."""
 
 
-class Member(Protocol):
-    """Whose queues they are."""
+class PolledMember(Protocol):
+    """The member whose queues are polled."""
 
     @property
     def queues(self) -> list[MessageQueue]: ...
@@ -59,9 +59,9 @@ class _Place(Struct):
 
     waiting: deque[ReadMessage] = field(default_factory=deque)
     next_offset: int = -1
-    """Of the next pull; below 0: not known yet."""
+    """Offset of the next pull; below 0: not known yet."""
     position: int = -1
-    """Of the next message that is handed out."""
+    """Offset of the next message that is handed out."""
     task: asyncio.Task[None] | None = None
 
     def end(self) -> None:
@@ -72,7 +72,7 @@ class _Place(Struct):
 class Polling:
     """One pull consumer's polls."""
 
-    def __init__(self, core: ClientCore, member: Member, pull: Pull) -> None:
+    def __init__(self, core: ClientCore, member: PolledMember, pull: Pull) -> None:
         self._core, self._member, self._pull = core, member, pull
         self._places: dict[MessageQueue, _Place] = {}
         self._given: dict[MessageQueue, int] = {}
@@ -82,7 +82,7 @@ class Polling:
         self._waiting_bytes = 0
         self._turn = 0
         self._busy = False
-        self._complaints = Complaints()
+        self._faults = OnceLog(log)
         self.skipped = 0
         """Messages that were deleted before they were polled."""
 
@@ -110,7 +110,7 @@ class Polling:
             self._busy = False
 
     def consumed(self) -> None:
-        """What the last poll handed out is consumed: its progress may be kept."""
+        """Count what the last poll handed out as consumed: its progress may be kept."""
         given, self._given = self._given, {}
         for queue, offset in given.items():
             with contextlib.suppress(ConfigError):  # It went to another member meanwhile.
@@ -129,7 +129,7 @@ class Polling:
             self.moved(queue)
 
     def moved(self, queue: MessageQueue) -> None:
-        """Its progress is elsewhere now: go on there."""
+        """Go on where the progress of a queue was moved to."""
         self._given.pop(queue, None)
         self._forget(queue)
 
@@ -163,7 +163,7 @@ class Polling:
     # -------------------------------------------------------------- pulls
 
     def _look(self) -> None:
-        """A pull for each queue of ours that has nothing waiting."""
+        """Start a pull for each queue of ours that has nothing waiting."""
         ours = set(self._member.queues)
         for queue in self._places.keys() - ours:
             self._forget(queue)
@@ -174,7 +174,7 @@ class Polling:
                 place.task = self._core.spawn(self._fill(queue, place))
 
     async def _fill(self, queue: MessageQueue, place: _Place) -> None:
-        """One pull. Whoever looks next makes the next one."""
+        """Pull once. The next pull is started by the next look."""
         try:
             if place.next_offset < 0:
                 place.next_offset = place.position = await self._member.position(queue)
@@ -182,10 +182,10 @@ class Polling:
         except OffsetOutOfRange as error:
             self._out_of_range(queue, place, error)
         except MetaqError as error:
-            self._complaints.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")
+            self._faults.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")
             await asyncio.sleep(PAUSE_SECONDS)
         else:
-            self._complaints.over(f"{queue}")
+            self._faults.over(f"{queue}")
             place.next_offset = batch.next_offset
             place.waiting.extend(batch.messages)
             self._waiting_bytes += sum(len(message.body) for message in batch.messages)

@@ -14,18 +14,17 @@ from typing import Any
 
 from msgspec import structs
 
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
-from metaq.client.consumer.membership.offset_store import Offsets
+from metaq.client.consumer.membership.offset_store import Offsets, start_offset
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
-from metaq.client.consumer.membership.start import start_offset
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
 from metaq.errors import ConfigError
+from metaq.log import OnceLog
 from metaq.model import ConsumerView, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -34,7 +33,7 @@ log = logging.getLogger("metaq.client")
 
 
 class _Found:
-    """Where the topics of patterns go, with who hears of our share of them."""
+    """Takes the topics that a pattern found, and the listener to be notified of our share of them."""
 
     def __init__(self, member: PullMember, listener: OnShare | None) -> None:
         self._member, self._listener = member, listener
@@ -54,11 +53,11 @@ class PullMember:
         self._core, self._offsets = core, offsets
         self.options = structs.replace(options, on_share=self._share_changed)
         self.subscriptions = Subscriptions({}, core.clock)
-        self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, Complaints())
+        self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, OnceLog(log))
         self._positions: dict[MessageQueue, int] = {}
         """Our queues, each with the offset that is next there."""
         self._updated: set[MessageQueue] = set()
-        """Those where the user has said so."""
+        """Queues whose position the user has set by `update`."""
         self._changing = threading.Lock()
         self._listeners: dict[str, OnShare] = {}
         self.on_change: Callable[[], None] = lambda: None
@@ -142,21 +141,21 @@ class PullMember:
         await discovery.run()
 
     def subscribe_to(self, topics: Mapping[str, Expression], listener: OnShare | None) -> None:
-        """These were found."""
+        """Subscribe to topics that were found."""
         if listener is not None:
             self.listen(topics, listener)
         self.subscriptions.add(topics)
         self._sharing.newly_subscribed()
 
     def unsubscribe(self, topics: Collection[str]) -> None:
-        """These are gone."""
+        """Unsubscribe from topics that are gone."""
         self.subscriptions.leave(topics)
         for topic in topics:
             self._listeners.pop(topic, None)
         self._sharing.newly_subscribed()
 
     def listen(self, topics: Iterable[str], listener: OnShare) -> None:
-        """Who hears of our share of these topics; one for each."""
+        """Set the listener of our share of these topics; each topic has one."""
         self._listeners |= dict.fromkeys(topics, listener)
 
     async def assigned(self) -> None:
@@ -164,13 +163,13 @@ class PullMember:
         await self._sharing.settled.wait()
 
     async def persist(self) -> None:
-        """Keep the progress that the user has told."""
+        """Keep the progress that the user has reported."""
         with self._changing:
-            told = {queue: self._positions[queue] for queue in self._updated & self._positions.keys()}
-        await self._offsets.persist(told)
+            reported = {queue: self._positions[queue] for queue in self._updated & self._positions.keys()}
+        await self._offsets.persist(reported)
 
     def _share_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
-        """In a thread."""
+        """In a thread: call the listener."""
         self.on_change()
         if (listener := self._listeners.get(topic)) is not None:
             listener(topic, queues, mine)
@@ -179,7 +178,7 @@ class PullMember:
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """Any thread: ours."""
+        """Any thread: the queues that are ours."""
         return sorted(self._positions.copy())
 
     def owned(self) -> Collection[MessageQueue]:
@@ -206,7 +205,7 @@ class PullMember:
         await self._offsets.persist({queue: left[queue] for queue in updated})
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
-        """Nothing is handed out by itself here."""
+        """Nothing to do: a pull consumer hands out nothing by itself."""
 
     async def assign(self, queues: Collection[MessageQueue]) -> None:
         """These are ours, and no others. Raises one of FAULTS: where a new one begins cannot be found out; nothing changed."""
@@ -220,7 +219,7 @@ class PullMember:
         return start_offset(self._core, self._offsets, queue, self.options)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The progress that is kept. Raises one of FAULTS; what the offset store raised."""
+        """The group's kept progress in a queue. Raises one of FAULTS; what the offset store raised."""
         return await self._offsets.load(queue)
 
     async def position(self, queue: MessageQueue) -> int:
@@ -230,7 +229,7 @@ class PullMember:
         return await start_offset(self._core, self._offsets, queue, self.options)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
-        """Any thread. Raises ConfigError: the queue is not ours."""
+        """Any thread: set the progress of a queue. Raises ConfigError: the queue is not ours."""
         with self._changing:
             if queue not in self._positions:
                 raise ConfigError(f"{queue} is not this member's now: its progress is another's to tell")

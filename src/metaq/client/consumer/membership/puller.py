@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 
 from metaq.client.consumer.delivery.delivery import Delivery
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -16,10 +15,11 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.pulling import PLAIN_COUNT, PullResult, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.pulling import PulledMessages, Wanted, pull
+from metaq.client.shared.pulling import PulledMessages, PullSettings, pull
 from metaq.client.shared.serializers import Decode
 from metaq.client.shared.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
+from metaq.log import OnceLog
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -28,8 +28,8 @@ log = logging.getLogger("metaq.client")
 
 REPLY_MARK = props.REPLY_TO.encode()
 REPLY_SECONDS = 0.001
-"""So long the next pull leaves the reply to a request the precedence, if it came alone: somebody waits for that, and one
-thread of ours at a time runs, as does the broker."""
+"""How long the next pull waits for the reply to a request that came alone: a requester waits for that reply, and under
+the GIL one thread at a time runs."""
 
 
 class Pulling:
@@ -37,23 +37,25 @@ class Pulling:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
-        complaints: Complaints, *, commits: bool,
+        faults: OnceLog, *, commits: bool,
     ) -> None:  # fmt: skip
-        """Args: commits: pulls tell the broker the progress as well."""
+        """Args: commits: pulls carry the progress to the broker as well."""
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
         self.retry_topic = RETRY_PREFIX + group
-        self.delivery, self.complaints, self.commits = delivery, complaints, commits
+        self.delivery, self.faults, self.commits = delivery, faults, commits
         self.queues_of: Counter[str] = Counter()
         """How many queues of each topic are pulled here."""
         self.skipped = 0
         """Messages that were never handed out: deleted before they were consumed, or skipped as wished."""
         self.replying = Replying(core, group)
-        self.wanted = Wanted(group, options.message_class, options.pull_bytes)
+        self.wanted = PullSettings(group, options.message_class, options.pull_bytes)
         self._heartbeat_from = 0.0
-        """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
+        """When a pull that was refused for lack of a heartbeat may send the next one (monotonic seconds of the core's
+        clock)."""
 
     def after_failure(self, queue: MessageQueue, error: MetaqError) -> float:
-        """Seconds to wait before the next try. There is always one: a final answer today may be another tomorrow."""
+        """Seconds to wait before the next try. There always is one: a refusal of today may be mended tomorrow, a
+        missing topic be created."""
         judgement = judge(error, Purpose.PULL)
         if judgement.no_heartbeat:
             now = self.core.clock.monotonic()
@@ -62,11 +64,11 @@ class Pulling:
                 self.core.spawn(self.core.send_heartbeats())
         else:
             self.delivery.doubt(queue.broker)
-            self.complaints.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
+            self.faults.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
         return judgement.pause
 
     async def skip(self, queue: MessageQueue, gone: range, why: str) -> None:
-        """Say which messages will never be handed out. The listener may block: it runs in a thread."""
+        """Report which messages will never be handed out. The listener may block, so it runs in a thread."""
         self.skipped += len(gone)
         log.warning(
             "%d messages of %s %s group %s consumed them: offsets %d to %d",
@@ -109,7 +111,7 @@ class QueuePuller:
         return self._pulling.replying.begin(message, reply, self.look)
 
     def look(self) -> None:
-        """There may be room for more."""
+        """Look whether there is room for more."""
         self._wake.set()
 
     def release(self) -> None:
@@ -137,11 +139,11 @@ class QueuePuller:
             log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
             return seconds.retry
         except FAULTS as error:
-            window.broker_id = 0
+            window.broker_id = 0  # The suggested slave may be the fault: the master is asked next.
             return pulling.after_failure(queue, error)
-        if window.dropped:
+        if window.dropped:  # The queue went to another member while the pull was under way.
             return 0.0
-        pulling.complaints.over(f"pull {queue}")
+        pulling.faults.over(f"pull {queue}")
         result = pulled.result
         window.broker_id = result.suggested_broker_id
         if result.status is PullStatus.OUT_OF_RANGE:
@@ -153,6 +155,7 @@ class QueuePuller:
         if limit is not None and result.max_offset - window.next_offset > limit:
             pulled = await self._skip_to(result.max_offset - limit, pulled)
         if self._options.decode is not None and pulled.messages:
+            # The user's code: in the loop it would hold up heartbeats and every other client of the process.
             pulled = await in_thread(decoded, pulled, self._options.decode)
             if window.dropped:
                 return 0.0
@@ -167,7 +170,7 @@ class QueuePuller:
         return self.window.finished_offset() if self._pulling.commits else 0
 
     async def _skip_to(self, offset: int, pulled: PulledMessages[ReceivedMessage]) -> PulledMessages[ReceivedMessage]:
-        """The queue is too far behind: go on at `offset`. Returns what of `pulled` lies behind it."""
+        """Go on at `offset` in a queue that is too far behind. Returns the part of `pulled` from there on."""
         gone = range(self.window.next_offset, offset)
         self.window.add([], offset)
         limit = self._options.skip_when_behind
@@ -183,7 +186,7 @@ class QueuePuller:
         if wanted < result.min_offset:
             await self._pulling.skip(self.queue, range(wanted, result.min_offset), "were deleted before")
             self.window.add([], result.next_offset)
-        else:
+        else:  # The broker has lost its newest messages, or was replaced by an older copy: begin where its queue is.
             log.warning(
                 "%s ends at %d, group %s wanted %d: going on at %d",
                 self.queue, result.max_offset, self._pulling.group, wanted, result.next_offset,
@@ -191,8 +194,9 @@ class QueuePuller:
             self.window.reset(result.next_offset)
 
     async def _room(self) -> int:
-        """Wait until so little is unfinished that a pull is due; how many messages to ask for."""
+        """Wait until so little is unfinished that a pull is due. Returns how many messages to ask for."""
         core, options, window = self._pulling.core, self._options, self.window
+        # A RocketMQ gives 32 at most; asking for more would wait for room that is not used.
         most = options.pull_count if core.is_ours(self.queue.broker) else min(options.pull_count, PLAIN_COUNT)
         stalled_at = core.clock.monotonic() + options.seconds.stall
         while True:
@@ -203,6 +207,7 @@ class QueuePuller:
             finished = window.finished_offset()
             messages_max, bytes_max = self._pulling.limits(self.queue.topic)
             free = messages_max - window.unfinished
+            # A whole pull must fit: many small pulls cost the broker more than they bring.
             if (
                 free >= min(most, messages_max)
                 and window.next_offset - finished <= options.span_max
@@ -216,7 +221,7 @@ class QueuePuller:
             await self._wait(options.seconds.pause)
 
     async def _wait(self, seconds: float) -> None:
-        """Until somebody says `look`, or so long."""
+        """Wait until `look` is called, or so long."""
         self._wake.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -225,7 +230,7 @@ class QueuePuller:
             return
 
     def _warn_of_stall(self) -> None:
-        self._pulling.complaints.once(
+        self._pulling.faults.once(
             f"stall {self.queue}",
             f"{self.window.unfinished} messages of {self.queue} have been unfinished for "
             f"{self._options.seconds.stall:.0f} s, and group {self._pulling.group} pulls no more of it until some are: are "

@@ -26,9 +26,9 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], Iterable[Messa
 RING_NODES = 10
 """Virtual nodes of each member on the consistent-hash ring, as in Java."""
 RETURNED_MORE_MAX = 1000
-"""Of what a strategy returns, beyond twice the queues there are, nothing more is looked at."""
+"""Bound on what a strategy may return: beyond twice the queues there are, nothing more is looked at."""
 NAMED_MAX = 5
-"""Queues that one complaint names."""
+"""Queues named in one warning."""
 
 
 def java_order(text: str) -> bytes:
@@ -60,7 +60,7 @@ def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> 
 
 
 def circle(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-    """Dealt out like cards. RocketMQ's AVG_BY_CIRCLE."""
+    """Queues dealt out one by one in a circle, like cards. RocketMQ's AVG_BY_CIRCLE."""
     index = _index(members, me)
     return [] if index is None else list(queues[index :: len(members)])
 
@@ -162,7 +162,7 @@ def _room(room: object, whose: str) -> str:
 
 
 def _index(members: Sequence[str], me: str) -> int | None:
-    """A member that the broker does not list yet owns nothing."""
+    """The index of a member; None: the broker does not list it yet, so it owns nothing."""
     return members.index(me) if me in members else None
 
 

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metaq.client.consumer.membership.complaints import Complaints
 from metaq.client.consumer.membership.rebalance import checked_share, in_order, queues_in_order
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
@@ -22,6 +21,7 @@ from metaq.client.conversation.groups import members_of
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
 from metaq.errors import ClientError, NoRoute
+from metaq.log import OnceLog
 from metaq.model import MessageModel, MessageQueue
 from metaq.wire.extensions import KEEPING_LEVEL
 
@@ -29,14 +29,15 @@ log = logging.getLogger("metaq.client")
 
 TOPICS_AT_ONCE = 16
 RETRY_TOPIC_LOOKS = 30
-"""So often a missing retry topic is looked for without a pause for rebalances; no message waits there as yet."""
+"""Rebalances in a row that are repeated soon because the retry topic is missing; afterwards it waits for the usual
+interval, since no message is there yet."""
 
 
-class Owner(Protocol):
-    """Who takes and gives up queues."""
+class Assignee(Protocol):
+    """The member that takes and gives up queues."""
 
     def owned(self) -> Collection[MessageQueue]:
-        """The queues that are its own now."""
+        """The queues that it has now."""
         ...
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
@@ -44,16 +45,17 @@ class Owner(Protocol):
         ...
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """Queues of one topic belong to others now."""
+        """Give up queues of one topic: they are other members' now."""
         ...
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
-        """The listener, if there is one, has heard that these are ours: not before, it may want to move them first."""
+        """Begin with queues once the listener, if there is one, was notified that they are ours: it may want to move
+        them first."""
         ...
 
 
 class _Outcome(Struct, frozen=True):
-    """Of one topic: whether all is as it should be, and whether our share is another than before."""
+    """The result for one topic: whether it is settled, and whether our share has changed."""
 
     settled: bool
     changed: bool = False
@@ -67,31 +69,32 @@ class Sharing:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, retry_topic: str, options: GroupOptions,
-        owner: Owner, complaints: Complaints,
+        owner: Assignee, faults: OnceLog,
     ) -> None:  # fmt: skip
         self._core, self._group, self._subscriptions, self._retry_topic = core, group, subscriptions, retry_topic
-        self._options, self._seconds, self._owner, self._complaints = options, options.seconds, owner, complaints
+        self._options, self._seconds, self._owner, self._faults = options, options.seconds, owner, faults
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once the first rebalance is through."""
         self._asked: dict[tuple[str, ...], asyncio.Future[list[str]]] = {}
-        """Of this rebalance: brokers in the order in which they are asked → the members that they list."""
+        """Brokers in the order in which this rebalance asks them → the members that they list."""
         self._untold = False
-        """Brokers must hear of the subscriptions before anything of them is pulled."""
+        """Whether brokers must get a heartbeat with the subscriptions before anything of them is pulled."""
         self._retry_topic_missing = 0
-        """In so many rebalances one after the other. A new group's is made by its first heartbeat, and routed after that."""
+        """Rebalances in a row that missed the retry topic. A new group's first heartbeat creates it; its route comes
+        later."""
 
     def newly_subscribed(self) -> None:
-        """Other topics are subscribed to than the brokers were told."""
+        """Send heartbeats soon: the subscriptions have changed since the last ones."""
         self._untold = True
         self.soon()
 
     def soon(self) -> None:
-        """The group's members or the queues may have changed."""
+        """Rebalance soon: the group's members or the queues may have changed."""
         self._due.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Rebalance periodically and when asked, until cancelled."""
         await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
         await self._core.send_heartbeats()
         while True:
@@ -114,7 +117,7 @@ class Sharing:
                 continue
 
     async def _learn_route(self, topic: str) -> None:
-        """So that the first heartbeat finds the brokers."""
+        """Learn the topics' routes, so that the first heartbeat finds the brokers."""
         try:
             await self._core.routes.route(topic)
         except FAULTS as error:
@@ -135,6 +138,7 @@ class Sharing:
             await self._core.send_heartbeats()
         outcomes = await together(self._rebalance_topic, self._subscriptions, TOPICS_AT_ONCE)
         if any(outcome.changed for outcome in outcomes):
+            # Java's clients do so as well: another version makes brokers take the subscription anew.
             self._subscriptions.renew()
             await self._core.send_heartbeats()
         return all(outcome.settled for outcome in outcomes)
@@ -144,35 +148,35 @@ class Sharing:
             queues = queues_in_order(await self._core.routes.subscribe_queues(topic))
             share = await self._share(topic, queues)
         except NoRoute as error:
-            if topic == self._retry_topic:
+            if topic == self._retry_topic:  # Created by the broker behind the group's first heartbeat.
                 self._retry_topic_missing += 1
                 return _AS_IT_WAS
-            self._complaints.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
+            self._faults.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
             return _UNSETTLED
         except _NotListed as error:
             log.debug("the share of %s in %s stays as it is: %s", self._group, topic, error)
             return _UNSETTLED
         except FAULTS as error:
             if topic != self._retry_topic:
-                self._complaints.once(
+                self._faults.once(
                     f"share {topic}",
                     f"consumer group {self._group} cannot find its share of topic {topic}, trying again: {error}",
                 )
             return _UNSETTLED
         if topic == self._retry_topic:
             self._retry_topic_missing = 0
-        self._complaints.over(f"share {topic}")
-        self._complaints.over(topic)
+        self._faults.over(f"share {topic}")
+        self._faults.over(topic)
         if self._options.keep_seconds:
             self._check_keeping(queues)
         return _AS_IT_WAS if share is None else await self._change(topic, queues, share)
 
     def _check_keeping(self, queues: list[MessageQueue]) -> None:
-        """Say which brokers will not keep our queues."""
+        """Warn of brokers that will not keep our queues."""
         for broker in {queue.broker for queue in queues}:
             level = self._core.level_of(broker)
             if level is not None and level < KEEPING_LEVEL:
-                self._complaints.once(
+                self._faults.once(
                     f"keep {broker}",
                     f"broker {broker} does not keep the queues of a member of group {self._group} that restarts (keep_queues): "
                     "only a MetaQ broker does, from this version on; its queues go to other members meanwhile",
@@ -183,21 +187,21 @@ class Sharing:
         mine = frozenset(share)
         before = self._owned(topic)
         settled = True
-        if lost := sorted(before - mine):
+        if lost := sorted(before - mine):  # First, so that their new owners find the progress kept and the locks free.
             await self._owner.give_up(lost)
         if gained := [queue for queue in share if queue not in self._owner.owned()]:
             settled = await self._owner.take(gained)
         after = self._owned(topic)
         if after != before and self._options.on_share is not None:
-            await self._tell(topic, queues, [queue for queue in queues if queue in after])
+            await self._notify(topic, queues, [queue for queue in queues if queue in after])
         self._owner.announced(gained)
         return _Outcome(settled, changed=after != before)
 
     def _owned(self, topic: str) -> frozenset[MessageQueue]:
         return frozenset(queue for queue in self._owner.owned() if queue.topic == topic)
 
-    async def _tell(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
-        """In a thread: a listener may block, or use the consumer."""
+    async def _notify(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        """Call the listener in a thread: it may block, or use the consumer."""
         assert self._options.on_share is not None
         if topic == self._retry_topic:
             return
@@ -207,7 +211,7 @@ class Sharing:
             log.exception("the listener for the share of topic %s raised", topic)
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue] | None:
-        """The queues of the topic that are rightly ours; None: what we have, because the strategy failed."""
+        """The queues of the topic that are our share; None: keep what we have, because the strategy failed."""
         if self._options.model is MessageModel.BROADCASTING:
             return queues
         members = in_order(await self._members(queues))
@@ -220,7 +224,7 @@ class Sharing:
         try:
             share = checked_share(self._options.strategy, queues, members, me)
         except BaseException as error:  # noqa: BLE001  whatever a strategy of the user's raises, in our thread
-            self._complaints.once(
+            self._faults.once(
                 key,
                 f"the allocation strategy of group {self._group} failed for topic {topic}, so this member keeps the queues "
                 f"that it has: {type(error).__name__}: {error}",
@@ -228,7 +232,7 @@ class Sharing:
             )
             return None
         if share.wrong:
-            self._complaints.once(
+            self._faults.once(
                 key,
                 f"the allocation strategy of group {self._group} returned for topic {topic} {share.wrong}. This member takes "
                 "the others of its share. A strategy gives each queue to one member, and depends on its arguments alone "
@@ -236,7 +240,7 @@ class Sharing:
                 logging.ERROR,
             )
         else:
-            self._complaints.over(key)
+            self._faults.over(key)
         return share.queues
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
@@ -252,10 +256,10 @@ class Sharing:
 
 
 class _NotListed(ClientError):
-    """Our heartbeat is still under way."""
+    """Raised when a broker does not list this member yet: its heartbeat is still under way."""
 
 
 def _looked_at(asking: asyncio.Future[list[str]]) -> None:
-    """Whoever waited for it may be gone: nobody else looks at its error then."""
+    """Retrieve the error of a look-up whose waiters may be gone, so that asyncio does not log it."""
     if not asking.cancelled():
         asking.exception()

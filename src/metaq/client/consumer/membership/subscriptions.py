@@ -20,7 +20,7 @@ class Subscriptions:
         now = clock.now_ms()
         self._data = {topic: subscribe(topic, tags, now) for topic, tags in topics.items()}
         self._leaving: dict[str, SubscriptionData] = {}
-        """Not subscribed to any more, but perhaps still pulled."""
+        """Topics that are not subscribed to any more, but perhaps still pulled."""
 
     def __getitem__(self, topic: str) -> SubscriptionData:
         return self._data[topic] if topic in self._data else self._leaving[topic]
@@ -46,7 +46,7 @@ class Subscriptions:
         self._data = {topic: data for topic, data in self._data.items() if topic not in topics}
 
     def left(self, topic: str) -> None:
-        """Nothing of it is pulled any more."""
+        """Forget a topic of which nothing is pulled any more."""
         self._leaving.pop(topic, None)
 
     @property
@@ -55,6 +55,6 @@ class Subscriptions:
         return list(self._leaving)
 
     def renew(self) -> None:
-        """New versions for all: a broker keeps the newest that it was told."""
+        """Give all subscriptions new versions: a broker keeps the newest that it gets."""
         now = self._clock.now_ms()
         self._data = {topic: structs.replace(data, version=now) for topic, data in self._data.items()}

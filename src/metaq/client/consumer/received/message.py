@@ -17,20 +17,20 @@ log = logging.getLogger("metaq.client")
 
 
 class Holder(Protocol):
-    """What a message belongs to: it finishes by one assignment into `flags`, or fails."""
+    """The chunk or run that a message belongs to: a message finishes by one assignment into `flags`, or fails."""
 
     base: int
     """The queue offset of the first flag."""
 
     in_order: bool
-    """Nothing behind a message of ours is handed out before it is settled."""
+    """Whether nothing behind a message is handed out before it is settled."""
 
     @property
     def flags(self) -> Any: ...
 
     @property
     def lost(self) -> bool:
-        """What is said of its messages changes nothing any more, although nothing was said yet."""
+        """Whether acks and failures of its messages are ignored, although none was given yet."""
         ...
 
     def reply(self, message: Any, reply: Reply) -> ReplyFuture: ...
@@ -120,7 +120,7 @@ class ReceivedMessage(StoredMessage):
 
     @property
     def settled(self) -> bool:
-        """Whether it was acknowledged or failed, so that saying more changes nothing."""
+        """Whether it was acknowledged or failed, so that a further verdict changes nothing."""
         chunk = self._chunk
         return bool(chunk.flags[self.queue_offset - chunk.base])
 
@@ -134,7 +134,7 @@ class ReceivedMessage(StoredMessage):
         return self._chunk.lost
 
     def timed_out(self) -> None:
-        """It is taken from its handler, which took too long: for those who want to know."""
+        """Called when the message is taken from its handler, which took too long. For observers."""
 
     def _fail(self, verdict: BaseException) -> None:
         chunk = self._chunk
@@ -143,7 +143,7 @@ class ReceivedMessage(StoredMessage):
         chunk.fail(self, verdict)
 
     def settle(self, error: BaseException | None) -> bool:
-        """Finish it, or send it back for what its handling raised. Returns whether the error ends here."""
+        """Acknowledge it, or send it back because of what its handling raised. Returns whether the error is swallowed."""
         if error is None:
             self.ack()
             return False
@@ -185,7 +185,7 @@ def give_up(message: ReceivedMessage, delay_level: int) -> None:
 
 
 class _Ignored:
-    """Flags of a message that was settled before."""
+    """Flags that ignore verdicts: of a message that was settled before."""
 
     def __getitem__(self, key: int) -> int:
         return 1
@@ -194,7 +194,7 @@ class _Ignored:
 
 
 class _Uncommittable:
-    """Flags of a copy."""
+    """Flags of a copy, which cannot be committed."""
 
     def __getitem__(self, key: int) -> int:
         return 0
@@ -215,7 +215,7 @@ class _Settled:
         raise ClientError(f"{message} was given back, to be handled again: whoever handles it then replies to it")
 
     def fail(self, message: ReceivedMessage, verdict: BaseException) -> None:
-        """It was settled before: this changes nothing."""
+        """Ignore a verdict on a message that was settled before."""
 
 
 class _GivenUp(_Settled):

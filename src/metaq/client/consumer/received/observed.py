@@ -52,10 +52,10 @@ class Deliveries:
                 except Exception:
                     log.exception("watching %s failed", message)
                     begun.append(None)
-            message._delivery = Delivery(self, tuple(begun), self._clock.monotonic())  # noqa: SLF001  a slot for us
+            message._delivery = ObservedDelivery(self, tuple(begun), self._clock.monotonic())  # noqa: SLF001  a slot for us
 
     def end(self, message: ReceivedMessage, begun: tuple[object, ...], since: float, result: Result) -> None:
-        """One is finished, or has failed."""
+        """Notify the observers that a delivery has ended."""
         cost_ms = round((self._clock.monotonic() - since) * 1000)
         for observer, token in zip(self._observers, begun, strict=True):
             try:
@@ -64,8 +64,8 @@ class Deliveries:
                 log.exception("watching %s failed", message)
 
 
-class Delivery:
-    """One message in somebody's hands."""
+class ObservedDelivery:
+    """The delivery of one message that is in hand."""
 
     __slots__ = ("begun", "deliveries", "since")
 
@@ -74,11 +74,11 @@ class Delivery:
 
 
 class ObservedMessage(ReceivedMessage):
-    """A `ReceivedMessage` that tells of its end. What is said of it after that is told no more."""
+    """A `ReceivedMessage` whose first verdict is reported to observers."""
 
     __slots__ = ("_delivery",)
 
-    _delivery: Delivery | None
+    _delivery: ObservedDelivery | None
 
     def ack(self) -> None:
         super().ack()
@@ -97,7 +97,9 @@ class ObservedMessage(ReceivedMessage):
         return self.settle(error)
 
     def _ended(self, result: Result) -> None:
-        delivery: Delivery | None = getattr(self, "_delivery", None)  # A copy has none, nor one never handed out.
+        delivery: ObservedDelivery | None = getattr(
+            self, "_delivery", None
+        )  # A copy has none, nor one never handed out.
         if delivery is not None:
             self._delivery = None
             delivery.deliveries.end(self, delivery.begun, delivery.since, result)

@@ -25,6 +25,7 @@ log = logging.getLogger("metaq.client")
 
 REPLY_SECONDS = 3.0
 COMPRESS_OVER = 4096
+"""As a producer's `compress_over`."""
 NO_KEYS: tuple[str, ...] = ()
 
 
@@ -36,7 +37,7 @@ class ReplyFuture(concurrent.futures.Future[SendReceipt]):
 
 
 class Reply(Struct, frozen=True):
-    """What is replied, and within how many seconds."""
+    """A reply, and the seconds that it may take."""
 
     message: Message
     seconds: float
@@ -60,7 +61,7 @@ def reply_to(
 
 
 class _OwnBrokerFirst:
-    """The queue of each try: first at the broker that holds the request, for there its sender is connected."""
+    """Chooses the queue of each try: first at the broker that holds the request, for there its sender is connected."""
 
     def __init__(self, broker: str) -> None:
         self._broker, self._tries = broker, 0

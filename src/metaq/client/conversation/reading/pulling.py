@@ -13,7 +13,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
 PLAIN_COUNT = 32
-"""Messages that a broker which is not ours gives at most."""
+"""Messages that a RocketMQ gives at most for one pull (`maxTransferCountOnMessageInMemory`)."""
 HOLD_MS = 15_000
 """How long a broker may hold a pull that finds nothing."""
 EVERYTHING = SubscriptionData("", ALL)
@@ -48,7 +48,7 @@ class PullResult(NamedTuple):
 class Pull(Call[PullResult], frozen=True, kw_only=True):
     """Up to `count` messages of a queue, from `offset` on.
 
-    `subscription` lets some through; `inline` sends it along, for those who have sent no heartbeat that told it.
+    `subscription` lets some through; `inline` sends it along, for those whose subscription no heartbeat carries.
     `hold`: the broker may hold a pull that finds nothing, for `hold_ms`. `commit_offset`, if above 0, is kept as the group's progress.
     `bytes_max` is understood by our brokers only, others give 32 messages or 256 KiB.
     """

@@ -16,9 +16,9 @@ from metaq.model import MessageQueue
 
 SAMPLE_MESSAGES = 32
 SAMPLE_BYTES = 64 * 1024
-"""What one pull is to bring: a RocketMQ gives 32 messages at most, and no two that are larger than this."""
+"""Bytes that one pull should bring: a RocketMQ gives at most 32 messages, and no second one beyond this size."""
 PLACES = 5
-"""Where is looked first."""
+"""Places of the first pulls."""
 _BURSTS = 1 / 4
 """Between two places that are alike there may be what was found elsewhere: that share of the difference is in doubt, for as
 long as half of the pulls are left. The other half looks where sizes change."""
@@ -80,12 +80,12 @@ class SizeSearch:
         return self._probe
 
     def found(self, sample: Sample) -> None:
-        """`sample` begins where was looked."""
+        """Take in the sample that begins at the probe."""
         bisect.insort(self.samples, sample)
         self._choose()
 
     def nothing(self) -> None:
-        """Nothing can be read there: the messages have left the log, or are not there yet."""
+        """Note that nothing can be read at the probe: its messages have left the log, or are not there yet."""
         self._choose()
 
     def _choose(self) -> None:

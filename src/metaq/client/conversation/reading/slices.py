@@ -17,20 +17,22 @@ from metaq.errors import RemoteProtocolError
 from metaq.model import MessageQueue, SubscriptionData
 
 COUNT_FIRST = 1024
+"""Messages of the first pull; later ones follow from the sizes that it brings."""
 COUNT_MAX = 65_535
 PULLS_UNDER_WAY = 4
+"""So the broker always has the next pull while an answer is read."""
 _GUESSES = 2
-"""Pulls under way before an answer has told how large the messages are."""
+"""Pulls under way before the first answer shows how large the messages are."""
 
 
 class Post(NamedTuple):
-    """To be done: send the pull. Send the number of the request into the conversation."""
+    """A step: send the pull. The conversation is sent the number of the request."""
 
     pull: Pull
 
 
 class Receive(NamedTuple):
-    """To be done: wait for the answer to the request of that number. Send the pull's outcome into the conversation."""
+    """A step: wait for the answer to the request of that number. The conversation is sent the pull's outcome."""
 
     number: int
     pull: Pull
@@ -95,7 +97,7 @@ class SliceReading:
         return self.next_offset >= self.end
 
     def leave(self) -> None:
-        """Ask nothing more over this connection: the conversation ends behind what is under way."""
+        """Send no further pull over this connection: the conversation ends behind those under way."""
         self._leaving = True
 
     def pulls(self, *, of_slave: bool = False) -> Generator[Step, Any, None]:
@@ -139,7 +141,7 @@ class SliceReading:
             yield found
 
     def _sifting(self) -> Generator[Step, Any, None]:
-        """One pull after the other: how far each has looked is known from its answer only."""
+        """Pull one after the other: only its answer says how far each has looked."""
         while not self.done and not self._leaving:
             pull = self._pull(self.next_offset, COUNT_MAX)
             result: PullResult = yield Receive((yield Post(pull)), pull)

@@ -22,7 +22,7 @@ from metaq.wire import compression, headers
 from metaq.wire.command import Command
 
 BODY_EXPANDED_MAX = 4 * BODY_BYTES_MAX
-"""What a compressed reply may become."""
+"""Most bytes of a compressed reply's expanded body."""
 _COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per reply.
 _DEFLATE = 8
 """The method that every zlib stream names in its first byte; its first two are a multiple of 31."""
@@ -93,7 +93,7 @@ def reply_of(command: Command, broker: str, now_ms: int) -> RequestReplied:
 
 
 def _is_plain(body: bytes, sys_flag: int) -> bool:
-    """Whether it cannot be what its mark says: the Go client marks a long reply as compressed and sends it as it is."""
+    """Whether a body that is marked as compressed is not: the Go client marks a long reply and sends it as it is."""
     zlib = sys_flag & COMPRESSION_TYPE_MASK in (0, COMPRESSION_ZLIB)
     return zlib and (len(body) < 2 or body[0] & 0x0F != _DEFLATE or int.from_bytes(body[:2], "big") % 31 != 0)
 

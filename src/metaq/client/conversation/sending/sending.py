@@ -28,7 +28,7 @@ class Outgoing(Struct, frozen=True):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     reply: bool = False
-    """It answers a request: its broker hands it on to whoever asked."""
+    """Whether it answers a request: its broker pushes it to the requester."""
 
 
 class Stored(Struct, frozen=True):
@@ -39,18 +39,18 @@ class Stored(Struct, frozen=True):
     status: SendStatus
     offset_ids: str
     region: str = ""
-    """Of the broker, as it says."""
+    """The broker's region, as it reports it."""
     trace: bool = True
     """Whether the broker wants it to be traced by clients that do."""
 
 
 class Template(Struct, frozen=True):
-    """What a topic is made like if it is made for a send: `topic`'s settings, with at most so many queues."""
+    """How a topic is created because of a send: with the settings of `topic`, and at most so many queues."""
 
     topic: str = AUTO_CREATE_TOPIC
     queues: int = 4
     unit: bool = False
-    """It is one of a unit."""
+    """Whether the topic is a unit's."""
 
 
 class Send(Call[Stored], frozen=True):

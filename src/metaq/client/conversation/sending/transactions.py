@@ -27,7 +27,7 @@ from metaq.wire.command import Command, request
 from metaq.wire.record import decode_record, parse_offset_id
 
 BODY_EXPANDED_MAX = 4 * BODY_BYTES_MAX
-"""What a compressed body may become."""
+"""Most bytes of a compressed body's expanded form."""
 REMARK_CHARS_MAX = 500
 
 _WIRE = {
@@ -56,15 +56,13 @@ def half_at(message_id: str, queue_offset: int, offset_id: str) -> HalfMessage:
 
 
 def half_of(checked: StoredMessage) -> HalfMessage:
-    """What names the half message of a check."""
+    """The identity of the half message in a check."""
     return HalfMessage(checked.message_id, checked.queue_offset, checked.log_offset)
 
 
 class EndTransaction(Order, frozen=True, kw_only=True):
-    """How the transaction of a half message ended. Told oneway, as Java does it, or asked for an answer.
-
-    A broker answers UNKNOWN never. `remark`: why, for the broker's log.
-    """
+    """Report how the transaction of a half message ended: oneway, as Java does, or with an answer. Brokers never answer
+    UNKNOWN. `remark`: why, for the broker's log."""
 
     group: str
     broker: str | None

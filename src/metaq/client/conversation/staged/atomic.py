@@ -11,7 +11,7 @@ told is one: after a lost answer of DECIDE the outcome is asked for before DECID
 completed is rolled back by a decision too, whose answer may be that an earlier request has committed it. What cannot
 be found out is "unknown", and `Ending` says so.
 
-The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Tell` or a `Pause` (send in
+The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Oneway` or a `Sleep` (send in
 anything when it is done) or `SideBySide` (send in the result or the MetaqError of each).
 """
 
@@ -32,46 +32,47 @@ from metaq.model.transactions.staging import Chunk, Decision, Outcome, Phase, co
 from metaq.wire.staging import DecideBody
 
 ROLLBACK_SECONDS: Final = 3.0
-"""How long a transaction that cannot be completed is tried to be rolled back. Its parts expire in any case."""
+"""How long the rollback of a transaction that cannot be completed is tried. Its parts expire in any case."""
 DELIVERY_SECONDS: Final = 3.0
 """How long brokers are given to deliver what is committed. They go on by themselves, and it is committed in any case."""
 NOTICE_SECONDS: Final = 1.0
-"""How long a participant is given to hear of a rollback. It asks the coordinator in any case."""
+"""How long the notice of a rollback to a participant is tried. It asks the coordinator in any case."""
 REMAINING_PAUSE: Final = 0.02
-"""Between two requests to a broker that has come no further in between."""
+"""Pause between two requests to a broker that has made no progress in between."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Ask(Struct, Generic[T_co], frozen=True):
-    """To be done: ask the master of that name, and wait so long for the answer."""
+    """A step: ask the master of that name, and wait so long for the answer."""
 
     broker: str
     call: Call[T_co]
     seconds: float
 
 
-class Tell(Struct, frozen=True):
-    """To be done: hand it to the connection of the master of that name; nobody waits for an answer, or minds if it is lost."""
+class Oneway(Struct, frozen=True):
+    """A step: send it oneway to the master of that name; it may be lost."""
 
     broker: str
     call: Call[Any]
 
 
-class Pause(Struct, frozen=True):
-    """To be done: nothing, for so long."""
+class Sleep(Struct, frozen=True):
+    """A step: wait so long."""
 
     seconds: float
 
 
 class SideBySide(Struct, frozen=True):
-    """To be done: all these, at the same time. Send in, by the same names, what they returned or raised."""
+    """A step: run all these at the same time. The conversation is sent, by the same names, what they returned or
+    raised."""
 
     by_broker: Mapping[str, Steps[Any]]
 
 
-Step = Ask[Any] | Tell | Pause | SideBySide
+Step = Ask[Any] | Oneway | Sleep | SideBySide
 Steps = Generator[Step, Any, T]
 
 
@@ -84,7 +85,7 @@ class Standing(enum.Enum):
     OPEN = "open"
     """No commit was sent, and the rollback is not confirmed: nothing will be delivered."""
     UNKNOWN = "unknown"
-    """A commit, or that it is prepared, was sent, and nobody has told what became of that."""
+    """A commit, or a prepare, was sent, and its outcome is not known."""
 
 
 class Ending(Struct, frozen=True):
@@ -93,15 +94,15 @@ class Ending(Struct, frozen=True):
     standing: Standing
     decision: Decision | None = None
     why: MetaqError | None = None
-    """What stood in the way of what was wanted."""
+    """Why the wanted end was not reached."""
     delivered: bool = False
-    """All brokers have said that all messages are in their queues."""
+    """Whether all brokers have reported that all messages are in their queues."""
     missing: tuple[str, ...] = ()
     """Parts that a broker has lost after it had them."""
 
 
 class Verdict(Struct, frozen=True):
-    """What came of asking for a decision. `error` and what follows it: only if there is none."""
+    """The result of asking for a decision. `error` and what follows it: only if there is none."""
 
     decision: Decision | None = None
     remaining: int = 0
@@ -121,7 +122,7 @@ class AtomicSteps:
         self.coordinator = coordinator_of(transaction)
         self._born_ms, self._expire_after, self._now = born_ms, expire_after, now
         self._touched: set[str] = set()
-        """Brokers that may have something of it."""
+        """Brokers that may hold parts of it."""
         self._maybe_sent: set[Outcome] = set()
         """Decisions that may have reached the coordinator."""
         self._prepared = False
@@ -143,7 +144,7 @@ class AtomicSteps:
         )
 
     def _staging(self, broker: str, calls: Iterable[Call[Any]], until: float) -> Steps[None]:
-        """Each in its turn."""
+        """Stage the requests of one broker one after the other."""
         for call in calls:
             patience = Patience(Purpose.STAGED, until - self._now(), self._now())
             while True:
@@ -151,13 +152,14 @@ class AtomicSteps:
                     yield in_time(broker, call, until - self._now())
                 except FAULTS as error:
                     self._failed(broker, error)
-                    yield Pause(patience.pause(error, self._now()))
+                    yield Sleep(patience.pause(error, self._now()))
                 else:
                     self._touched.add(broker)
                     break
 
     def _failed(self, broker: str, error: MetaqError) -> None:
-        """Of several chunks in a request that a busy broker, or one whose disk is full, has refused some may be stored."""
+        """Note whether parts may be stored at a broker although it answered with an error: of several chunks, a busy or
+        full broker may have stored some."""
         if judge(error, Purpose.STAGED).maybe_done or (isinstance(error, BrokerError) and error.retriable):
             self._touched.add(broker)
 
@@ -205,7 +207,7 @@ class AtomicSteps:
         return Ending(Standing.UNKNOWN if verdict.maybe_sent else Standing.PREPARED, why=verdict.error)
 
     def roll_back(self, seconds: float) -> Steps[Ending]:
-        """Nothing of it is to be delivered. It asks nobody if nobody can have anything of it."""
+        """Roll it back: nothing is delivered. No broker is asked if none can hold anything of it."""
         if not self._touched:
             return Ending(Standing.ROLLED_BACK)
         until = self._now() + seconds
@@ -218,7 +220,7 @@ class AtomicSteps:
         return Ending(standing, why=verdict.error)
 
     def give_up(self, error: MetaqError) -> Steps[Ending]:
-        """It cannot be completed. The rollback's answer may be that it was committed before."""
+        """Roll back a transaction that cannot be completed. The answer may be that it was committed before."""
         ending = yield from self.roll_back(ROLLBACK_SECONDS)
         return ending if ending.standing is Standing.COMMITTED else structs.replace(ending, why=error)
 
@@ -244,18 +246,18 @@ class AtomicSteps:
         return (yield from delivering(decision, remaining, until, self._now))
 
     def _tell_rollback(self, decision: Decision) -> Steps[None]:
-        """So that participants drop their parts at once; they would ask, later."""
+        """Notify participants of a rollback, so that they drop their parts at once; later they would ask."""
 
-        def tell(broker: str) -> Steps[None]:
+        def notify(broker: str) -> Steps[None]:
             yield in_time(broker, Apply(self.transaction, decision), NOTICE_SECONDS)
 
-        by_broker = {broker: tell(broker) for broker in sorted(self._touched - {self.coordinator})}
+        by_broker = {broker: notify(broker) for broker in sorted(self._touched - {self.coordinator})}
         if by_broker:
             yield SideBySide(by_broker)
 
 
 def delivering(decision: Decision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
-    """A commit was decided: have all brokers put its messages into their queues, and tell the coordinator who has.
+    """A commit was decided: have all brokers put its messages into their queues, and report to the coordinator who has.
 
     For at most DELIVERY_SECONDS. `remaining`: what the coordinator said with the decision.
     """
@@ -269,14 +271,17 @@ def delivering(decision: Decision, remaining: int, until: float, now: Callable[[
     answers = (yield SideBySide(by_broker)) if by_broker else {}
     confirmed = tuple(broker for broker, answer in answers.items() if answer == () and broker != coordinator)
     if confirmed:  # Else the coordinator asks them, later.
-        yield Tell(coordinator, Apply(transaction, None, coordinator, confirmed))
+        yield Oneway(coordinator, Apply(transaction, None, coordinator, confirmed))
     missing = tuple(part for answer in answers.values() if isinstance(answer, tuple) for part in answer)
     delivered = not missing and all(isinstance(answer, tuple) for answer in answers.values())
     return Ending(Standing.COMMITTED, decision, delivered=delivered, missing=missing)
 
 
 def _applying(broker: str, decision: Decision, until: float, now: Callable[[], float]) -> Steps[tuple[str, ...]]:
-    """Until nothing remains at `broker`; the parts that it misses. Raises the last fault when the time is over."""
+    """Apply the decision at `broker` until nothing remains. Returns the parts that it misses.
+
+    Raises the last fault when the time is over.
+    """
     own = broker == coordinator_of(decision.transaction)
     call = Apply(decision.transaction, None if own else decision)
     patience = Patience(Purpose.STAGED, until - now(), now())
@@ -285,12 +290,12 @@ def _applying(broker: str, decision: Decision, until: float, now: Callable[[], f
         try:
             state = yield in_time(broker, call, until - now())
         except FAULTS as error:
-            yield Pause(patience.pause(error, now()))
+            yield Sleep(patience.pause(error, now()))
             continue
         if state.missing or not state.remaining:
             return tuple(state.missing)
         if state.remaining == remaining:
-            yield Pause(REMAINING_PAUSE)
+            yield Sleep(REMAINING_PAUSE)
         remaining = state.remaining
 
 
@@ -310,10 +315,8 @@ def decided_by(
     until: float,
     now: Callable[[], float],
 ) -> Steps[Verdict]:
-    """Ask for a decision until one is told, the coordinator refuses, or the time is over.
-
-    When an answer was lost the outcome is asked for; only while there is none the request is made again.
-    """
+    """Ask for a decision until there is one, the coordinator refuses, or the time is over. After a lost answer the
+    outcome is looked up; the request is repeated only while there is none."""
     wanted = call.decide
     assert wanted is not None
     failed, maybe_sent = 0, False
@@ -337,7 +340,7 @@ def decided_by(
                 return Verdict(error=error, refused=True, maybe_sent=maybe_sent)
             if now() + judgement.pause > until:
                 return Verdict(error=error, maybe_sent=maybe_sent)
-        yield Pause(judgement.pause)
+        yield Sleep(judgement.pause)
 
 
 def settled(transaction: str, *, commit: bool, seconds: float, now: Callable[[], float]) -> Steps[Ending]:
@@ -365,7 +368,7 @@ def outcome_of(transaction: str, seconds: float, now: Callable[[], float]) -> St
         try:
             state = yield in_time(coordinator_of(transaction), call, until - now())
         except FAULTS as error:
-            yield Pause(patience.pause(error, now()))
+            yield Sleep(patience.pause(error, now()))
         else:
             phase: Phase = state.phase
             return phase

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Patience, Purpose
-from metaq.client.conversation.staged.atomic import Ask, Pause, SideBySide, Steps, decided_by, delivering, in_time
+from metaq.client.conversation.staged.atomic import Ask, SideBySide, Sleep, Steps, decided_by, delivering, in_time
 from metaq.client.conversation.staged.staging import Decide, GetRow
 from metaq.errors import BrokerError, MetaqError, NotSupported, StaleBatch, TransactionFailed
 from metaq.model.transactions.staging import Decision, ManifestPart, Outcome, RowState, coordinator_of
@@ -25,18 +25,19 @@ from metaq.wire.codes import ResponseCode
 from metaq.wire.staging import DecideBody
 
 ROLLBACK_SECONDS = 3.0
-"""How long a transaction that nobody wants any more is tried to be rolled back. Its parts expire in any case."""
+"""How long the rollback of a transaction that is not wanted any more is tried. Its parts expire in any case."""
 
 
 class Committed(Struct, frozen=True):
-    """What became of a number."""
+    """The outcome of a numbered transaction."""
 
     decision: Decision
-    """That counts: of this transaction, or of an earlier one of the same number."""
+    """The decision that counts: of this transaction, or of an earlier one of the same number."""
     again: bool
-    """It is of an earlier one."""
+    """Whether it is of an earlier one."""
     delivered: bool
-    """All brokers have said that all messages are in their queues. Those that were away deliver when they are back."""
+    """Whether all brokers have reported that all messages are in their queues. Those that were away deliver when they
+    are back."""
     missing: tuple[str, ...] = ()
     """Parts that a broker has lost after it had them."""
 
@@ -75,7 +76,7 @@ def _row_at(broker: str, row: str, until: float, now: Callable[[], float]) -> St
                 raise NotSupported(
                     f"broker {broker} has no transactions of several messages: it is a RocketMQ, or an older MetaQ"
                 ) from None
-            yield Pause(patience.pause(error, now()))
+            yield Sleep(patience.pause(error, now()))
         else:
             return state
 
@@ -90,7 +91,7 @@ def commit(
 ) -> Steps[Committed]:
     """Commit everything that `parts` names, as number `sequence` of `row`, and deliver it. `row` may be empty: no number.
 
-    Raises StaleBatch: the row is past that number. TransactionFailed: it was rolled back before, or nobody told the outcome
+    Raises StaleBatch: the row is past that number. TransactionFailed: it was rolled back before, or the outcome is unknown
     in `seconds`: the same may be asked again. The coordinator's refusal: nothing of it is or will be committed.
     """
     until = now() + seconds

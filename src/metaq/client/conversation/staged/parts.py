@@ -30,7 +30,7 @@ REQUEST_BYTES: Final = CHUNK_BYTES_MAX
 """Bodies of chunks in one request; a chunk that is larger is one by itself."""
 REQUEST_CHUNKS: Final = 512
 _ID_BYTES: Final = 41
-"""Of the property with a message's id."""
+"""Bytes of the property with a message's id."""
 _ANY_SIZE: Final = 0x7FFFFFFF
 
 
@@ -41,7 +41,7 @@ def is_large(body: bytes, properties: bytes) -> bool:
 
 
 def too_old_for_large(broker: str, what: str) -> str:
-    """What is to be said of a message that needs a chunk of its own, at a broker that takes none."""
+    """The error of a message that needs a chunk of its own, at a broker too old to take one."""
     return (
         f"broker {broker} is an older MetaQ: its transactions carry messages of {CHUNK_BYTES_MAX} bytes with their properties, "
         f"and {what} is more. Bring it up to date, or send a reference to the data"
@@ -53,7 +53,7 @@ def _body_bytes_max(_broker: str) -> int:
 
 
 class _Part:
-    """What goes to one queue. The numbers are of the chunks that were taken."""
+    """One part: the messages for one queue. The numbers are of the chunks that were taken."""
 
     __slots__ = ("batch", "bytes", "chunks", "crc", "name", "prefix", "queue", "rows", "sealed", "waiting")
 
@@ -68,7 +68,7 @@ class _Part:
 
     @property
     def waits(self) -> int:
-        """Bytes that were not taken yet."""
+        """Bytes that wait to be taken."""
         return sum(len(body) for body, _ in self.waiting) + (self.batch.size if self.batch is not None else 0)
 
     @property
@@ -117,7 +117,7 @@ class Parts:
         self.rows = 0
         """Messages, those included that were taken."""
         self.waits = 0
-        """Bytes that were not taken yet."""
+        """Bytes that wait to be taken."""
 
     @property
     def brokers(self) -> list[str]:
@@ -217,7 +217,7 @@ class Parts:
         return part
 
     def fullest(self) -> str:
-        """The broker for which most is waiting."""
+        """The broker for which most bytes wait."""
         waits: dict[str, int] = {}
         for part in self._parts.values():
             waits[part.queue.broker] = waits.get(part.queue.broker, 0) + part.waits

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from metaq.client.conversation.call import Call, Order
+from metaq.model.transactions.metaq1 import BranchState
 from metaq.model.transactions.staging import (
     Chunk,
     Decided,
@@ -66,7 +67,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
 
 
 class SealPart(Order, frozen=True):
-    """A part ends with the chunks that are staged."""
+    """Seal a part: it ends with the chunks that are staged."""
 
     transaction: str
     part: str
@@ -92,7 +93,7 @@ class SealPart(Order, frozen=True):
 
 
 class Decide(Call[Decided], frozen=True):
-    """What is to become of a transaction. The outcome is the decision that stands, which may be an earlier one."""
+    """Decide a transaction. The outcome is the decision that stands, which may be an earlier one."""
 
     transaction: str
     decide: DecideBody
@@ -116,7 +117,8 @@ def end(transaction: str, outcome: Outcome, broker: str | None = None) -> Decide
 
 
 class Settle(Call[Decided], frozen=True):
-    """A participant's word to the coordinator: roll it back, unless it is decided or prepared. The outcome is what stands."""
+    """A participant's request to the coordinator: roll it back, unless it is decided or prepared. The outcome is what
+    stands."""
 
     transaction: str
     broker: str | None = None
@@ -134,7 +136,7 @@ class Settle(Call[Decided], frozen=True):
 
 
 class Apply(Call[TransactionState], frozen=True):
-    """Deliver, for a bounded time, what is committed; or drop what is rolled back. The outcome tells what remains.
+    """Deliver, for a bounded time, what is committed; or drop what is rolled back. The outcome says what remains.
 
     `decision`: the coordinator's, for a participant. `confirmed`: for the coordinator, the participants at which nothing
     remains: it would ask each of them. The outcome has no decision and no parts.
@@ -238,3 +240,34 @@ class ListRows(Call[list[RowState]], frozen=True):
 
     def read(self, answer: Command) -> list[RowState]:
         return staging.row_list_of(answer.body)
+
+
+class ListBranches(Call[list[BranchState]], frozen=True):
+    """List a broker's transactions of MetaQ 1.x clients, by their ids among the staged transactions, from behind
+    `after` on (30008)."""
+
+    action = "list transactions of MetaQ 1.x clients"
+
+    after: str = ""
+    count: int = 100
+
+    def request(self) -> Command:
+        return request(RequestCode.LIST_BRANCHES, headers.ListBranchesHeader(after=self.after, count=self.count))
+
+    def read(self, answer: Command) -> list[BranchState]:
+        return staging.branch_list_of(answer.body)
+
+
+class EndBranch(Order, frozen=True):
+    """Commit or roll back a prepared XA branch by hand, or forget one that was ended so (30009): `commit`, `rollback`,
+    `forget`."""
+
+    key: str
+    act: str
+
+    @property
+    def action(self) -> str:
+        return f"{self.act} the XA transaction {self.key}"
+
+    def request(self) -> Command:
+        return request(RequestCode.END_BRANCH, headers.EndBranchHeader(key=self.key, action=self.act))

@@ -28,7 +28,7 @@ from metaq.spark.engine.hadoop import HadoopFiles
 _LOG = logging.getLogger(__name__)
 
 _NO_RECORD: Final = (".", "_")
-"""What names of other files begin with."""
+"""Beginnings of names that are not messages' files."""
 
 
 class HadoopFolder(Batches):
@@ -156,7 +156,7 @@ class HadoopFolder(Batches):
                 self.files.remove(f"{IDS}/{left.name}")
 
     def remove_empty(self, folder: str) -> None:
-        """Remove a folder in which nothing is, and those that hold it alone."""
+        """Remove an empty folder, and parents that are empty then."""
         while folder and not self.files.entries(folder):
             self.files.remove_empty(folder)
             folder = folder.rpartition("/")[0]

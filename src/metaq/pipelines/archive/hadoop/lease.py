@@ -30,20 +30,20 @@ from metaq.spark.engine.hadoop import HadoopFiles
 _LOG = logging.getLogger(__name__)
 
 BEATS: Final = 4
-"""So many within the time after which a holder is taken for dead."""
+"""Beats within the time after which a holder is taken for dead."""
 _ENDED: Final = "ended"
 _LOOK_SECONDS: Final = 0.2
 
 
-class _Seen(NamedTuple):
-    """What the newest term's files tell."""
+class _Observed(NamedTuple):
+    """Newest term, from its files."""
 
     term: int
     beat: int
     ended: bool
 
 
-_NOBODY: Final = _Seen(0, 0, True)
+_NOBODY: Final = _Observed(0, 0, True)
 
 
 class HadoopLease:
@@ -75,7 +75,7 @@ class HadoopLease:
         self._thread.start()
 
     def check(self) -> None:
-        """See that it is still this run's. Raises: StoreLocked: another run has taken it. OSError: nobody can say."""
+        """Check that this run still holds it. Raises: StoreLocked: another run has taken it. OSError: it cannot be read."""
         if not self.fault:
             seen = self._look()
             if seen.term > self._term:
@@ -87,7 +87,7 @@ class HadoopLease:
             raise StoreLocked(self.fault)
 
     def release(self) -> None:
-        """Give it back. May be repeated."""
+        """Release it. May be repeated."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -97,7 +97,7 @@ class HadoopLease:
             self._files.write(self._name(_ENDED), b"", sync=False)
 
     def beat(self) -> None:
-        """Tell that this run lives. Raises StoreLocked, OSError, as `check` does."""
+        """Write the next beat. Raises StoreLocked, OSError, as `check` does."""
         self.check()
         before = self._name(f"{self._beat:010d}")
         self._beat += 1
@@ -123,7 +123,7 @@ class HadoopLease:
                 )
             self._pause(_LOOK_SECONDS)
 
-    def _claim(self, seen: _Seen) -> bool:
+    def _claim(self, seen: _Observed) -> bool:
         """Try to begin the next term. Another one may be quicker."""
         if not seen.ended:
             _LOG.warning(
@@ -149,17 +149,17 @@ class HadoopLease:
                 with contextlib.suppress(OSError):
                     self._files.remove(f"{LEASE}/{entry.name}")
 
-    def _look(self) -> _Seen:
+    def _look(self) -> _Observed:
         newest = _NOBODY
         for entry in self._files.entries(LEASE):
             term, _, more = entry.name.partition(".")
             if not term.isdigit():
                 continue
-            found = _Seen(int(term), int(more) if more.isdigit() else 0, more == _ENDED)
+            found = _Observed(int(term), int(more) if more.isdigit() else 0, more == _ENDED)
             if found.term > newest.term:
                 newest = found
             elif found.term == newest.term:
-                newest = _Seen(found.term, max(found.beat, newest.beat), found.ended or newest.ended)
+                newest = _Observed(found.term, max(found.beat, newest.beat), found.ended or newest.ended)
         return newest
 
     def _name(self, more: str = "") -> str:
@@ -174,7 +174,7 @@ class HadoopLease:
 
     # ---- keeping it
     def _live(self) -> None:
-        """The thread that tells that this run lives. What it cannot tell is logged; `check` is what decides."""
+        """Thread that writes beats. A failed write is logged; `check` decides."""
         while not self._ended.wait(self._seconds / BEATS):
             try:
                 self.beat()

@@ -56,7 +56,7 @@ _PARQUET: Final = {
 
 
 class HadoopOutput:
-    """The place that a URI names. Only the run that has its lease writes to it."""
+    """Output at a URI of Hadoop's. Only the run that holds its lease writes to it."""
 
     def __init__(self, spark: Any, folder: HadoopFolder, lease: HadoopLease) -> None:
         self.records = self._folder = folder
@@ -77,7 +77,7 @@ class HadoopOutput:
         return list(files.values())
 
     def drop(self, found: Sequence[tuple[Staged, Any]]) -> None:
-        """Once for a batch: the files are written anew, in one more folder."""
+        """Rewrite the files, once per batch, into another folder."""
         if not found:
             return
         home = posixpath.join(*found[0][0].path.split("/")[: -len(PLACE) - 1])
@@ -94,7 +94,7 @@ class HadoopOutput:
                 file.path, file.size = files[key].path, files[key].size
 
     def seal(self, files: Sequence[Staged]) -> None:
-        """Nothing to do: what a task closed is safe as far as its file system makes it, before the task is told so."""
+        """Nothing to do: a closed file is as durable as its file system makes it."""
 
     def ids_name(self, query: str, batch: int, number: int) -> str:
         # By chance too: a run that was taken for dead may save its own of the same batch.

@@ -1,4 +1,4 @@
-"""Lets dates whose time is over go from an archive on a file system of Hadoop's.
+"""Retention of an archive on a file system of Hadoop's: removes dates that have expired.
 
 A record says that they are no more; made only where there is none, like a manifest, and never changed. Their files go when
 the grace is over, by whichever run looks then: that may be done again, and by two at a time.
@@ -19,36 +19,36 @@ from metaq.durable import disk_fault
 from metaq.pipelines.archive.hadoop.folder import HadoopFolder
 from metaq.pipelines.compact.options import UpkeepOptions
 from metaq.pipelines.compact.retention import Dates
-from metaq.pipelines.compact.service import Step
+from metaq.pipelines.compact.service import UpkeepStep
 
 _LOG = logging.getLogger(__name__)
 
 
 class HadoopRetention:
-    """One archive's old dates. Every method is for the thread that publishes."""
+    """Retention of one archive. Every method is for the thread that publishes."""
 
     def __init__(self, folder: HadoopFolder, options: UpkeepOptions, clock: Clock = SYSTEM) -> None:
         self._folder, self._clock = folder, clock
         self._keep_days, self._grace_ms = options.keep_days, round(options.grace_seconds * 1000)
         self._trust_clock = options.trust_clock
         self.held = ""
-        """What stays although the clock says that its time is over, and why."""
+        """Dates that are kept although they are due by the clock, and why."""
         self._dates = Dates()
         self._since: dict[int, int] = {}
-        """Record → from when on its grace is counted."""
+        """Record → beginning of its grace."""
         self._batches: set[str] = set()
         self._files: dict[str, ArchivedFile] = {}
         self._records: dict[int, Replacement] = {}
         self._removed: set[int] = set()
-        """Records whose files are no more."""
+        """Records whose files are removed."""
 
     def prepare(self) -> None:
-        """Take up what runs before did. Raises StoreCorrupt."""
+        """Read what earlier runs did. Raises StoreCorrupt."""
         self._batches, self._files, self._removed, self._dates = set(), {}, set(), Dates()
         self._records = {record.number: record for record in replacements(self._folder)}
 
-    def look(self) -> Iterator[Step]:
-        """Do all that is due. What the file system refuses is logged, and done at another look. Raises StoreCorrupt."""
+    def look(self) -> Iterator[UpkeepStep]:
+        """Do all that is due. What the file system refuses is logged, and tried at the next look. Raises StoreCorrupt."""
         try:
             yield from self._expire()
             yield from self._remove()
@@ -56,9 +56,9 @@ class HadoopRetention:
             _LOG.warning("archive: %s", disk_fault(fault, "old dates stay for now"))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing open."""
 
-    def _expire(self) -> Iterator[Step]:
+    def _expire(self) -> Iterator[UpkeepStep]:
         if self._keep_days is None:
             return
         for manifest in self._folder.newer(self._batches):
@@ -78,7 +78,7 @@ class HadoopRetention:
             old[file.path.rpartition("/")[0]].append(file)
         for folder, files in sorted(old.items()):
             self._record(folder, [file.path for file in files])
-            yield Step(
+            yield UpkeepStep(
                 what="expired", folder=folder, files=len(files), rows=sum(file.rows for file in files),
                 size=sum(file.size for file in files),
             )  # fmt: skip
@@ -99,7 +99,7 @@ class HadoopRetention:
             self._records[record.number] = record
             return
 
-    def _remove(self) -> Iterator[Step]:
+    def _remove(self) -> Iterator[UpkeepStep]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
             # A clock that was ahead when the record was made and is right now: the grace begins when that is seen.
@@ -114,4 +114,4 @@ class HadoopRetention:
                 self._folder.remove_empty(record.folder)
             self._removed.add(record.number)
             if left:
-                yield Step(what="removed", folder=record.folder, files=len(left))
+                yield UpkeepStep(what="removed", folder=record.folder, files=len(left))

@@ -25,30 +25,28 @@ from metaq.spark import schema
 from metaq.spark.source.fetch import FetchSettings
 
 PLACE: Final = ("_topic", "_date", "_part", "_slice")
-"""Columns that say into which file a row goes: Spark makes a folder of each value, so a file is alone in its folder."""
+"""Partition columns of the written rows: Spark makes a folder of each value, so that each file has a folder of its own."""
 DDL: Final = schema.ddl(pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in PLACE)]))
 WHOLE: Final = "-"
-"""The part of a date that has none: Spark takes an empty text for null."""
+"""Part folder of an archive without parts: Spark takes an empty text for null."""
 
 READ: Final = pa.schema([pa.field("place", pa.string()), pa.field("ids", pa.binary())])
-"""What is read again of a piece of a file."""
+"""Schema of what is read back from a piece of a file."""
 PLACE_END: Final = "\x00"
-"""Between the values of PLACE in READ."""
+"""Separator of the values of PLACE in READ."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceRows:
-    """What `mapInArrow` runs: slices in, their messages out. Plain values: it travels to the workers."""
+    """Function for `mapInArrow`: slices in, their messages out. Plain values: it is pickled for the workers."""
 
     name_servers: str
     settings: FetchSettings
     parting: Parting = field(default_factory=Parting)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-                yield from self.rows(Slice(queue, row["start_offset"], row["end_offset"]))
+        for wanted in schema.slices_of(batches):
+            yield from self.rows(wanted)
 
     def rows(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
         """Raises: what `found_in` does."""
@@ -70,7 +68,7 @@ def slice_of(topic: str, text: str) -> Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdsOf:
-    """What `mapInArrow` runs over files that have been written: the ids of their messages, packed, out."""
+    """Function for `mapInArrow` over written files: the ids of their messages, packed."""
 
     dedupe: str
 
@@ -99,7 +97,7 @@ class IdsOf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WithoutOffsets:
-    """What `mapInArrow` runs over one written file: its rows less some, by their queue offsets."""
+    """Function for `mapInArrow` over one written file: its rows without those at some queue offsets."""
 
     drop: Any
     """An array of int64."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from metaq.model.message import FIRST_RETRY_LEVEL
 from metaq.wire.hot.fallback.tails import SENDER_FLAGS, AppendOutcome, DelayGate, IndexTail, LogTail, key_hash
 from metaq.wire.record import BLANK_BYTES_MIN, HOST_V4, RECORD_BYTES_MIN, TOPIC_BYTES_MAX, Broken, encode_record, split
 
-FIRST_RETRY_LEVEL: Final = 3
 _KEYS_MAX: Final = 4
 _PIECES_MAX: Final = 24
 _TEXT_MAX: Final = 1536

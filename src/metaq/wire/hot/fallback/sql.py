@@ -1,76 +1,15 @@
-"""SQL filters, the pure-Python fallback: a compiled expression on the property text of a record. Contract: __init__.pyi.
-
-How texts become numbers is Java's, and written once, here: the native module asks it for what is not plain ASCII digits.
-"""
+"""SQL filters, the pure-Python fallback: a compiled expression on the property text of a record. Contract: __init__.pyi."""
 
 from __future__ import annotations
 
-import math
-import re
 import struct
-import unicodedata
 from collections.abc import Mapping
 from typing import Final
 
 from metaq.model.filters.sql import Argument, Op, Program
-
-_INT_MIN: Final = -(1 << 31)
-_LONG_MIN: Final = -(1 << 63)
-_DECIMAL: Final = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_HEX: Final = re.compile(rb"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+")
-_NAMED: Final = {b"NaN": math.nan, b"Infinity": math.inf}
-_TRIMMED: Final = bytes(range(0x21))
-_DIGITS_MAX: Final = 40
-"""Behind leading zeros; more are out of every range."""
+from metaq.wire.hot.numbers import NoNumber, java_double, java_integer
 
 Value = bool | int | float | bytes | None
-
-
-class NoNumber(Exception):
-    """A text is no number of the wanted type: the expression has no value, and the message does not match."""
-
-
-def java_integer(text: bytes, *, long: bool) -> int:
-    """As `Integer.valueOf` or `Long.valueOf` reads a text. Raises NoNumber."""
-    try:
-        chars = text.decode()
-        negative, digits = chars[:1] == "-", chars[1:] if chars[:1] in {"+", "-"} else chars
-        if not digits:
-            raise NoNumber
-        number, seen = 0, 0
-        for char in digits:
-            if char > "\uffff":  # Java looks at UTF-16 units, and half of a pair is no digit
-                raise NoNumber
-            digit = unicodedata.decimal(char)
-            number, seen = number * 10 + digit, seen + (seen > 0 or digit > 0)
-            if seen > _DIGITS_MAX:
-                raise NoNumber
-    except ValueError:
-        raise NoNumber from None
-    number = -number if negative else number
-    low = _LONG_MIN if long else _INT_MIN
-    if not low <= number < -low:
-        raise NoNumber
-    return number
-
-
-def java_double(text: bytes) -> float:
-    """As `Double.valueOf` reads a text. Raises NoNumber."""
-    text = text.strip(_TRIMMED)
-    sign = -1.0 if text[:1] == b"-" else 1.0
-    plain = text[1:] if text[:1] in {b"+", b"-"} else text
-    if plain in _NAMED:
-        return sign * _NAMED[plain]
-    if text[-1:] in {b"f", b"F", b"d", b"D"}:
-        text = text[:-1]
-    if _DECIMAL.fullmatch(text):
-        return float(text)
-    if _HEX.fullmatch(text):
-        try:
-            return float.fromhex(text.decode())
-        except OverflowError:
-            return sign * math.inf
-    raise NoNumber
 
 
 class Condition:

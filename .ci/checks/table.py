@@ -1,0 +1,186 @@
+"""The steps of `.ci/run`: what each runs, and on what it depends.
+
+They are cut where changes differ: a pipeline's tests depend on the connector, the client's conversation and the broker they
+run against, and not on the other pipelines; the foreign clients depend on the broker, and on nothing of Spark. Steps of one
+batch that have to run do so in one pytest: a run of ten small ones would wait ten times for its slowest test.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+COMMON = (
+    ".ci/run", ".ci/checks/*", "Makefile", "pyproject.toml", "setup.py", "tests/__init__.py", "tests/conftest.py", "tests/quarantine.txt",
+)  # fmt: skip
+"""Inputs of every step: what runs them, and how pytest is set up."""
+
+SERVERS = ("metaq.__main__", "metaq.app", "metaq.cli.main", "metaq.cli.serve", "metaq.testing")
+"""Brokers and name servers that a test starts as processes."""
+COMMANDS = (
+    "metaq.admin",
+    "metaq.aio",
+    "metaq.cli.commands",
+    "metaq.cli.import_meta",
+    "metaq.client",
+    "metaq.store.offline",
+)
+"""What `metaq` commands load when they run; those of pipelines are beside."""
+SPARK = ("metaq.spark", "tests.spark.running")
+PIPELINE = (
+    *SERVERS, *COMMANDS, *SPARK, "metaq.archive", "metaq.cli.pipeline", "metaq.cli.pipeline_project", "metaq.cli.pipeline_run",
+    "metaq.cli.pipeline_show", "metaq.pipelines.driver", "metaq.pipelines.own",
+)  # fmt: skip
+"""What every pipeline runs on. The catalogue imports the option tables of all of them, and so those are everybody's."""
+
+NATIVE = ("src/metaq/*.pyx", "src/metaq/*.pxi", "src/metaq/*.h")
+
+RUN = ".venv/bin/python"
+INTEROP = (RUN, "-m", "pytest", "-n", "3", "--dist", "loadgroup", "-m", "not all")
+SPARK_ALL = (RUN, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "spark_all")
+LONG = (RUN, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", "long")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of a run. What is not `always` runs when its inputs are others than those it has passed with."""
+
+    name: str
+    command: tuple[str, ...]
+    """With the test files behind it, where there are `tests`."""
+    seconds: int
+    """What it takes on a quick machine, of a batch its part."""
+    tests: tuple[str, ...] = ()
+    """Patterns of its test files."""
+    marker: str = ""
+    """Of those files only the ones that name this marker."""
+    uses: tuple[str, ...] = ()
+    """Modules and packages that its processes load by name, beside what the test files import."""
+    data: tuple[str, ...] = ()
+    """Patterns of other files that it reads, or starts."""
+    only: tuple[str, ...] = ()
+    """In place of everything above: what alone decides. Its comment says why."""
+    batch: str = ""
+    """Runs in one pytest with others of this name."""
+    always: bool = False
+    strict: bool = False
+    """What it opens is recorded in every run, and held against its inputs."""
+    beside: bool = False
+    """Runs in the background, while lint, types and foreign clients leave a core free."""
+    rerun: bool = True
+    """What failed, at most three tests, is run once more, alone."""
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def defined(self) -> tuple[object, ...]:
+        """What of this definition changes what is run; the list of its inputs is hashed by its files."""
+        return self.name, self.command, self.marker, self.environment
+
+
+def _interop(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = ()) -> Step:
+    patterns = tuple(f"tests/interop/{test}.py" for test in tests)
+    return Step(name, INTEROP, seconds, patterns, uses=(*SERVERS, *COMMANDS, *uses), batch="interop")
+
+
+def _spark(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = ()) -> Step:
+    return Step(name, SPARK_ALL, seconds, tests, "spark_all", (*SERVERS, *COMMANDS, *SPARK, *uses), batch="spark")
+
+
+def _pipeline(name: str, seconds: int, *, uses: tuple[str, ...] = ()) -> Step:
+    tests = (f"tests/pipelines/{name}/*",)
+    # Spark's programs of the archive read what the other pipelines leave; those name it where they do, by importing it.
+    return Step(
+        f"pipeline {name}",
+        SPARK_ALL,
+        seconds,
+        tests,
+        "spark_all",
+        (*PIPELINE, f"metaq.pipelines.{name}", *uses),
+        batch="spark",
+    )
+
+
+STEPS = (
+    # Seconds each, and the first to say that something is wrong: always.
+    Step("lint", ("make", "lint"), 10, always=True),
+    Step("types", ("make", "types"), 40, always=True),
+    # The tests that take long for what they show, cut by what they are about.
+    Step(
+        "long: crashes", LONG, 250, ("tests/crash/*", "tests/broker/*", "tests/store/*"), "long",
+        (*SERVERS, *COMMANDS), batch="long", beside=True, rerun=False,
+    ),
+    Step(
+        "long: pipelines", LONG, 250, ("tests/pipelines/*",), "long",
+        (*PIPELINE, "metaq.pipelines"), batch="long", beside=True, rerun=False,
+    ),
+    # They install the wheel, run the demo, count instructions, run the programs of examples/: everything is in there.
+    Step(
+        "long: whole", LONG, 250, ("tests/test_*", "tests/system/*"), "long", (*PIPELINE, "metaq"),
+        ("bench/*", "demo/*", "examples/*", "src/*", "README.md", "LICENSE", "MANIFEST.in", "docs/*"), batch="long", beside=True, rerun=False,
+    ),
+    # The pure-Python fallback of the compiled extension, beside the compiler; without one: fresh-clone.
+    Step(
+        "fallback", (RUN, "-m", "pytest", "-n", "3", "--dist", "loadgroup"), 40, ("tests/wire/*",),
+        environment=(("METAQ_HOT", "0"),), strict=True,
+    ),
+    # Foreign clients, by what they speak: MetaQ 1.x is another server of ours than RocketMQ's.
+    _interop("interop metaq1", 180, "test_metaq1_*"),
+    _interop(
+        "interop rocketmq", 300, "test_cpp_*", "test_fastjson", "test_filters", "test_first_*", "test_go_*", "test_java_*",
+        "test_mixed_*", "test_mqadmin", "test_order", "test_shares", "test_sql", "test_staged_*", "test_store_*", "test_trace",
+    ),
+    _interop("interop python", 150, "test_python_*"),
+    _interop("interop spark", 60, "test_spark_*", uses=SPARK),
+    # All that fits into ten minutes: always. pytest's last line is there then, whatever is unchanged.
+    Step("test", ("make", "test"), 450, always=True),
+    # The connector; its workers read with the client's conversation, from brokers that the tests start.
+    _spark("spark", 200, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
+           "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*", "tests/spark/connect/*"),
+    _spark("spark standalone", 150, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
+    _spark("spark proof", 120, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
+    # Leases, checkpoints, clocks, full disks: with whichever pipeline shows it, so with all of them.
+    Step("pipelines", SPARK_ALL, 120, ("tests/pipelines/test_*",), "spark_all", (*PIPELINE, "metaq.pipelines"), batch="spark"),
+    _pipeline("archive", 250, uses=("metaq.pipelines.compact",)),
+    _pipeline("audit", 80, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics")),
+    _pipeline("changes", 60, uses=("metaq.pipelines.archive",)),
+    _pipeline("compact", 40, uses=("metaq.pipelines.archive",)),
+    _pipeline("metrics", 80),
+    _pipeline("mirror", 120),
+    _pipeline("redrive", 80),
+    # Without compiler and Java: the demo, and the tests of formats and store with the fallback of the compiled extension.
+    Step(
+        "fresh-clone", (RUN, "-m", "pytest", "tests/system/test_fresh_clone.py", "--timeout=2400"), 220,
+        uses=(*PIPELINE, "metaq.pipelines.archive", "demo"),
+        data=(
+            "tests/system/test_fresh_clone.py", "tests/wire/*", "tests/store/*", "tests/servers/remoting/test_transaction_fast_path.py",
+            "tests/servers/remoting/test_delay_fast_path.py", "tests/system/test_first_whole.py", "README.md", "LICENSE", "MANIFEST.in",
+        ),
+        environment=(("METAQ_FRESH_CLONE", "test-plain"),), rerun=False,  # in there, what failed is run once more
+    ),
+    # Only the native code decides: the sanitizers look at nothing else, and the same Python over the same native code is held by
+    # the tests without them. What calls it hardest is among the inputs, as a new case there may find what was there before.
+    Step(
+        "sanitized", ("make", "test-sanitized"), 130,
+        only=(*NATIVE, "fuzz/*", "tests/sanitized/*", "tests/fuzz/*", "tests/wire/hot/*", "tests/net/test_sweep.py", "src/metaq/wire/hot/*"),
+    ),
+    Step(
+        "bench", ("make", "bench-small"), 250, uses=(*PIPELINE, "metaq.pipelines.archive"),
+        data=("bench/*", "tests/test_bench_small.py"),
+    ),
+)  # fmt: skip
+
+MORE = 8
+"""The nightly run takes so many times as many seeds and rounds."""
+NIGHTLY = (
+    Step("lint", ("make", "lint"), 10, always=True),
+    Step("types", ("make", "types"), 40, always=True),
+    Step("test-all", ("make", "test-all"), 5400, always=True, environment=(("METAQ_QUARANTINE", "run"),)),
+    Step("test-plain", ("make", "test-plain"), 200, always=True),
+    Step("sanitized", ("make", "test-sanitized", "ARGS=--first 1000 --rounds 20000 --lives 400"), 1200, always=True),
+    Step("proof", ("make", "test-proof", f"SEEDS={MORE}", "FIRST=1000"), 3000, always=True),
+    Step("bench", ("make", "bench-small"), 250, always=True),
+)
+"""Everything, whatever is unchanged. Behind these it runs the steps of CI once more, each by itself, and records what they open."""
+
+
+def one_of_each_name(steps: tuple[Step, ...]) -> dict[str, Step]:
+    """Name → step."""
+    return {step.name: step for step in steps}

@@ -1,0 +1,99 @@
+"""Pipelining: requests to one broker that must arrive in their order, several under way."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from metaq.client.conversation.call import Call
+from metaq.client.conversation.retry import Patience, Purpose
+from metaq.errors import MetaqError
+from metaq.spark.cluster.courier import Courier
+from metaq.spark.cluster.link import Link
+
+CALLS_MAX = 64
+BYTES_MAX = 4 * 1024 * 1024
+"""Under way at most: enough that neither side waits for the other."""
+
+
+class _Posted(Struct, frozen=True):
+    call: Call[Any]
+    size: int
+    check: Callable[[Any], None] | None
+
+
+class PipelinedRequests:
+    """Requests under way to one broker. After a fault, all that were not answered are sent again, in their order.
+
+    Args: purpose: which faults are worth another try. seconds: how long, from the last thing that worked.
+    """
+
+    def __init__(self, courier: Courier, broker: str, purpose: Purpose, seconds: float) -> None:
+        self._courier, self._broker = courier, broker
+        self._patience = Patience(purpose, seconds, courier.now())
+        self._waiting: deque[_Posted] = deque()
+        self._bytes = 0
+        self._link: Link | None = None
+        self._numbers: deque[int] = deque()
+        """Of those of `_waiting` that are under way on the link: its first ones."""
+
+    def post(self, call: Call[Any], size: int, check: Callable[[Any], None] | None = None) -> None:
+        """Send, and wait only if too much is under way. `size`: bytes of the request. `check`: gets the outcome, and may raise.
+
+        Raises: what the broker refused for good, of this call or an earlier one; the last fault when the time is over.
+        """
+        while self._waiting and (len(self._waiting) >= CALLS_MAX or self._bytes + size > BYTES_MAX):
+            self._settle()
+        self._waiting.append(_Posted(call, size, check))
+        self._bytes += size
+        while not self._sent():
+            pass
+
+    def finish(self) -> None:
+        """Wait until everything is answered. Raises as `post`."""
+        while self._waiting:
+            self._settle()
+
+    def _settle(self) -> None:
+        """One answer."""
+        while not (self._sent() and self._answered()):
+            pass
+
+    def _sent(self) -> bool:
+        """All that waits is under way; False after a fault and a pause."""
+        try:
+            if self._link is None:
+                self._link = self._courier.link_to(self._broker)
+            while len(self._numbers) < len(self._waiting):
+                self._numbers.append(self._link.post(self._waiting[len(self._numbers)].call))
+        except MetaqError as fault:
+            self._broken(fault)
+            return False
+        return True
+
+    def _answered(self) -> bool:
+        """The first of them is answered; False after a fault and a pause."""
+        assert self._link is not None
+        posted = self._waiting[0]
+        try:
+            outcome = self._link.outcome(self._numbers[0], posted.call)
+        except MetaqError as fault:
+            self._broken(fault)
+            return False
+        if posted.check is not None:
+            posted.check(outcome)
+        self._bytes -= self._waiting.popleft().size
+        self._numbers.popleft()
+        self._patience.renew(self._courier.now())
+        return True
+
+    def _broken(self, fault: MetaqError) -> None:
+        # What follows a request that was refused is refused, too: all of it goes again, over a new connection.
+        self._link = None
+        self._numbers.clear()
+        self._courier.forget(self._broker)
+        threading.Event().wait(self._patience.pause(fault, self._courier.now()))

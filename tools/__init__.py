@@ -1,0 +1,1 @@
+"""Commands for developers of MetaQ; nothing of it is installed."""
