@@ -176,6 +176,23 @@ def test_a_file_that_may_hold_what_was_refused_is_written_again():
     assert file.under_way == [], "once is enough"
 
 
+def test_entries_that_are_known_without_the_file_may_come_while_a_save_is_under_way():
+    """A broker that begins to lead in the middle of its life: they are seen at once, and nothing of that save is lost."""
+    file, seen = SlowFile(), []
+    table = table_on(file, shown=seen.append)
+    change = table.change("a", 1)
+    table.start_with({"b": 2})
+    assert (table.table, seen, len(file.under_way)) == ({"b": 2}, ["b"], 1)
+    file.end()
+    assert change.done
+    assert (table.table, stored(file)) == ({"a": 1, "b": 2}, {"a": 1})
+    table.tick()
+    file.end()
+    assert stored(file) == table.table
+    assert json.loads(file.text)[""] == table.version == 2, "each change has a version of its own"
+    assert table.failing == ""
+
+
 def test_what_is_so_already_is_over_at_once():
     """The same value, or the absence of what is absent, costs no save; what is under way is not asked for twice."""
     file = SlowFile()

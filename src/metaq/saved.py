@@ -609,8 +609,9 @@ class SavedTable(Generic[Key, Value, Version]):
         if error is None:
             self._saved_at = self._clock.monotonic()
             _apply(step.changed, self._entries)
-            if put_back:  # what was saved is without that
-                self._saved_version = self._saved_version.next(self._clock.now_ms())
+            if put_back:  # what was saved is without that, whose version these changes would have
+                for change in batch:
+                    change.version = self._saved_version = self._saved_version.next(self._clock.now_ms())
             else:
                 if self.failing:
                     log.info("%s could be saved again", self._file.where)

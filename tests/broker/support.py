@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
-from metaq.broker.delays.schedule import ReadCold, read_at_once
-from metaq.broker.environment import Environment
+from metaq.broker.environment import Environment, ReadCold, read_at_once
 from metaq.broker.gatekeeper import Gatekeeper, nobody
 from metaq.broker.metaq1.filters import MakeFilterHelper
 from metaq.broker.metaq1.settings import Metaq1Settings

@@ -30,7 +30,7 @@ class Delivery:
         self._next = self._loop.call_later(FAILED_PAUSE_SECONDS, self._run)
 
     def read(self, job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
-        """Run `job` in a thread, give `done` its result, and deliver (`metaq.broker.delays.schedule.ReadCold`)."""
+        """Run `job` in a thread, give `done` its result, and deliver (`metaq.broker.environment.ReadCold`)."""
 
         def finish(future: asyncio.Future[ReadResult]) -> None:
             if future.cancelled():

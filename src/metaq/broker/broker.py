@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection
 
 from metaq.broker.channel import Channel
 from metaq.broker.delays.retry import RetryService
-from metaq.broker.delays.schedule import ReadCold, ScheduleService, read_at_once
+from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.deletion import Deletions
-from metaq.broker.environment import Environment, Tables
+from metaq.broker.environment import Environment, ReadCold, Tables, read_at_once
 from metaq.broker.files import BrokerFiles
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.acks import AckPolicy
@@ -31,7 +31,7 @@ from metaq.broker.metaq1.position_bases import Bases
 from metaq.broker.metaq1.progress import PartitionProgress
 from metaq.broker.metaq1.retention import Metaq1Retention
 from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.broker.metaq1.transactions import Branches
+from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.broker.part import BrokerPart, PartList
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
@@ -142,7 +142,7 @@ class Broker:
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""
         self.partitions: Partitions | None = None
         self.partition_fast_path: PartitionFastPath | None = None
-        self.branches: Branches | None = None
+        self.branches: Metaq1Transactions | None = None
         metaq1_parts: tuple[BrokerPart, ...] = ()
         if text is not None:
             self.partitions = Partitions(
@@ -160,7 +160,7 @@ class Broker:
             self.closed_partitions.when_changed(fast_path.close)
             self.settings.watch(fast_path.options_changed)
             self.partition_fast_path = fast_path
-            self.branches = Branches(
+            self.branches = Metaq1Transactions(
                 environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, text
             )
             metaq1_parts = (

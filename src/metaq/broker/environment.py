@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from msgspec import Struct
 
 from metaq.broker.tables.closed_partitions import ClosedPartitions
@@ -12,6 +15,10 @@ from metaq.broker.tables.topics import Topics
 from metaq.clock import Clock
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore
+from metaq.store.reads.pull import ReadResult
+
+ReadCold: TypeAlias = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], None]], None]
+"""Runs the first in a thread, then gives its result, None if it failed, to the second in the loop."""
 
 
 class Environment(Struct, frozen=True):
@@ -37,3 +44,8 @@ class Tables(Struct, frozen=True):
     members: Members
     offsets: Offsets
     closed_partitions: ClosedPartitions
+
+
+def read_at_once(job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
+    """Read in the caller's thread: a `ReadCold` for tests and tools."""
+    done(job())

@@ -11,7 +11,7 @@ import pytest
 from metaq.broker.broker import Broker
 from metaq.broker.log.acks import Due
 from metaq.broker.metaq1.gathering import CHUNK_BYTES, SHARE_BYTES
-from metaq.broker.metaq1.transactions import Branches
+from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
@@ -56,7 +56,7 @@ def broker(tmp_path: pathlib.Path, clock: FakeClock) -> Iterator[Broker]:
         yield one
 
 
-def branches(broker: Broker) -> Branches:
+def branches(broker: Broker) -> Metaq1Transactions:
     assert broker.branches is not None
     return broker.branches
 

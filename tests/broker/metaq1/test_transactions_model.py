@@ -27,9 +27,9 @@ from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1 import transactions as service
-from metaq.broker.metaq1.transactions import Branches
+from metaq.broker.metaq1.transactions import Metaq1Transactions
+from metaq.broker.staged import admission as staging_admission
 from metaq.broker.staged import apply as staging_apply
-from metaq.broker.staged import at_once as staging_at_once
 from metaq.broker.staged import service as staging
 from metaq.clock import FakeClock
 from metaq.errors import Refused
@@ -115,7 +115,7 @@ class BranchesModel(RuleBasedStateMachine):
         super().__init__()
         self.patches = contextlib.ExitStack()
         for module, name, value in [
-            (staging, "AT_ONCE_BYTES", 3000), (staging_at_once, "AT_ONCE_BYTES", 3000), (staging_apply, "AT_ONCE_BYTES", 3000),
+            (staging, "AT_ONCE_BYTES", 3000), (staging_admission, "AT_ONCE_BYTES", 3000), (staging_apply, "AT_ONCE_BYTES", 3000),
             (service, "CHUNK_BYTES", 1000), (service, "SHARE_BYTES", 5000), (service, "GATHERED_BYTES", 8000),
         ]:  # fmt: skip
             self.patches.enter_context(mock.patch.object(module, name, value))
@@ -161,7 +161,7 @@ class BranchesModel(RuleBasedStateMachine):
             self.patches.close()
 
     @property
-    def service(self) -> Branches:
+    def service(self) -> Metaq1Transactions:
         assert self.broker.branches is not None
         return self.broker.branches
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.broker.requests import Decide
-from metaq.broker.staged.ends import EXPIRY_SLACK
+from metaq.broker.staged.decisions import EXPIRY_SLACK
 from metaq.clock import FakeClock
 from metaq.model.transactions.staging import Outcome, Phase
 from tests.broker.staged.support import T, bodies, run_steps, stage, whole_part

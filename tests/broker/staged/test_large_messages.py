@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from metaq.broker.requests import Send
-from metaq.broker.staged import reading as staging_reading
+from metaq.broker.staged import apply as staging_reading
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from metaq.broker.delays.positions import CARRIED, SchedulePositions
-from metaq.broker.environment import Environment
+from metaq.broker.environment import Environment, ReadCold
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import put_record
 from metaq.errors import Reason, Refused, RemoteProtocolError
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 READ_COUNT: Final = 64
 READ_BYTES: Final = 256 * 1024
-
-ReadCold = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], None]], None]
 
 
 class _Queue:
@@ -135,7 +133,7 @@ class CarriedDelays:
         self._again: dict[int, int] = {}
         """Level → one past the last record of its second queue that is to be carried on once more."""
         self._turn = 0
-        """Whose level is first."""
+        """Index of the level that is first in the next step."""
         self._more = False
         """Whether something was done in this step."""
         self._told = RateLimitedLog(log, environment.clock)

@@ -25,7 +25,7 @@ LOG_BYTES_MAX: Final = 64 << 20
 """The log grows by so much at most before the positions are taken anew, so that a start need not read more of it."""
 GIVEN_BACK_MAX: Final = 100_000
 CARRIED: Final = 10_000
-"""So much above a level's number is that of its records that were written anew (`metaq.broker.delays.carried`)."""
+"""Added to a level's number: the number of its second queue, of records written anew (`metaq.broker.delays.carried`)."""
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _DEAD_LETTERS: Final = DEAD_LETTER_PREFIX.encode()
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
 
 from metaq.broker.delays.carried import CarriedDelays
 from metaq.broker.delays.positions import SchedulePositions
-from metaq.broker.environment import Environment
+from metaq.broker.environment import Environment, ReadCold
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import put_record
@@ -41,9 +41,9 @@ from metaq.wire.record import decode_record
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.001
-"""After so long, the event loop has its turn."""
+"""Length of a turn; after it the event loop goes on."""
 PAUSE_SECONDS_MIN: Final = 0.01
-"""Between two looks at records that come due one by one: each look costs as much as a few deliveries."""
+"""Shortest pause between looks at records that come due one by one: a look costs as much as a few deliveries."""
 PAUSE_SECONDS_MAX: Final = 0.1
 SLICE: Final = 128
 """Deliveries of one level before the next has its turn."""
@@ -53,9 +53,6 @@ DELAY_MS_MAX: Final = 1 << 60
 COLD_RUN: Final = 4096
 COLD_BYTES: Final = 1024 * 1024
 """Records that are read in a thread come in larger runs: each way there and back costs a turn of the loop."""
-
-ReadCold = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], None]], None]
-"""Runs the first in a thread, then gives its result, None if it failed, to the second in the loop."""
 
 
 class _Run(Struct):
@@ -107,7 +104,7 @@ class ScheduleService(BrokerPart):
         self.positions = SchedulePositions(store, file)
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
         self._turn = 0
-        """Whose slice is next."""
+        """Index of the level whose slice is next."""
         self._stop = 0.0
         """When the turn ends."""
         self._outcome = AppendOutcome()
@@ -379,7 +376,3 @@ class ScheduleService(BrokerPart):
             for level, queue in queues.items()
             if queue
         }
-
-
-def read_at_once(job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
-    done(job())

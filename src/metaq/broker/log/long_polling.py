@@ -18,9 +18,8 @@ from msgspec import Struct
 from metaq.broker.channel import Channel
 from metaq.clock import Clock
 from metaq.store.message_store import MessageStore
+from metaq.store.queues.table import QueueKey
 from metaq.wire.hot import QueueTail
-
-QueueKey = tuple[str, int]
 
 CHANNEL_HELD_MIN = 1024
 """One connection may hold a quarter of the table, but at least this many: nobody can take it all from the others."""

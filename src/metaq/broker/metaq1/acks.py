@@ -16,7 +16,7 @@ from metaq.broker.log.acks import AckPolicy, Due, later
 from metaq.broker.metaq1.settings import Metaq1Settings
 
 EACH = 1
-"""Up to this threshold each answer waits."""
+"""Thresholds up to this one make each answer wait for the disk."""
 MARKS = 64
 """What is kept of the messages of a partition that wait for the disk: about so many places."""
 

@@ -43,7 +43,7 @@ class PartitionFastPath:
         self._ids, self._acks, self._log = partitions.ids, partitions.acks, environment.store.log.tail
         self._tables: dict[CallerKind, _Table] = {}
         self._counted: dict[str, tuple[int, int]] = {}
-        """Of gates that were closed: topic → puts and bytes that nobody has asked for yet."""
+        """Counters of gates that were closed: topic → puts and bytes that `counts` has not returned yet."""
         settings.watch(lambda _names: self.close_all())
         appender.closed_queues.when_closed(self.close)
         partitions.gatekeeper.watch(self.close_all)

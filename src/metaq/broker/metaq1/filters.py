@@ -32,7 +32,7 @@ from metaq.saved import Saving
 
 FRAMES_MAX: Final = 256
 JUDGED_BYTES_MAX: Final = 256 * KIB
-"""Of one question to a helper process; one frame may be larger."""
+"""Bytes of one question to a helper process; one frame may be larger."""
 LOOK_SECONDS: Final = 1.0
 """A get that finds nothing that is wanted looks on for so long."""
 
@@ -47,7 +47,7 @@ class Sifting(Struct, frozen=True):
 
     get: PartitionGet
     name: str
-    """Of its filter."""
+    """The filter's name."""
     channel: Channel
     read_on: ReadOn
     deadline: float
@@ -88,7 +88,7 @@ class PartitionFilters(BrokerPart):
             before.end("the filters were loaded anew")
 
     def name_of(self, topic: str, group: str) -> str:
-        """Of a group's filter for a topic; empty: it has none."""
+        """Name of a group's filter for a topic; empty: it has none."""
         return self._settings.rules.settings(topic).filters.get(group, "") if self._pool is not None else ""
 
     def tick(self) -> None:
@@ -181,7 +181,7 @@ def head_of(group: str, topic: str) -> bytes:
 
 
 def _whole_frames(body: bytes | memoryview) -> list[memoryview]:
-    """Those at the beginning that are whole, as many as one question takes."""
+    """The whole frames at the beginning, as many as one question takes."""
     view, at = memoryview(body), 0
     frames = list[memoryview]()
     while len(frames) < FRAMES_MAX and at + (size := _size_at(view, at)) <= len(view):
@@ -193,7 +193,7 @@ def _whole_frames(body: bytes | memoryview) -> list[memoryview]:
 
 
 def _size_at(data: bytes | memoryview, at: int) -> int:
-    """Of the frame that begins there; if its length is cut off, more than there is."""
+    """Size of the frame that begins there; if its length field is cut off, more than there is."""
     if len(data) - at < FRAME_HEADER_BYTES:
         return FRAME_HEADER_BYTES
     return FRAME_HEADER_BYTES + int.from_bytes(data[at : at + 4], "big")

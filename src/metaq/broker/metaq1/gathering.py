@@ -15,6 +15,7 @@ from metaq.broker.channel import Channel
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.metaq1.partition import PartitionEntry
+from metaq.model.transactions.metaq1 import BranchPhase, BranchState
 from metaq.model.transactions.metaq1_keys import TransactionKey
 from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.wire.record import encode_batch
@@ -25,6 +26,8 @@ SHARE_BYTES: Final = 4 << 20
 """What one connection may have gathered."""
 GATHERED_BYTES: Final = 64 << 20
 """What all of them may."""
+PEER_SHARE: Final = 4
+"""One connection may have the fourth part of all open local transactions, one client that of XA branches."""
 
 
 class Gathered(Struct, eq=False):
@@ -40,7 +43,7 @@ class Gathered(Struct, eq=False):
     """What came after that."""
     data_rows: int = 0
     chunks: int = 0
-    """That are staged; so are `rows`, `bytes` and `crc`, which are those of its seal."""
+    """Chunks that are staged; `rows`, `bytes` and `crc` are theirs, as its seal says them."""
     rows: int = 0
     bytes: int = 0
     crc: int = 0
@@ -74,7 +77,7 @@ class Gathered(Struct, eq=False):
 
     @property
     def seal(self) -> Seal:
-        """Of the part if it ends with the chunk that waits, or with those that are staged."""
+        """The part's seal if it ends with the chunk that waits, or with those that are staged."""
         if not self.waiting:
             return Seal(self.chunks, self.rows, self.bytes, self.crc)
         crc = part_crc(self.crc, chunk_crc(self.waiting))
@@ -102,7 +105,7 @@ class Branch(Struct, eq=False):
     local: bool
     since_ms: int
     born_host: bytes = b""
-    """Of whoever put the first message."""
+    """Address of whoever put the first message."""
     deadline: float | None = None
     timed: bool = False
     """The deadline is the client's."""
@@ -119,6 +122,13 @@ class Branch(Struct, eq=False):
     @property
     def bytes(self) -> int:
         return sum([part.bytes_all for part in self.parts.values()])
+
+    @property
+    def state(self) -> BranchState:
+        """How tools see it."""
+        return BranchState(
+            str(self.key), BranchPhase.OPEN, self.id, self.channel.remote, self.since_ms, self.messages, self.bytes
+        )
 
 
 def entry_of(entry: PartitionEntry, cluster: str) -> bytes:
@@ -141,18 +151,18 @@ class Memory:
         self.bytes = 0
         self._shares: dict[Channel, int] = {}
         self._branches: dict[str, Branch] = {}
-        """Those that hold something, the one that has for longest first."""
+        """Transactions that hold something, the longest holder first."""
 
     def share(self, channel: Channel) -> int:
         """Bytes that a connection's transactions hold."""
         return self._shares.get(channel, 0)
 
     def oldest(self, count: int) -> list[Branch]:
-        """So many that hold something, the one that has for longest first."""
+        """Up to `count` transactions that hold something, the longest holder first."""
         return list(itertools.islice(self._branches.values(), count))
 
     def postpone(self, branch: Branch) -> None:
-        """It cannot be made to hold less now: ask the others first."""
+        """Move a transaction that cannot hold less now behind the others."""
         if self._branches.pop(branch.id, None) is not None:
             self._branches[branch.id] = branch
 
@@ -174,11 +184,11 @@ class Memory:
 
 
 class Share(Struct):
-    """Of what is open."""
+    """Open transactions of one peer, or of all."""
 
     transactions: int = 0
     parts: int = 0
-    """Of these; each takes memory, however little is in it."""
+    """Their parts; each takes memory, however little is in it."""
 
 
 class Counts:
@@ -195,8 +205,29 @@ class Counts:
         """What counts for the peer of such a transaction."""
         return self._peers.get(_peer(channel, local=local), Share())
 
+    def check_transactions(self, limit: int, channel: Channel, *, local: bool) -> None:
+        """Raises Refused BUSY: too many transactions are open for one more."""
+        count, mine = self.all.transactions, self.of(channel, local=local).transactions
+        if count >= limit or mine >= max(1, limit // PEER_SHARE):
+            raise Refused(
+                Reason.BUSY,
+                f"{count} transactions are open, {mine} of them {_of_this(local=local)}; the limits are {limit} "
+                f"(stagedPartsMax) and {max(1, limit // PEER_SHARE)}: commit or roll back some",
+            )
+
+    def check_parts(self, limit: int, branch: Branch) -> None:
+        """Raises Refused BUSY: open transactions have too many parts for one more."""
+        count, mine = self.all.parts, self.of(branch.channel, local=branch.local).parts
+        if count >= limit or mine >= max(1, limit // PEER_SHARE):
+            raise Refused(
+                Reason.BUSY,
+                f"there are messages for {count} partitions in open transactions, counted in each, {mine} "
+                f"{_of_this(local=branch.local)}; the limits are {limit} (stagedPartsMax) and {max(1, limit // PEER_SHARE)}: "
+                "commit or roll back some",
+            )
+
     def add(self, branch: Branch, transactions: int, parts: int) -> None:
-        """So many are open more, or fewer."""
+        """Count transactions and parts that were opened, or, below 0, that are gone."""
         peer = _peer(branch.channel, local=branch.local)
         share = self._peers.setdefault(peer, Share())
         for one in (self.all, share):
@@ -208,3 +239,7 @@ class Counts:
 
 def _peer(channel: Channel, *, local: bool) -> Channel | str:
     return channel if local else channel.caller.identity or channel.caller.address
+
+
+def _of_this(*, local: bool) -> str:
+    return "local ones of this connection" if local else "branches of this client"

@@ -398,7 +398,7 @@ class Partitions(BrokerPart):
         return sum(queue.max_offset - queue.min_offset for queue in queues if queue is not None)
 
     def figures(self, topic: str) -> Iterator[PartitionFigures]:
-        """Of each partition of a topic that holds or held messages. Touches none."""
+        """Figures of each partition of a topic that holds or held messages. Begins no positions."""
         config = self._topics.get(topic)
         for partition in range(_queues(config)) if config else ():
             queue = self._store.existing_queue(topic, partition)

@@ -38,7 +38,7 @@ from metaq.store.queues.table import QueueKey
 
 log = logging.getLogger(__name__)
 FAR: Final = 1 << 62
-"""Of a queue that nobody has touched: nothing keeps its messages."""
+"""What `settled` says of a queue that nobody has touched: nothing keeps its messages."""
 _QUEUES_PER_STEP: Final = 256
 _PAUSE_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.05
@@ -58,7 +58,7 @@ class _Kept(Struct):
     """Queue offset of the newest base that is known to be durable."""
 
 
-class _Round(Struct):
+class _BaseRound(Struct):
     """New bases for many queues, under way."""
 
     began: int
@@ -90,7 +90,7 @@ class Bases(BrokerPart):
         self._closed, self._call_soon = closed, call_soon
         self.positions = Positions(environment.store, call_soon, self._rebase)
         self._kept: dict[QueueKey, _Kept] = {}
-        self._round: _Round | None = None
+        self._round: _BaseRound | None = None
         self._carry_before = 0
         self._checked_at = -1
         """Where the log file begins for which the last round was."""
@@ -191,7 +191,7 @@ class Bases(BrokerPart):
         """Have a base of the queue written soon, as far on in it as its positions are known."""
         if (topic, queue_id) in self._kept:
             if self._round is None:
-                self._round = _Round(self._store.log_end, 0, [], whole=False)
+                self._round = _BaseRound(self._store.log_end, 0, [], whole=False)
             if (topic, queue_id) not in self._round.left:
                 self._round.left.append((topic, queue_id))
 
@@ -294,9 +294,9 @@ class Bases(BrokerPart):
         self._checked_at, self._carry_before = start, 0
         due = [key for key, kept in self._kept.items() if kept.debt < before]
         if due:  # all of them: where the round is complete, a start need not read further back
-            self._round = _Round(self._store.log_end, before, list(self._kept), whole=True)
+            self._round = _BaseRound(self._store.log_end, before, list(self._kept), whole=True)
 
-    def _go_on(self, around: _Round) -> None:
+    def _go_on(self, around: _BaseRound) -> None:
         if around.working:
             return
         if not around.left:
@@ -320,7 +320,7 @@ class Bases(BrokerPart):
         if not waiting:
             self._sync(around, some)
 
-    def _end_round(self, around: _Round) -> None:
+    def _end_round(self, around: _BaseRound) -> None:
         now = self._environment.clock.monotonic()
         if around.failed:
             self._checked_at, self._again_at = -1, now + _AGAIN_SECONDS
@@ -339,7 +339,7 @@ class Bases(BrokerPart):
             return kept.base is None or kept.base.queue_offset < queue.max_offset
         return reached[0] < queue.max_offset
 
-    def _sync(self, around: _Round, keys: Iterable[QueueKey]) -> None:
+    def _sync(self, around: _BaseRound, keys: Iterable[QueueKey]) -> None:
         """Their units first, then the bases: what lies before a base is believed after a crash."""
         ends = [
             (kept.positions, kept.positions.reached)
@@ -360,12 +360,12 @@ class Bases(BrokerPart):
 
         self.positions.ask(work)
 
-    def _not_synced(self, around: _Round, error: OSError) -> None:
+    def _not_synced(self, around: _BaseRound, error: OSError) -> None:
         self._told.error("sync", "byte positions could not be made durable: %s", error)
         around.working, around.failed = False, True
 
     def _synced(
-        self, around: _Round, opened: list[tuple[QueuePositions, tuple[int, int]]], closed: list[QueuePositions]
+        self, around: _BaseRound, opened: list[tuple[QueuePositions, tuple[int, int]]], closed: list[QueuePositions]
     ) -> None:
         around.working = False
         if not around.whole:  # only what has moved

@@ -35,7 +35,7 @@ class _Look(Struct):
 
 
 class PartitionProgress:
-    """Of all groups. Nothing is looked at unless somebody asks, and nothing at all without somebody to ask."""
+    """Looks up how far 1.x groups are, when a tool asks; without a way to ask (`ask_by`) no group has read anything."""
 
     def __init__(self, clock: Clock, topics: Topics, bases: Bases) -> None:
         self._clock, self._topics, self._bases = clock, topics, bases

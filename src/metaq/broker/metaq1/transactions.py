@@ -29,7 +29,7 @@ from metaq.broker.metaq1.gathering import (
     entry_of,
 )
 from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand
+from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand, prepared_state
 from metaq.broker.part import BrokerPart
 from metaq.broker.requests import Decide, SealPart, Stage
 from metaq.broker.staged.service import StagingService
@@ -39,17 +39,15 @@ from metaq.model.access import Caller
 from metaq.model.metaq1.partition import ANY_PARTITION, PartitionEntry, PartitionPut, PartitionStored
 from metaq.model.transactions.metaq1 import KEY_CHARS_MAX, BranchPhase, BranchRefused, BranchState, Ended, Fault, Vote
 from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey, TransactionKey, transaction_key
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Outcome, Phase, TransactionState, transaction_id
+from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Outcome, Phase, transaction_id
 from metaq.saved import Saving
 
 log = logging.getLogger(__name__)
 
 PENDING_POSITION: Final = -1
 """What is told as the position of a message that is not where it belongs."""
-PEER_SHARE: Final = 4
-"""One connection may have the fourth part of all open local transactions, one client that of XA branches."""
 STAGED_AT_ONCE: Final = 16
-"""So many other transactions are staged at most to make room in memory for one message."""
+"""Other transactions that are staged at most to make room in memory for one message."""
 FLUSH_SECONDS: Final = 1.0
 LISTED_MAX: Final = 1000
 _RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_STORED, Reason.UNAVAILABLE}
@@ -66,8 +64,8 @@ class Entries(Protocol):
         ...
 
 
-class Branches(BrokerPart):
-    """The transactions of 1.x clients at one broker."""
+class Metaq1Transactions(BrokerPart):
+    """Transactions of MetaQ 1.x clients at one broker, local and XA."""
 
     def __init__(
         self,
@@ -133,13 +131,7 @@ class Branches(BrokerPart):
             return
         self._by_hand.check(key)
         limit = self._environment.options.staged_parts_max
-        count, mine = self._counts.all.transactions, self._counts.of(channel, local=local).transactions
-        if count >= limit or mine >= max(1, limit // PEER_SHARE):
-            raise Refused(
-                Reason.BUSY,
-                f"{count} transactions are open, {mine} of them {_of_this(local=local)}; the limits are {limit} "
-                f"(stagedPartsMax) and {max(1, limit // PEER_SHARE)}: commit or roll back some",
-            )
+        self._counts.check_transactions(limit, channel, local=local)
         timed = seconds > 0
         if timed and self._timed >= self._options.max_tx_timeout_timer_capacity:
             raise Refused(
@@ -213,7 +205,7 @@ class Branches(BrokerPart):
             Chunk(part=part.part, number=0, topic=part.topic, queue_id=part.queue_id, body=data, of_partition=True)
         )
         if known is None:
-            self._check_parts(branch)
+            self._counts.check_parts(self._environment.options.staged_parts_max, branch)
         branch.born_host = branch.born_host or put.born_host
         while part.waiting or (part.data and len(part.data) + len(data) > CHUNK_BYTES):
             part.cut()
@@ -226,20 +218,6 @@ class Branches(BrokerPart):
         part.data_rows += 1
         self._memory.add(branch, len(data))
         return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log_end)
-
-    def _check_parts(self, branch: Branch) -> None:
-        """Raises Refused BUSY: there are too many for one more."""
-        limit, mine = (
-            self._environment.options.staged_parts_max,
-            self._counts.of(branch.channel, local=branch.local).parts,
-        )
-        if self._counts.all.parts >= limit or mine >= max(1, limit // PEER_SHARE):
-            raise Refused(
-                Reason.BUSY,
-                f"there are messages for {self._counts.all.parts} partitions in open transactions, counted in each, {mine} "
-                f"{_of_this(local=branch.local)}; the limits are {limit} (stagedPartsMax) and {max(1, limit // PEER_SHARE)}: "
-                "commit or roll back some",
-            )
 
     def _make_room(self, branch: Branch, size: int) -> None:
         """Raises Refused, Saving: there is none in memory for so many bytes more."""
@@ -561,20 +539,14 @@ class Branches(BrokerPart):
 
     def _state(self, name: str, what: Branch | tuple[TransactionKey, BranchPhase]) -> BranchState:
         if isinstance(what, Branch):
-            return self._open_state(what)
+            return what.state
         key, phase = what
-        return _prepared_state(str(key), phase, self._staging.state(name))
+        return prepared_state(str(key), phase, self._staging.state(name))
 
     def _all_open(self) -> Iterator[Branch]:
         for table in self._local.values():
             yield from table.values()
         yield from self._open.values()
-
-    def _open_state(self, branch: Branch) -> BranchState:
-        return BranchState(
-            str(branch.key), BranchPhase.OPEN, branch.id, branch.channel.remote, branch.since_ms, branch.messages,
-            branch.bytes,
-        )  # fmt: skip
 
     # ------------------------------------------------------------------ what answers wait for
 
@@ -615,24 +587,8 @@ def _nobody_waits(_good: bool) -> None:
     """The log is on the disk; if not, the store says so."""
 
 
-def _of_this(*, local: bool) -> str:
-    return "local ones of this connection" if local else "branches of this client"
-
-
 def _key(text: str) -> TransactionKey:
     try:
         return transaction_key(text)
     except BadRequest as error:
         raise Refused(Reason.INVALID, str(error)) from error
-
-
-def _prepared_state(key: str, phase: BranchPhase, state: TransactionState) -> BranchState:
-    return BranchState(
-        key,
-        phase,
-        state.transaction,
-        "",
-        state.decision.decided_ms if state.decision is not None else 0,
-        sum(part.rows for part in state.parts),
-        sum(part.bytes for part in state.parts),
-    )

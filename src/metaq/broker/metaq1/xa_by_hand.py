@@ -11,9 +11,9 @@ from typing import Final
 
 from metaq.broker.requests import Decide
 from metaq.broker.staged.service import StagingService
-from metaq.model.transactions.metaq1 import BranchPhase, BranchRefused, Fault
+from metaq.model.transactions.metaq1 import BranchPhase, BranchRefused, BranchState, Fault
 from metaq.model.transactions.metaq1_keys import TransactionKey
-from metaq.model.transactions.staging import Decision, Outcome
+from metaq.model.transactions.staging import Decision, Outcome, TransactionState
 
 PHASE_BY_HAND: Final = {
     Outcome.COMMIT: BranchPhase.COMMITTED_BY_HAND,
@@ -25,6 +25,19 @@ FAULT_BY_HAND: Final = {Outcome.COMMIT: Fault.COMMITTED_BY_HAND, Outcome.ROLLBAC
 def ended_by_hand(key: TransactionKey, outcome: Outcome) -> BranchRefused:
     """What is said of a branch that an operator has ended."""
     return BranchRefused(FAULT_BY_HAND[outcome], f"XA transaction '{key}' was {PHASE_BY_HAND[outcome].value}.")
+
+
+def prepared_state(key: str, phase: BranchPhase, state: TransactionState) -> BranchState:
+    """How tools see a branch that is kept by a staged transaction, in this state."""
+    return BranchState(
+        key,
+        phase,
+        state.transaction,
+        "",
+        state.decision.decided_ms if state.decision is not None else 0,
+        sum(part.rows for part in state.parts),
+        sum(part.bytes for part in state.parts),
+    )
 
 
 class EndedByHand:

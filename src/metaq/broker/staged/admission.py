@@ -1,14 +1,23 @@
-"""Chunks on their way into the log: whether they may be staged, and their records."""
+"""Chunks on their way into the log: whether they may be staged, their records, and transactions that come as one request.
+
+The latter (`AtOnce`) are whole parts of one chunk each, and the commit of just these, for this broker alone: what
+`Producer.atomic()` sends when little is sent. What is done, what the log holds afterwards and what is promised is the same as
+request by request (`metaq.broker.staged.service`), without the steps between that nobody sees. Whatever is not as plain as
+that is left to the long way, which also says what is wrong with it.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
-from metaq.broker.requests import Stage
+from metaq.broker.requests import Decide, Stage
+from metaq.broker.staged.apply import AT_ONCE_BYTES
 from metaq.broker.staged.parts import New, Part, Staged, Transaction, check_seal, is_next
 from metaq.broker.staged.records import (
     FORBIDDEN_BYTES,
@@ -16,6 +25,7 @@ from metaq.broker.staged.records import (
     RECORD_BYTES_MORE,
     check_entry,
     chunk_record,
+    decide_record,
     entries_of,
     life_text,
     single_body_bytes,
@@ -27,17 +37,17 @@ from metaq.model import properties as props
 from metaq.model.access import Action, Caller
 from metaq.model.topics.system import AUTO_CREATE_TOPIC, SEND_FORBIDDEN
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Chunk, check_part, chunk_crc
+from metaq.model.transactions.staging import CHUNK_BYTES_MAX, Chunk, Decision, Outcome, check_part, chunk_crc, part_crc
 from metaq.saved import Pending, Saving
 from metaq.store.log.writer import PutRecord
-from metaq.wire.hot import TopicGate, check_batch
+from metaq.wire.hot import AppendOutcome, TopicGate, check_batch
 from metaq.wire.record import record_bytes
 
 RUN_BYTES: Final = 2 << 20
 """Chunks of one request are stored in runs of about so many bytes, each of them whole."""
 _BLANK_BYTES: Final = 8
 COPY_BYTES_MORE: Final = 512
-"""More than a message takes in the log beside its entry in a batch."""
+"""Upper bound of what a message takes in the log beside its entry in a batch."""
 
 _ANY_SIZE: Final = 0x7FFFFFFF
 
@@ -50,7 +60,7 @@ def _where(chunk: Chunk) -> str:
     return f"queue {chunk.queue_id} of topic {chunk.topic}"
 
 
-class Admission:
+class ChunkAdmission:
     """Judges and stores chunks."""
 
     def __init__(
@@ -282,3 +292,112 @@ class Admission:
             part.seal = chunk.seal
             self._table.grew(transaction, len(chunk.body))
             place += record_bytes(record.sys_flag, len(record.body), len(record.topic), len(record.properties))
+
+
+Facts = list[tuple[int, int]]
+"""(messages, CRC) of each chunk."""
+
+
+class AtOnce:
+    """Stages, commits and applies in one go.
+
+    Args: added: told of the LogOffset from which on something is needed from now on, and of which transaction.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        appender: Appender,
+        gates: GateTable,
+        admission: ChunkAdmission,
+        table: Staged,
+        added: Callable[[int, str], None],
+    ) -> None:
+        self._environment, self._clock, self._name = environment, environment.clock, environment.name
+        self._appender, self._gates, self._admission, self._table = appender, gates, admission, table
+        self._added = added
+        self._outcome = AppendOutcome()
+
+    def judge(self, stage: Stage, decide: Decide, caller: Caller) -> Facts | None:
+        """Whether a request is one of these, and allowed. None: it is not, or something is wrong with it."""
+        manifest, name, judged = decide.parts, self._name, self._admission.judged
+        if (
+            decide.outcome is not Outcome.COMMIT
+            or manifest is None
+            or decide.row
+            or len(manifest) != len(stage.chunks)
+            or not self._admission.takes
+        ):
+            return None
+        facts, seen, size = Facts(), set[str](), 0
+        for chunk, named in zip(stage.chunks, manifest, strict=True):
+            seal, part, body = chunk.seal, chunk.part, chunk.body
+            if (
+                seal is None
+                or seal != named.seal
+                or chunk.number
+                or part != named.part
+                or part in seen
+                or named.broker != name
+                or chunk.topic != named.topic
+                or chunk.queue_id != named.queue_id
+            ):
+                return None
+            crc, rows = chunk_crc(body), judged(chunk, caller)
+            if seal.chunks != 1 or seal.rows != rows or seal.bytes != len(body) or seal.crc != part_crc(0, crc):
+                return None
+            seen.add(part)
+            size += len(body)
+            facts.append((rows, crc))
+        return facts if size <= min(AT_ONCE_BYTES, RUN_BYTES, self._environment.store.log.file_bytes // 2) else None
+
+    def run(self, stage: Stage, transaction: Transaction, facts: Facts) -> None:
+        """Store what `judge` took, decide it and apply it. `transaction`: a new one, which is entered.
+
+        Raises Refused, as `Appender.put`: nothing is stored, or all chunks are, and the transaction is undecided. Of what is decided
+        the parts say how far they are applied.
+        """
+        life = life_text(transaction.lifetime, transaction.seconds)
+        records = [chunk_record(stage, chunk, rows, life) for chunk, (rows, _) in zip(stage.chunks, facts, strict=True)]
+        count, size = len(records), sum([len(chunk.body) for chunk in stage.chunks])
+        self._table.check_room(None, transaction.peer, count, count, size)
+        put = self._appender.put(records)
+        place, since_ms = put.log_offset, put.store_ms
+        self._added(place, transaction.id)
+        for chunk, record, (rows, crc) in zip(stage.chunks, records, facts, strict=True):
+            size = len(chunk.body)
+            assert chunk.seal is not None, "`judge` has seen it"
+            transaction.parts[chunk.part] = Part(
+                chunk.part, chunk.topic, chunk.queue_id, array("q", (place,)), array("I", (crc,)), array("I", (size,)),
+                array("I", (rows,)), rows, size, chunk.seal.crc, chunk.seal, since_ms=since_ms,
+                oldest=place,
+            )  # fmt: skip
+            transaction.bytes += size
+            place += record_bytes(record.sys_flag, size, len(record.topic), len(record.properties))
+        self._table.add(transaction)
+        self._decide(stage, transaction)
+        self._apply(transaction)
+
+    def _decide(self, stage: Stage, transaction: Transaction) -> None:
+        assert stage.decide is not None
+        assert stage.decide.parts is not None
+        now_ms = self._clock.now_ms()
+        decision = Decision(transaction.id, Outcome.COMMIT, stage.decide.parts, decided_ms=now_ms)
+        record = decide_record(decision, now_ms, self._environment.store_host)
+        self._table.decided(transaction, decision, self._appender.put([record]).log_offset)
+
+    def _apply(self, transaction: Transaction) -> None:
+        """Apply as far as it goes: the long way applies the rest, and says what holds it up."""
+        gates, parts = self._gates, list(transaction.parts.values())
+        for part in parts:
+            topic = part.topic.encode()
+            if topic not in gates.table and not gates.open(topic):
+                return
+        try:
+            done = self._appender.expand_all([part.places[0] for part in parts], gates.table, self._outcome)
+        except Refused:
+            return
+        for part in parts[:done]:
+            part.applied = 1
+        for part in parts[done : done + 1]:
+            part.entries = self._outcome.row

@@ -1,7 +1,8 @@
 """What is committed comes into its queues: chunk by chunk, each in one append, in the order of the decisions for each queue.
 
 Every message names its chunk's record (`copy_mark`), so a start sees in the log how far this had come. While a part is
-there by half, its queue takes nothing else (`metaq.broker.log.closing`), so that the messages of a part lie together.
+there by half, its queue takes nothing else (`metaq.broker.log.closing`), so that the messages of a part lie together. Recent
+chunks are read at once, older ones by a thread.
 """
 
 from __future__ import annotations
@@ -11,26 +12,113 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from metaq.broker.environment import Environment
+from metaq.broker.environment import Environment, ReadCold
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.staged.parts import Part, Transaction
-from metaq.broker.staged.reading import ChunkReader, Damaged, decoded
-from metaq.broker.staged.records import copies_of, entries_of
+from metaq.broker.staged.records import DONE, FINISHED, copies_of, done_record, entries_of
 from metaq.broker.tables.topics import Topics
-from metaq.errors import Reason, Refused
+from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.saved import Saving
+from metaq.store.queues.table import QueueKey
+from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire.hot import STOP_END, AppendOutcome
+from metaq.wire.record import decode_record
 
 log = logging.getLogger(__name__)
 
-QueueKey = tuple[str, int]
+DONE_MAX: Final = 256
+"""Applied transactions that are marked in one record, and at once if so many wait."""
 AT_ONCE_BYTES: Final = 1 << 20
 """What is staged up to this size is applied in the request that commits it."""
 CHUNK_BYTES_LEAST: Final = 4096
 """A chunk counts as so many bytes at least: it takes time, however small it is."""
+
+READS_MAX: Final = 64
+"""Chunks that threads read at a time, or have read."""
+READ_BYTES_MAX: Final = 64 << 20
+"""What these may have together. One is read in any case, however large it is."""
+KEPT_SECONDS: Final = 10.0
+"""How long a chunk that was read is kept for whoever wanted it: the transaction may be over."""
+
+
+class Damaged(Exception):
+    """A chunk is not where it was staged."""
+
+
+def decoded(record: bytes) -> StoredMessage:
+    """A chunk's record. Raises Damaged."""
+    try:
+        return decode_record(record)
+    except RemoteProtocolError:
+        raise Damaged from None
+
+
+class ChunkReader:
+    """Reads chunks, each once."""
+
+    def __init__(self, environment: Environment, read_cold: ReadCold) -> None:
+        self._store, self._options, self._read_cold = environment.store, environment.store_options, read_cold
+        self._clock = environment.clock
+        self._found: dict[int, bytes | None] = {}
+        """LogOffset → the record that a thread has read; None: it reads."""
+        self._sizes: dict[int, int] = {}
+        """LogOffset → size of that chunk."""
+        self._bytes = 0
+        """Sum of the sizes."""
+        self._read_at: dict[int, float] = {}
+        """LogOffset → when it was read; the oldest first."""
+
+    @property
+    def full(self) -> bool:
+        """Whether so many are read, or wait to be asked for, that no more are read now."""
+        if not self._is_full:
+            return False
+        late = self._clock.monotonic() - KEPT_SECONDS
+        for place in [place for place, read_at in self._read_at.items() if read_at < late]:
+            self._drop(place)
+        return self._is_full
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._found) >= READS_MAX or self._bytes >= READ_BYTES_MAX
+
+    def get(self, place: int, size: int) -> StoredMessage | None:
+        """The chunk, which has about so many bytes; None: a thread reads it, ask again. Raises Damaged."""
+        record = self.record(place, size)
+        return None if record is None else decoded(record)
+
+    def record(self, place: int, size: int) -> bytes | None:
+        """The chunk's record as the log holds it, b"" if it does not; None: a thread reads it, ask again."""
+        if self._store.log_end - place <= self._options.hot_bytes:
+            return self._store.record_at(place) or b""
+        if place not in self._found:
+            if self.full:
+                return None
+            self._found[place], self._sizes[place] = None, size
+            self._bytes += size
+            self._read_cold(
+                lambda: ReadResult(ReadStatus.FOUND, 0, 0, 0, self._store.record_at(place) or b""),
+                lambda found: self._take(place, found),
+            )
+        found = self._found.get(place)
+        if found is not None:
+            self._drop(place)
+        return found
+
+    def _drop(self, place: int) -> None:
+        del self._found[place]
+        self._read_at.pop(place, None)
+        self._bytes -= self._sizes.pop(place)
+
+    def _take(self, place: int, found: ReadResult | None) -> None:
+        if found is None:
+            self._drop(place)
+        else:
+            self._found[place] = bytes(found.body)
+            self._read_at[place] = self._clock.monotonic()
 
 
 class Applier:
@@ -53,7 +141,7 @@ class Applier:
         self._turns: deque[QueueKey] = deque()
         """The queues that parts wait for, the next one first."""
         self._reading: dict[QueueKey, None] = {}
-        """Those whose next chunk a thread reads, or has read."""
+        """Queues whose next chunk a thread reads, or has read."""
         self._told = RateLimitedLog(log, environment.clock)
 
     def tick(self) -> None:
@@ -80,7 +168,7 @@ class Applier:
                 self._closed.close(*key)
 
     def add_first(self, transaction: Transaction) -> None:
-        """As `add`, before all others: a start found a part of it there by half."""
+        """Queue a commit before all others: recovery found a part of it half applied."""
         self.add(transaction)
         for part in transaction.parts.values():
             waiting = self._waiting.get((part.topic, part.queue_id))
@@ -119,7 +207,7 @@ class Applier:
         return done
 
     def _close_halves(self, keys: Iterable[QueueKey]) -> None:
-        """Before anybody else has a turn: let nothing come between the messages of a part."""
+        """Close queues that hold half of a part, before anybody else appends: nothing may come between its messages."""
         for key in keys:
             if waiting := self._waiting.get(key):
                 part = waiting[0][1]
@@ -219,3 +307,61 @@ class Applier:
         )
         if records:
             self._appender.put(records, through=True, carrying=carrying)
+
+
+class DoneMarks:
+    """Commits that are applied here, or everywhere, and are to be marked so in the log: many at a time, once a tick.
+
+    Args:
+        marked: is called with each one whose mark is stored.
+    """
+
+    def __init__(self, environment: Environment, appender: Appender, marked: Callable[[Transaction], None]) -> None:
+        self._environment, self._appender, self._marked = environment, appender, marked
+        self._waiting: dict[str, Transaction] = {}
+        self._told = RateLimitedLog(log, environment.clock)
+
+    def add(self, transaction: Transaction) -> None:
+        """Mark a commit soon: nothing of it remains here."""
+        self._waiting[transaction.id] = transaction
+        if len(self._waiting) >= DONE_MAX:
+            self.write()
+
+    def drop(self, name: str) -> None:
+        """An administrator has dropped the transaction."""
+        self._waiting.pop(name, None)
+
+    def tick(self) -> None:
+        """Write what waits."""
+        self.write()
+        self._told.tick()
+
+    def write(self) -> None:
+        """Mark all that wait. What cannot be written now is written later."""
+        done = list(self._waiting.values())
+        finished = [tx for tx in done if not tx.unconfirmed and self._has_others(tx)]
+        only_here = [tx for tx in done if tx.unconfirmed or not self._has_others(tx)]
+        try:
+            for kind, some in ((DONE, only_here), (FINISHED, finished)):
+                for start in range(0, len(some), DONE_MAX):
+                    self._mark(kind, some[start : start + DONE_MAX])
+        except Refused as error:  # nothing else must wait for it
+            self._told.warning(
+                "done", "%d transactions are applied, and are to be marked so: %s", len(self._waiting), error
+            )
+
+    def _mark(self, kind: str, some: list[Transaction]) -> None:
+        names, now_ms, host = [tx.id for tx in some], self._environment.clock.now_ms(), self._environment.store_host
+        self._appender.put([done_record(kind, names, now_ms, host)], carrying=True)
+        for tx in some:
+            self._waiting.pop(tx.id, None)
+            self._marked(tx)
+
+    def _has_others(self, transaction: Transaction) -> bool:
+        """Whether this broker has decided it, and others have parts of it."""
+        name, decision = self._environment.name, transaction.decision
+        return (
+            transaction.coordinator == name
+            and decision is not None
+            and any(part.broker != name for part in decision.parts)
+        )

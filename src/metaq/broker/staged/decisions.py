@@ -1,4 +1,4 @@
-"""What was decided: rows of writers, and transactions that are over.
+"""Decisions: whether one may be made, rows of writers, transactions that are over, and those that end without anybody's word.
 
 A transaction that is over is known by its decision's record. The newest of them are remembered by its place; older ones are
 found in the index, as long as the log holds the record.
@@ -6,22 +6,144 @@ found in the index, as long as the log holds the record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import logging
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment
+from metaq.broker.requests import Decide
+from metaq.broker.staged.parts import Staged, Transaction
 from metaq.broker.staged.records import MISSING, read_decision
+from metaq.clock import Clock
 from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.log import RateLimitedLog
 from metaq.model import properties as props
 from metaq.model.topics.system import TXN_TOPIC
-from metaq.model.transactions.staging import Decision, Outcome
+from metaq.model.transactions.staging import (
+    Decision,
+    Lifetime,
+    Outcome,
+    Phase,
+    RowState,
+    TransactionState,
+    check_part,
+    check_row,
+    coordinator_of,
+)
 from metaq.wire.record import decode_record
+
+log = logging.getLogger(__name__)
 
 ENDED_MAX: Final = 20_000
 """Transactions that are over, and known without a look at the index."""
 _FOREVER_MS: Final = 1 << 62
+ENDED_PER_TICK: Final = 100
+EXPIRY_SLACK: Final = 1000
+"""Dead entries allowed in the heap before it is rebuilt."""
+
+LISTED_MAX: Final = 1000
+LISTED_PARTS_MAX: Final = 10_000
+"""Parts, held here or named by a decision, of the transactions in one answer."""
+ENDS: Final = {Outcome.COMMIT, Outcome.ROLLBACK}
+PHASES: Final = {
+    Outcome.PREPARED: Phase.PREPARED,
+    Outcome.COMMIT: Phase.COMMITTED,
+    Outcome.ROLLBACK: Phase.ROLLED_BACK,
+}
+"""Phase of a transaction that is over, or prepared, by its outcome."""
+
+
+def decision_for(decide: Decide, prepared: Decision | None, now_ms: int) -> Decision:
+    """The decision that a request is for. `prepared`: the preparation, if there was one. Raises Refused INVALID."""
+    name, parts = decide.transaction, decide.parts
+    if parts is None and prepared is not None:
+        parts = prepared.parts
+    elif parts is None and decide.outcome is not Outcome.ROLLBACK:
+        raise Refused(
+            Reason.INVALID, f"the transaction {name} is not prepared: a {decide.outcome.value} has to name its parts"
+        )
+    elif prepared is not None and decide.outcome is not Outcome.ROLLBACK and parts != prepared.parts:
+        raise Refused(Reason.INVALID, f"the transaction {name} is prepared with other parts than those of the request")
+    parts = parts or ()
+    if len({(part.broker, part.part) for part in parts}) != len(parts):
+        raise Refused(Reason.INVALID, f"the manifest of transaction {name} names a part twice")
+    for part in parts:
+        check_part(part.part)
+    if decide.outcome is Outcome.ROLLBACK:
+        return Decision(name, decide.outcome, parts, decided_ms=now_ms)
+    row, sequence = decide.row, decide.sequence
+    if prepared is not None and not row:
+        row, sequence = prepared.row, prepared.sequence
+    if row and check_row(row) and sequence < 0:
+        raise Refused(Reason.INVALID, f"the row {row} of transaction {name} needs a sequence number, not {sequence}")
+    label = decide.label or (prepared.label if prepared is not None else "") or UNSET
+    return Decision(name, decide.outcome, parts, row, sequence, now_ms, label)
+
+
+def check_manifest(made: Decision, broker: str, transaction: Transaction | None) -> None:
+    """Raises Refused NOT_FOUND, INVALID: a part of this broker is not as the manifest says."""
+    for named in made.parts:
+        if named.broker != broker:
+            continue
+        part = transaction.parts.get(named.part) if transaction is not None else None
+        if part is not None and part.seal is not None and part.fits(named):
+            continue
+        where = f"part {named.part} for queue {named.queue_id} of topic {named.topic[:127]}"
+        if part is None:
+            raise Refused(
+                Reason.NOT_FOUND,
+                f"the manifest of transaction {made.transaction} names {where}, which is not staged here: nothing was decided",
+            )
+        if part.seal is None:
+            raise Refused(
+                Reason.INVALID, f"{where} of transaction {made.transaction} is not sealed: nothing was decided"
+            )
+        raise Refused(
+            Reason.INVALID,
+            f"{where} of transaction {made.transaction} is not what the manifest says ({named.seal}): it is for queue "
+            f"{part.queue_id} of topic {part.topic} and holds {part.holds}; nothing was decided",
+        )
+
+
+def check_coordinator(transaction: str, broker: str) -> None:
+    """Raises Refused INVALID: another broker decides the transaction."""
+    if (coordinator := coordinator_of(transaction)) != broker:
+        raise Refused(
+            Reason.INVALID,
+            f"the transaction {transaction} is decided by the broker {coordinator}, this one is {broker}",
+        )
+
+
+def missing_parts(decision: Decision, broker: str, transaction: Transaction | None) -> tuple[str, ...]:
+    """Parts that the manifest says a broker has, and that are not there, or are others."""
+    parts = transaction.parts if transaction is not None else {}
+    here = (part for part in decision.parts if part.broker == broker)
+    return tuple(named.part for named in here if (part := parts.get(named.part)) is None or not part.fits(named))
+
+
+def state_of(transaction: Transaction) -> TransactionState:
+    """What is known of a transaction that is not over."""
+    decision, remaining = transaction.decision, transaction.remaining
+    if decision is None:
+        phase = Phase.OPEN
+    elif decision.outcome is Outcome.COMMIT and (remaining or transaction.unconfirmed):
+        phase = Phase.COMMITTING
+    else:
+        phase = PHASES[decision.outcome]
+    lifetime = Lifetime.PREPARED if phase is Phase.PREPARED else transaction.lifetime
+    return TransactionState(
+        transaction.id,
+        phase,
+        decision,
+        tuple(part.state(lifetime) for part in transaction.parts.values()),
+        remaining,
+        transaction.missing,
+        transaction.unconfirmed,
+    )
 
 
 class Row(Struct, eq=False):
@@ -72,7 +194,7 @@ class Decisions:
     # ------------------------------------------------------------------ what is over
 
     def ended(self, transaction: str, place: int) -> None:
-        """Nothing is left to do for it. `place`: LogOffset of its decision's record."""
+        """Remember a transaction that is over. `place`: LogOffset of its decision's record."""
         self._ended.pop(transaction, None)
         self._ended[transaction] = place
         if len(self._ended) > ENDED_MAX:
@@ -115,3 +237,120 @@ class Decisions:
             decision = read_decision(record.body)
             if decision is not None and decision.transaction == transaction:
                 yield decision, record.log_offset
+
+
+class Ends:
+    """Rolls back what is not to last any longer. `settle` does so; Refused: not now."""
+
+    def __init__(self, clock: Clock, table: Staged, settle: Callable[[Transaction], None]) -> None:
+        self._clock, self._table, self._settle = clock, table, settle
+        self._expiry: list[tuple[int, str]] = []
+        self._due: dict[str, None] = {}
+        """Transactions that are to be rolled back, and could not be yet."""
+        self._by_channel: dict[Channel, set[str]] = {}
+        self._told = RateLimitedLog(log, clock)
+
+    def watch(self, transaction: Transaction) -> None:
+        """End it when its time comes."""
+        if (expires_ms := transaction.expires_ms) is not None:
+            heapq.heappush(self._expiry, (expires_ms, transaction.id))
+            if len(self._expiry) > 2 * len(self._table.table) + EXPIRY_SLACK:  # most are over long before
+                self._expiry = [(due, tx.id) for tx in self._table if (due := tx.expires_ms) is not None]
+                heapq.heapify(self._expiry)
+        if transaction.channel is not None:
+            self._by_channel.setdefault(transaction.channel, set()).add(transaction.id)
+
+    def soon(self, transaction: Transaction) -> None:
+        """End it."""
+        self._due[transaction.id] = None
+
+    def over(self, transaction: Transaction) -> None:
+        """Forget a transaction that has ended."""
+        self._due.pop(transaction.id, None)
+        if transaction.channel is not None and (names := self._by_channel.get(transaction.channel)) is not None:
+            names.discard(transaction.id)
+            if not names:
+                del self._by_channel[transaction.channel]
+
+    def closed(self, channel: Channel) -> None:
+        """A connection has ended: what was to last as long is rolled back."""
+        for name in self._by_channel.pop(channel, ()):
+            self._due[name] = None
+        self._end_some()
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self._expire()
+        self._end_some()
+        self._told.tick()
+
+    def _end_some(self) -> None:
+        for name in list(self._due)[:ENDED_PER_TICK]:
+            transaction = self._table.get(name)
+            if transaction is not None and transaction.decision is None:
+                try:
+                    self._settle(transaction)
+                except Refused as error:
+                    self._told.warning("end", "staged transactions are to be rolled back: %s", error)
+                    return
+            self._due.pop(name, None)
+
+    def _expire(self) -> None:
+        now_ms = self._clock.now_ms()
+        while self._expiry and self._expiry[0][0] <= now_ms:
+            _, name = heapq.heappop(self._expiry)
+            transaction = self._table.get(name)
+            expires_ms = transaction.expires_ms if transaction is not None else None
+            if transaction is None or expires_ms is None:
+                continue
+            if expires_ms > now_ms:  # another one of the same name, which came later
+                heapq.heappush(self._expiry, (expires_ms, name))
+                continue
+            self._told.warning(
+                "expired", "transaction %s has staged %d bytes here, and nobody has decided it for %d s: it is rolled back",
+                name, transaction.bytes, transaction.seconds,
+            )  # fmt: skip
+            self._due[name] = None
+
+
+class StagedViews:
+    """What tools ask about transactions and rows."""
+
+    def __init__(self, table: Staged, decisions: Decisions) -> None:
+        self._table, self._decisions = table, decisions
+
+    def listing(self, after: str, count: int) -> list[TransactionState]:
+        """Transactions that are not over, in the order of their ids, from the first one behind `after` on.
+
+        Fewer than `count` if they have many parts; none: there are no more.
+        """
+        names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in self._table.table if name > after))
+        states, parts = list[TransactionState](), 0
+        for name in names:
+            transaction = self._table.table[name]
+            parts += len(transaction.parts) + (len(transaction.decision.parts) if transaction.decision else 0)
+            if states and parts > LISTED_PARTS_MAX:
+                break
+            states.append(state_of(transaction))
+        return states
+
+    def labelled(self) -> Iterator[Decision]:
+        """The preparations that whoever made them has given a label."""
+        for transaction in self._table:
+            decision = transaction.decision
+            if decision is not None and decision.outcome is Outcome.PREPARED and decision.label:
+                yield decision
+
+    def row(self, key: str) -> RowState | None:
+        """What is remembered of a writer; None: nothing."""
+        row = self._decisions.rows.get(key)
+        if row is None:
+            return None
+        transaction = self._table.get(row.transaction)
+        phase = state_of(transaction).phase if transaction is not None else Phase.COMMITTED
+        return RowState(row.key, row.sequence, row.transaction, phase)
+
+    def rows(self, after: str, count: int) -> list[RowState]:
+        """Rows in the order of their keys, from the first one behind `after` on."""
+        keys = heapq.nsmallest(min(count, LISTED_MAX), (key for key in self._decisions.rows if key > after))
+        return [row for key in keys if (row := self.row(key)) is not None]

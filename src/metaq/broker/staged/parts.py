@@ -20,7 +20,7 @@ CHUNKS_MEAN: Final = 64
 NAMED_MEAN: Final = 16
 """All decisions that are not done may name so many parts, of whichever broker, for each of `stagedPartsMax`."""
 NOBODY: Final = ""
-"""Who staged what a start found."""
+"""Stands for whoever staged what recovery found: the log does not say."""
 
 
 def _places() -> array[int]:
@@ -117,7 +117,7 @@ class Transaction(Struct, eq=False):
     place: int = -1
     """LogOffset of its decision's record."""
     applied: bool = False
-    """Nothing of it is left to do here, and the log says so."""
+    """Whether its parts here are applied and marked so in the log."""
     waiting: int = 0
     """Its parts that wait to be applied (`Applier`)."""
     unconfirmed: tuple[str, ...] = ()

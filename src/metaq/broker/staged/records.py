@@ -44,13 +44,13 @@ LIFE: Final = "METAQ_LIFE"
 ROWS: Final = "METAQ_ROWS"
 SEALED: Final = "METAQ_SEAL"
 SINCE: Final = "METAQ_SINCE"
-"""Of a record that was written anew: when the first one was stored, milliseconds."""
+"""Property of a record that was written anew: store time of the first one, milliseconds."""
 LEARNED: Final = "METAQ_LEARNED"
 MISSING: Final = "METAQ_MISSING"
-"""Of a participant's commit: the parts, with blanks between, that the manifest says are here and were not."""
+"""Property of a participant's commit: parts, with blanks between, that the manifest names here and that were missing."""
 _MISSING_MAX: Final = 100
 PROGRESS: Final = "METAQ_DONE"
-"""Of a decision that was written anew: `1`, its parts here are done; `2`, everywhere."""
+"""Property of a decision that was written anew: `1`, its parts here are applied; `2`, everywhere."""
 
 FORBIDDEN: Final = (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC)
 """Messages with one of these are stored elsewhere or not as they come: a staged message cannot be."""
@@ -63,7 +63,7 @@ _DECIDE_HEAD: Final = f"{props.TAGS}\x01{DECIDE}\x02{props.KEYS}\x01"
 _DECIDE_CODE: Final = tags_code(DECIDE)
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 RECORD_BYTES_MORE: Final = RECORD_BYTES_MIN + 2 * (HOST_V6 - HOST_V4)
-"""Of a record beside body, topic and properties, at most."""
+"""Bytes of a record beside body, topic and properties, at most."""
 
 
 class Staging(Struct, frozen=True):

@@ -39,7 +39,7 @@ from metaq.wire.record import copy_mark, decode_record, tags_code
 log = logging.getLogger(__name__)
 
 UNITS: Final = 1024
-"""So many units of a queue are looked at in one go."""
+"""Units of a queue read in one go."""
 
 
 class _Known(Struct):
@@ -74,7 +74,7 @@ class Recovery:
         self._forgotten: dict[str, int] = {}
         self._found: dict[str, dict[str, _Found]] = {}
         self.commits: list[Transaction] = []
-        """Of which something may remain to be applied here, in the order of their decisions."""
+        """Commits that may not be wholly applied here, in the order of their decisions."""
 
     def run(self) -> None:
         """Take up everything from the newest checkpoint on."""

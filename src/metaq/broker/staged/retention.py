@@ -17,10 +17,9 @@ from msgspec import structs
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
-from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier
+from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier, ChunkReader, Damaged
 from metaq.broker.staged.decisions import Decisions, Row
 from metaq.broker.staged.parts import Part, Staged, Transaction
-from metaq.broker.staged.reading import ChunkReader, Damaged
 from metaq.broker.staged.records import CHECKPOINT, Checkpoint, checkpoint_record, decide_record, life_text, renewed
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
@@ -37,9 +36,9 @@ CHECKPOINT_RECORDS: Final = 1000
 CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_SECONDS: Final = 60.0
 NEEDED_SLACK: Final = 1000
-"""So many that are over may still stand among those that are needed."""
+"""Dead entries allowed in the heap before it is rebuilt."""
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at what is needed still."""
+"""Interval of looks at what is still needed, seconds."""
 
 
 class Retention:
@@ -59,7 +58,7 @@ class Retention:
         self._appender, self._staged, self._decisions = appender, staged, decisions
         self._applier, self._chunks, self._done = applier, chunks, done
         self._oldest: int | None = None
-        """As it was at the last look: what has come since lies behind it."""
+        """LogOffset of the oldest record that is needed, at the last look: newer ones lie behind it."""
         self._needed: list[tuple[int, str]] = []
         """(LogOffset, transaction or row), the lowest one first. What an entry says may have gone, or moved on since."""
         self._look_at = 0.0

@@ -9,46 +9,47 @@ All of it is derived from the log (`metaq.broker.staged.recovery`); nothing else
 
 from __future__ import annotations
 
-import heapq
 import logging
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec import structs
 
 from metaq.broker.channel import Channel
-from metaq.broker.environment import Environment, Tables
+from metaq.broker.environment import Environment, ReadCold, Tables
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.part import BrokerPart
 from metaq.broker.requests import Apply, Decide, SealPart, Stage
-from metaq.broker.staged.admission import Admission
-from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier
-from metaq.broker.staged.at_once import AtOnce
-from metaq.broker.staged.decisions import Decisions
-from metaq.broker.staged.ends import Ends
-from metaq.broker.staged.judgement import ENDS, PHASES, check_manifest, decision_for, state_of
+from metaq.broker.staged.admission import AtOnce, ChunkAdmission
+from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier, ChunkReader, DoneMarks
+from metaq.broker.staged.decisions import (
+    ENDS,
+    PHASES,
+    Decisions,
+    Ends,
+    StagedViews,
+    check_coordinator,
+    check_manifest,
+    decision_for,
+    missing_parts,
+    state_of,
+)
 from metaq.broker.staged.parts import Staged as StagedTable
 from metaq.broker.staged.parts import Transaction, check_seal
-from metaq.broker.staged.peers import ALONE, Peers
-from metaq.broker.staged.reading import ChunkReader
+from metaq.broker.staged.peers import ALONE, Peers, Remote
 from metaq.broker.staged.records import (
-    DONE,
-    FINISHED,
     SEAL,
     ChunkName,
     Names,
     decide_record,
-    done_record,
     forget_record,
     life_text,
     stage_record,
 )
 from metaq.broker.staged.recovery import Recovery
-from metaq.broker.staged.remote import Remote
 from metaq.broker.staged.retention import Retention
-from metaq.broker.transactions.checks import TURN_SECONDS, ReadCold
+from metaq.broker.transactions.checks import TURN_SECONDS
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, Caller
@@ -59,7 +60,6 @@ from metaq.model.transactions.staging import (
     Lifetime,
     Outcome,
     Phase,
-    RowState,
     Staged,
     TransactionState,
     check_part,
@@ -70,11 +70,6 @@ from metaq.model.transactions.staging import (
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 0.1
-DONE_MAX: Final = 256
-"""So many transactions that are done are written down before their tick."""
-LISTED_MAX: Final = 1000
-LISTED_PARTS_MAX: Final = 10_000
-"""Parts, held here or named by a decision, of the transactions in one answer."""
 
 
 class StagingService(BrokerPart):
@@ -97,34 +92,30 @@ class StagingService(BrokerPart):
         self._appender, self._gatekeeper, self._name = appender, gatekeeper, environment.name
         self._table = StagedTable(environment.options)
         self._decisions = Decisions(environment)
+        views = StagedViews(self._table, self._decisions)
+        self.row, self.rows, self.listing, self.labelled = views.row, views.rows, views.listing, views.labelled
         self.stopwatch = environment.clock.monotonic
         """What turns are measured with, in seconds."""
-        self._done: dict[str, Transaction] = {}
-        """Commits of which nothing remains here, or anywhere: to be written down."""
+        self._done = DoneMarks(environment, appender, self._is_done)
         self._ends = Ends(environment.clock, self._table, self._end)
         self._told = RateLimitedLog(log, environment.clock)
         chunks = ChunkReader(environment, read_cold)
-        self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._applied)
-        self._admission = Admission(environment, tables, appender, self._table, gatekeeper)
-        self._remote = Remote(environment.clock, peers, self._table, self, appender.is_kept)
+        self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._done.add)
+        self._admission = ChunkAdmission(environment, tables, appender, self._table, gatekeeper)
+        self._remote = Remote(environment.clock, peers, self._table, self.learn, self._done.add, appender.is_kept)
         self._retention = Retention(
-            environment, appender, self._table, self._decisions, self._applier, chunks, self._write_done
+            environment, appender, self._table, self._decisions, self._applier, chunks, self._done.write
         )
         self._at_once = AtOnce(environment, appender, gates, self._admission, self._table, self._retention.added)
 
     def open(self) -> None:
         """Read from the log which transactions are not over, and go on with them."""
-        self._recover()
-        self._retention.open()
-        self._store.owes(self)
-
-    def _recover(self) -> None:
         recovery = Recovery(self._store, self._name, self._table, self._decisions)
         recovery.run()
         for transaction in recovery.commits:
             self._applier.add_first(transaction)
             if not transaction.remaining:
-                self._applied(transaction)
+                self._done.add(transaction)
         for transaction in self._table:
             if transaction.final:
                 self._remote.remind(transaction, 0.0)
@@ -135,9 +126,10 @@ class StagingService(BrokerPart):
                 self._ends.soon(transaction)
             self._ends.watch(transaction)
         if count := len(self._table.table):
-            log.info(
-                "%d staged transactions with %d bytes in %d parts go on", count, self._table.bytes, self._table.parts
-            )
+            held = self.held
+            log.info("%d staged transactions with %d bytes in %d parts go on", count, held[1], held[0])
+        self._retention.open()
+        self._store.owes(self)
 
     # ------------------------------------------------------------------ staging
 
@@ -199,7 +191,7 @@ class StagingService(BrokerPart):
                 self._applier.add(transaction)
                 self._applier.run(transaction, AT_ONCE_BYTES)
             else:
-                self._applied(transaction)
+                self._done.add(transaction)
         return Staged(transaction.decision, first=True, remaining=transaction.remaining)
 
     def _new(self, stage: Stage, coordinator: str, peer: str, channel: Channel | None) -> Transaction:
@@ -277,12 +269,7 @@ class StagingService(BrokerPart):
         NO_PERMISSION, or as `Appender.put`: nothing has changed.
         """
         name = decide.transaction
-        coordinator = coordinator_of(name)
-        if coordinator != self._name:
-            raise Refused(
-                Reason.INVALID,
-                f"the transaction {name} is decided by the broker {coordinator}, this one is {self._name}",
-            )
+        check_coordinator(name, self._name)
         transaction = self._table.get(name)
         made = self._made(name, transaction)
         over = made is not None and made.outcome is not Outcome.PREPARED
@@ -368,10 +355,9 @@ class StagingService(BrokerPart):
 
     def _decide(self, decision: Decision, transaction: Transaction | None, *, learned: bool = False) -> Decided:
         """Store a decision, then act on it. Raises Refused: nothing has changed."""
-        missing = self._missing(decision, transaction) if decision.outcome is Outcome.COMMIT else ()
-        record = decide_record(
-            decision, self._clock.now_ms(), self._environment.store_host, learned=learned, missing=missing
-        )
+        missing = missing_parts(decision, self._name, transaction) if decision.outcome is Outcome.COMMIT else ()
+        now_ms, host = self._clock.now_ms(), self._environment.store_host
+        record = decide_record(decision, now_ms, host, learned=learned, missing=missing)
         place = self._appender.put([record]).log_offset
         if decision.outcome is not Outcome.ROLLBACK:
             self._retention.added(place, decision.transaction)
@@ -405,19 +391,13 @@ class StagingService(BrokerPart):
                 self._retention.added(transaction.place, decision.row)
             self._remote.remind(transaction)
         if not transaction.parts:
-            self._applied(transaction)
+            self._done.add(transaction)
         self._applier.add(transaction)
         if transaction.bytes <= AT_ONCE_BYTES:
             self._applier.run(transaction, AT_ONCE_BYTES)
 
-    def _missing(self, decision: Decision, transaction: Transaction | None) -> tuple[str, ...]:
-        """Parts that the manifest says are here, and are not, or are others."""
-        parts = transaction.parts if transaction is not None else {}
-        here = (part for part in decision.parts if part.broker == self._name)
-        return tuple(named.part for named in here if (part := parts.get(named.part)) is None or not part.fits(named))
-
     def _over(self, transaction: Transaction) -> None:
-        """Nothing is left to do for it."""
+        """Drop a transaction that is over, and remember how it ended."""
         self._table.drop(transaction)
         self._ends.over(transaction)
         if transaction.place >= 0:
@@ -452,7 +432,7 @@ class StagingService(BrokerPart):
             if own and apply.confirmed and transaction.decision is not None:
                 self._authorise_all(caller, transaction.decision, transaction)
                 for broker in apply.confirmed:
-                    self.confirmed(transaction, broker, ())
+                    self._remote.confirmed(transaction, broker, ())
             self._applier.run(transaction, AT_ONCE_BYTES)
         return self.state(name)
 
@@ -491,59 +471,8 @@ class StagingService(BrokerPart):
             return
         self._decide(decision, transaction, learned=True)
 
-    def confirmed(self, transaction: Transaction, broker: str, missing: tuple[str, ...]) -> None:
-        """A participant has applied a commit, as far as it has the parts."""
-        if broker not in transaction.unconfirmed:
-            return
-        if missing:
-            log.error(
-                "transaction %s is committed, and the broker %s does not have its parts %s: they were never staged, or are lost",
-                transaction.id,
-                broker,
-                ", ".join(missing),
-            )
-        transaction.unconfirmed = tuple(other for other in transaction.unconfirmed if other != broker)
-        if not transaction.unconfirmed and not transaction.remaining:
-            self._done[transaction.id] = transaction
-
-    def _applied(self, transaction: Transaction) -> None:
-        """Nothing of a commit remains here."""
-        self._done[transaction.id] = transaction
-        if len(self._done) >= DONE_MAX:
-            self._write_done()
-
-    def _write_done(self) -> None:
-        """Write down which commits are done. What cannot be written now is written later."""
-        if not self._done:
-            return
-        done = list(self._done.values())
-        finished = [tx for tx in done if not tx.unconfirmed and self._has_others(tx)]
-        only_here = [tx for tx in done if tx.unconfirmed or not self._has_others(tx)]
-        try:
-            for kind, some in ((DONE, only_here), (FINISHED, finished)):
-                for start in range(0, len(some), DONE_MAX):
-                    part = some[start : start + DONE_MAX]
-                    names = [tx.id for tx in part]
-                    self._appender.put(
-                        [done_record(kind, names, self._clock.now_ms(), self._environment.store_host)], carrying=True
-                    )
-                    for tx in part:
-                        self._is_done(tx)
-        except Refused as error:  # nothing else must wait for it
-            self._told.warning(
-                "done", "%d transactions are applied, and are to be marked so: %s", len(self._done), error
-            )
-
-    def _has_others(self, transaction: Transaction) -> bool:
-        decision = transaction.decision
-        return (
-            transaction.coordinator == self._name
-            and decision is not None
-            and any(part.broker != self._name for part in decision.parts)
-        )
-
     def _is_done(self, transaction: Transaction) -> None:
-        self._done.pop(transaction.id, None)
+        """The log says that nothing of a commit remains here; if others have confirmed it too, it is over."""
         transaction.applied = True
         if not transaction.unconfirmed:
             self._over(transaction)
@@ -558,11 +487,7 @@ class StagingService(BrokerPart):
 
         Raises Refused: INVALID (not the coordinator), or as `Appender.put`.
         """
-        if (coordinator := coordinator_of(name)) != self._name:
-            raise Refused(
-                Reason.INVALID,
-                f"the transaction {name} is decided by the broker {coordinator}, this one is {self._name}",
-            )
+        check_coordinator(name, self._name)
         transaction = self._table.get(name)
         made = self._made(name, transaction)
         if made is not None:
@@ -596,46 +521,10 @@ class StagingService(BrokerPart):
             return TransactionState(name, PHASES[decision.outcome], decision, missing=self._decisions.missing_at(place))
         return state_of(transaction)
 
-    def row(self, key: str) -> RowState | None:
-        """What is remembered of a writer; None: nothing."""
-        row = self._decisions.rows.get(key)
-        if row is None:
-            return None
-        transaction = self._table.get(row.transaction)
-        phase = state_of(transaction).phase if transaction is not None else Phase.COMMITTED
-        return RowState(row.key, row.sequence, row.transaction, phase)
-
-    def labelled(self) -> Iterator[Decision]:
-        """The preparations that whoever made them has given a label."""
-        for transaction in self._table:
-            decision = transaction.decision
-            if decision is not None and decision.outcome is Outcome.PREPARED and decision.label:
-                yield decision
-
     @property
     def held(self) -> tuple[int, int]:
         """Parts, and bytes in them, of transactions that are not over."""
         return self._table.parts, self._table.bytes
-
-    def listing(self, after: str, count: int) -> list[TransactionState]:
-        """Transactions that are not over, in the order of their ids, from the first one behind `after` on.
-
-        Fewer than `count` if they have many parts; none: there are no more.
-        """
-        names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in self._table.table if name > after))
-        states, parts = list[TransactionState](), 0
-        for name in names:
-            transaction = self._table.table[name]
-            parts += len(transaction.parts) + (len(transaction.decision.parts) if transaction.decision else 0)
-            if states and parts > LISTED_PARTS_MAX:
-                break
-            states.append(state_of(transaction))
-        return states
-
-    def rows(self, after: str, count: int) -> list[RowState]:
-        """Rows in the order of their keys, from the first one behind `after` on."""
-        keys = heapq.nsmallest(min(count, LISTED_MAX), (key for key in self._decisions.rows if key > after))
-        return [row for key in keys if (row := self.row(key)) is not None]
 
     def forget(self, name: str) -> None:
         """An administrator drops a row, by its key, or by its id what this broker has of a transaction.
@@ -645,7 +534,7 @@ class StagingService(BrokerPart):
         if "@" not in name:
             if check_row(name) not in self._decisions.rows:
                 raise Refused(Reason.NOT_FOUND, f"there is no row {name}")
-            self._put_forgotten(Names(row=name))
+            self._appender.put([forget_record(Names(row=name), self._clock.now_ms(), self._environment.store_host)])
             del self._decisions.rows[name]
             return
         transaction = self._table.get(name)
@@ -656,16 +545,13 @@ class StagingService(BrokerPart):
                 Reason.INVALID,
                 f"transaction {name} is committed, and {transaction.remaining} chunks of it remain to be applied",
             )
-        self._put_forgotten(Names(transaction=name))
-        self._done.pop(name, None)
+        self._appender.put([forget_record(Names(transaction=name), self._clock.now_ms(), self._environment.store_host)])
+        self._done.drop(name)
         log.warning("an administrator has dropped what was staged of transaction %s: %d bytes", name, transaction.bytes)
         transaction.unconfirmed = ()
         if not transaction.final:
             transaction.place = -1
         self._over(transaction)
-
-    def _put_forgotten(self, names: Names) -> None:
-        self._appender.put([forget_record(names, self._clock.now_ms(), self._environment.store_host)])
 
     # ------------------------------------------------------------------ what is owed
 
@@ -692,7 +578,7 @@ class StagingService(BrokerPart):
 
     def tick(self) -> None:
         """Let time pass."""
-        self._write_done()
+        self._done.tick()
         self._ends.tick()
         self._remote.tick()
         self._retention.tick()
@@ -705,7 +591,7 @@ class StagingService(BrokerPart):
 
     def close(self) -> None:
         """Write down what is done, so that a start has little to read."""
-        self._write_done()
+        self._done.write()
         if self._retention.changed:
             try:
                 self._retention.checkpoint()

@@ -52,7 +52,7 @@ class Member(Struct):
     caller: Caller
     """Whose that heartbeat was."""
     wants: Mapping[str, str] = field(default_factory=dict)
-    """Of a consumer: topic → what it lets through, without the group's retry topic."""
+    """A consumer's subscriptions: topic → what it lets through, without the group's retry topic."""
     keep_seconds: float = 0.0
     """How long it is to be kept when it is gone."""
 
@@ -334,6 +334,6 @@ def _wants(view: ConsumerView) -> dict[str, str]:
 
 
 def _subscriber(member: Member) -> str:
-    """Who, where, and to what, for the log."""
+    """The member's client id, address and subscriptions, for the log."""
     wants = ", ".join(f"{topic} ({spelling})" for topic, spelling in member.wants.items())[:300] or "nothing"
     return f"{member.client_id} at {member.channel.remote} to {wants}"

@@ -84,7 +84,7 @@ class Topics:
         return pending
 
     def reopen(self, name: str, error: Refused | None = None) -> None:
-        """It is deleted, or was not after all: `error` says why."""
+        """End a deletion: the topic is gone, or stays because of `error`."""
         self._closing.pop(name).finish(error)
 
     # -- start
@@ -123,7 +123,7 @@ class Topics:
         return None if perm == template.perm else structs.replace(template, perm=perm)
 
     def options_changed(self, names: Collection[str]) -> None:
-        """These options have changed: what was made of them changes too."""
+        """Take new values of these options: the template topic, and the permission that is advertised."""
         if "auto_create_topic_enable" in names and (template := self._other_template()):
             self.saved.change(AUTO_CREATE_TOPIC, template)
         if "broker_permission" in names:  # which name servers are told of every topic, and only with a newer version
@@ -254,7 +254,7 @@ class Topics:
         return self.saved.change(config.name, config)
 
     def set_ordered(self, names: Collection[str]) -> None:
-        """These topics have a fixed layout, the others have none: name servers say so."""
+        """Mark these topics as ordered, and no others: name servers advertise it."""
         for name in list(self.table):
             config = self.saved.coming(name)  # a change that is being saved must not be undone
             if config is not None and config.order is not (name in names) and name not in self._closing:

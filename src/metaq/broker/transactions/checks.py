@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from metaq.broker.channel import Channel, Effect
-from metaq.broker.environment import Environment, Tables
+from metaq.broker.environment import Environment, ReadCold, Tables
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.appender import Appender
 from metaq.broker.transactions.progress import TransactionProgress
@@ -41,15 +41,12 @@ from metaq.wire.record import decode_record
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.001
-"""After so long, the event loop has its turn."""
+"""Length of a turn; after it the event loop goes on."""
 PAUSE_SECONDS: Final = 0.1
-"""Between two looks when there is nothing to do, or nothing can be done now."""
+"""Pause when there is nothing to do, or nothing can be done now."""
 READ_COUNT: Final = 64
 READ_BYTES: Final = 256 * 1024
 _HOUR_MS: Final = 3_600_000
-
-ReadCold = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], None]], None]
-"""Runs the first in a thread, then gives its result, None if it failed, to the second in the loop."""
 
 
 class Verdict(enum.Enum):
@@ -83,13 +80,13 @@ def judge(half: StoredMessage, now_ms: int, options: BrokerOptions, reserved_hou
     return Verdict.WAIT if age_ms < options.transaction_time_out else Verdict.ASK
 
 
-class _Round(Struct):
+class _CheckRound(Struct):
     """One look at all half messages that were there when it began."""
 
     patient_until: float
-    """So long it waits for producers that leave much unread (monotonic seconds)."""
+    """Until when it waits for producers that leave much unread (monotonic seconds)."""
     slot: int
-    """Those below are looked at."""
+    """The next slot; those below were looked at."""
     end: int
     found: list[StoredMessage]
     """Read ahead, the next one last."""
@@ -117,7 +114,7 @@ class TransactionChecks:
         self._told = RateLimitedLog(log, environment.clock)
         self.stopwatch = environment.clock.monotonic
         """What turns are measured with, in seconds."""
-        self._round: _Round | None = None
+        self._round: _CheckRound | None = None
         self._ended_at = self._clock.monotonic()
         self._carry_before = 0
         self._turn = 0
@@ -142,13 +139,13 @@ class TransactionChecks:
         end = queue.max_offset if queue else 0
         if self._carry_before and not (self._round is not None and self._round.carry_before):
             before, self._carry_before = self._carry_before, 0
-            self._round = _Round(0.0, self._progress.first_open, end, [], before)
+            self._round = _CheckRound(0.0, self._progress.first_open, end, [], before)
         if self._round is None:
             interval, now = self._environment.options.transaction_check_interval / 1000, self._clock.monotonic()
             wait = self._ended_at + interval - now
             if wait > 0:
                 return asked, min(wait, PAUSE_SECONDS)
-            self._round = _Round(now + interval, self._progress.first_open, end, [])
+            self._round = _CheckRound(now + interval, self._progress.first_open, end, [])
         stop = self.stopwatch() + TURN_SECONDS
         while True:
             if not self._next(self._round, asked):
@@ -163,7 +160,7 @@ class TransactionChecks:
             self._ended_at = self._clock.monotonic()
         self._round = None
 
-    def _next(self, now: _Round, asked: list[Effect]) -> bool:
+    def _next(self, now: _CheckRound, asked: list[Effect]) -> bool:
         """Look at the next half message that is open. False: that has to wait."""
         now.slot = self._progress.slots.next_open(now.slot)
         if now.slot >= now.end:
@@ -187,7 +184,7 @@ class TransactionChecks:
 
     # ------------------------------------------------------------------ one half message
 
-    def _treat(self, now: _Round, half: StoredMessage, asked: list[Effect]) -> bool:
+    def _treat(self, now: _CheckRound, half: StoredMessage, asked: list[Effect]) -> bool:
         if now.carry_before:
             if half.log_offset >= now.carry_before:
                 self._end_round()
@@ -283,7 +280,7 @@ class TransactionChecks:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, now: _Round) -> bool:
+    def _read(self, now: _CheckRound) -> bool:
         if now.reading:
             return False
         slot, count = now.slot, min(READ_COUNT, now.end - now.slot)
@@ -300,7 +297,7 @@ class TransactionChecks:
         self._read_cold(pulled.job, done)
         return not now.reading
 
-    def _take(self, now: _Round, slot: int, pulled: ReadResult) -> bool:
+    def _take(self, now: _CheckRound, slot: int, pulled: ReadResult) -> bool:
         """What was read from `slot` on. False: nothing can be read there now."""
         records, place = pulled.body, 0
         while place < len(records):
@@ -322,7 +319,7 @@ class TransactionChecks:
         now.slot = slot + 1  # it stays open; those behind it are not to wait
         return True
 
-    def _pass_over(self, now: _Round, until: int) -> None:
+    def _pass_over(self, now: _CheckRound, until: int) -> None:
         """Half messages that have left the log, or are damaged in it, are done."""
         self._told.error(
             "gone", "%d half messages from queue offset %d on have left the log or are damaged in it: their transactions "

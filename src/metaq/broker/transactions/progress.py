@@ -57,7 +57,7 @@ class Slots:
         return page is not None and bool(page[number % PAGE_BITS >> 3] >> (number & 7) & 1)
 
     def finish(self, number: int) -> bool:
-        """It is done. False: it was."""
+        """Mark a number as done. False: it was done before."""
         if number == self.first:
             self._pass()
             return True

@@ -22,7 +22,7 @@ from metaq.wire.record import HOST_V4, HOST_V6, tags_code
 OP_TAG: Final = "d"
 _OP_PROPERTIES: Final = {props.WAIT: "true", props.TAGS: OP_TAG}
 PROPERTIES_BYTES_KEPT: Final = 128
-"""Of the property text's limit: the checks add their counter and the origin, which must fit."""
+"""Bytes of the property text kept free: the checks add their counter and the origin, which must fit."""
 OP_PROPERTIES_TEXT: Final = property_bytes(_OP_PROPERTIES)
 OP_TAGS_CODE: Final = tags_code(OP_TAG)
 _WHOLE: Final = 1 << 63
@@ -150,7 +150,7 @@ def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str]) -> PutRecor
 
 
 def op_slots(records: Any) -> Iterator[int]:
-    """Of op records back to back: the QueueOffset that each names, -1 of one that names none."""
+    """QueueOffsets that op records, back to back, name; -1 for one that names none."""
     place, end = 0, len(records)
     while place < end:
         size, sys_flag = _BEFORE_HOST.unpack_from(records, place)

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Collection, MutableMapping
 
 from metaq.broker.channel import carry_out
-from metaq.broker.environment import Environment, Tables
+from metaq.broker.environment import Environment, ReadCold, Tables
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.appender import Appender
 from metaq.broker.log.records import sent_record
 from metaq.broker.part import BrokerPart
 from metaq.broker.requests import EndTransaction, Send
-from metaq.broker.transactions.checks import ReadCold, TransactionChecks
+from metaq.broker.transactions.checks import TransactionChecks
 from metaq.broker.transactions.progress import TransactionProgress
 from metaq.broker.transactions.records import (
     OP_PROPERTIES_TEXT,
@@ -203,7 +203,7 @@ class TransactionService(BrokerPart):
         return None
 
     def _open_generation_of(self, named: StoredMessage) -> StoredMessage | None:
-        """As below; that a transaction has ended is looked up once, for a client may tell it a thousand times a second."""
+        """Find the generation that is open, as `_open_generation`; None is remembered, for a client may repeat an end a thousand times a second."""
         place = named.log_offset, named.properties.get(props.UNIQUE_ID)
         if place in self._ended:
             return None

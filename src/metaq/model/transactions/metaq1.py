@@ -28,7 +28,7 @@ class Ended(Struct, frozen=True):
     """What became of a step."""
 
     stored: bool
-    """It is in the log, and the answer may have to wait for the disk (`Branches.due`)."""
+    """It is in the log, and the answer may have to wait for the disk (`Metaq1Transactions.due`)."""
     vote: Vote = Vote.PREPARED
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from metaq.broker.channel import Channel
 from metaq.broker.log.acks import Due
-from metaq.broker.metaq1.transactions import Branches
+from metaq.broker.metaq1.transactions import Metaq1Transactions
 from metaq.errors import Refused
 from metaq.model.metaq1.partition import PartitionPut
 from metaq.model.transactions.metaq1 import BranchRefused, Ended, Fault, Vote
@@ -31,7 +31,7 @@ VOTES: Final[Mapping[Vote, bytes]] = {Vote.PREPARED: b"0", Vote.READ_ONLY: b"3"}
 class TransactionSteps:
     """What the MetaQ 1.x server answers to steps of transactions, and to puts into one."""
 
-    def __init__(self, branches: Branches) -> None:
+    def __init__(self, branches: Metaq1Transactions) -> None:
         self._branches = branches
 
     def step(self, line: TransactionLine, session: Channel) -> bytes | None:

@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from metaq.broker.broker import Broker
-from metaq.broker.metaq1.transactions import LISTED_MAX, Branches
+from metaq.broker.metaq1.transactions import LISTED_MAX, Metaq1Transactions
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model.access import Action
 from metaq.model.transactions.staging import Outcome
@@ -47,7 +47,7 @@ class BranchHandlers:
             self._workspace.acks.extend(encode(reply(call.command, header={"key": key})))
         return LATER
 
-    def _service(self) -> Branches:
+    def _service(self) -> Metaq1Transactions:
         if self._branches is None:
             raise Refused(
                 Reason.UNAVAILABLE, "this broker serves no clients of MetaQ 1.x: it has no transactions of theirs"
