@@ -29,7 +29,7 @@ SPARK = ("metaq.spark", "pyspark_metaq", "tests.spark.running")
 """Every session of Spark imports packages that are called `pyspark_…` by itself."""
 PIPELINE = (
     *SERVERS, *COMMANDS, *SPARK, "metaq.archive", "metaq.cli.pipeline", "metaq.cli.pipeline_project", "metaq.cli.pipeline_run",
-    "metaq.cli.pipeline_show", "metaq.pipelines.driver", "metaq.pipelines.own",
+    "metaq.cli.pipeline_show", "metaq.pipelines.driver", "metaq.pipelines.catalogue",
 )  # fmt: skip
 """What every pipeline runs on. The catalogue imports the option tables of all of them, and so those are everybody's."""
 

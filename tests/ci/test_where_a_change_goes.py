@@ -85,8 +85,8 @@ SAMPLES = (
             Edit(OPTIONS, '    sample: int = option(7, "A sample.", low=0)\n', before=AN_OPTION),
             Edit(
                 BROKER_APP,
-                "    if options.sample == 8:\n        raise ConfigError('sampled')\n",
-                before="    listeners = [await bind(",
+                "    if options.sample == 8:\n        raise metaq.ConfigError('sampled')\n",
+                before="    front = _front(",
             ),
         ),
         """
@@ -136,7 +136,7 @@ SAMPLES = (
                         pass
 
 
-                class SampleServer:
+                class SampleSessions:
                     def session(self, peer):
                         return SampleSession(peer)
 
@@ -153,18 +153,16 @@ SAMPLES = (
                 before=AN_OPTION,
             ),
             Edit(
-                BROKER_APP, "from metaq.servers.sample import SampleServer\n", before="from metaq.servers.server import"
+                BROKER_APP,
+                "from metaq.servers.sample import SampleSessions\n",
+                before="from metaq.servers.server import",
             ),
             Edit(
                 BROKER_APP,
-                "        if options.sample_port:\n"
-                "            listeners.append(await bind(options.bind_address, options.sample_port, limits))\n",
-                before="        running = _compose(",
-            ),
-            Edit(
-                BROKER_APP,
-                "        if options.sample_port:\n            entrances.append(Entrance(SampleServer(), listeners[-1]))\n",
-                before="        return RunningBroker(",
+                "    if options.sample_port:\n"
+                "        place = options.bind_address, options.sample_port\n"
+                '        servers.append(PeerServer("sample", place, limits, lambda _services, _server: SampleSessions()))\n',
+                before="    return Front(",
             ),
         ),
         """
