@@ -42,6 +42,7 @@ class Client:
     """A peer that keeps what it is sent, and its session."""
 
     congested = closed = False
+    plain = True
     on_writable = None
     address, local = ("127.0.0.1", 40_000), ("127.0.0.1", 9876)
 

@@ -11,6 +11,7 @@ from checks import whole
 from checks.inputs import PassedSteps
 from checks.running import NO_TESTS, STOPPED, Plan, Process, Runner, last_failed
 from checks.table import Step
+from tests.support import PATIENCE
 
 AT = "2026-01-02T03:04:05+00:00"
 
@@ -270,5 +271,5 @@ def test_a_process_that_takes_too_long_ends_with_what_it_started(tmp_path):
     process = Process(["sh", "-c", "echo begun; cat >/dev/null; sleep 1000 & wait"], {}, tmp_path / "log", tmp_path)
     assert process.wait(0.0) == STOPPED
     ended = Process(["sh", "-c", "echo $NAME; exit 3"], {"NAME": "some"}, tmp_path / "log", tmp_path)
-    assert ended.wait(60.0) == 3
+    assert ended.wait(PATIENCE) == 3
     assert ended.output() == "some\n"

@@ -11,7 +11,7 @@ import pytest
 import metaq
 from metaq.broker.log import long_polling as hold
 from metaq.broker.pulls import filters, pull
-from metaq.model.filters import sql
+from metaq.model.filters import sql, sql_program
 from metaq.options import MIB, BrokerOptions
 from metaq.wire import hot
 from tests.support import PATIENCE, ROOT, environment, run_metaq
@@ -63,13 +63,13 @@ def test_what_the_page_calls_refused_is(text):
 def test_numbers_of_the_page_are_true():
     """Limits and settings, as they are in the code."""
     table = dict(re.findall(r"^\| ([^|`]+?) \| ([^|]+?) \|$", PAGE, re.MULTILINE))
-    assert table["length of an expression"] == f"{sql.TEXT_BYTES_MAX} bytes"
-    assert table["nesting of parentheses, NOT and signs"] == str(sql.DEPTH_MAX)
-    assert table["different properties"] == str(sql.NAMES_MAX)
-    assert table["CONTAINS"] == str(sql.CONTAINS_MAX)
+    assert table["length of an expression"] == f"{sql_program.TEXT_BYTES_MAX} bytes"
+    assert table["nesting of parentheses, NOT and signs"] == str(sql_program.DEPTH_MAX)
+    assert table["different properties"] == str(sql_program.NAMES_MAX)
+    assert table["CONTAINS"] == str(sql_program.CONTAINS_MAX)
     assert f"none after {pull.LOOK_SECONDS * 1000:g} ms" in PAGE
     assert f"At one queue, {hold.READING_MAX} may".lower() in PAGE
-    assert table["steps (operands and operators)"] == str(sql.STEPS_MAX)
+    assert table["steps (operands and operators)"] == str(sql_program.STEPS_MAX)
     assert f"a pull makes up to {pull.LOOKS_PER_PULL + 1}, and" in PAGE
     assert f"take {filters.COMPILED_BYTES_MAX // MIB} MiB at most" in PAGE
     options = BrokerOptions()

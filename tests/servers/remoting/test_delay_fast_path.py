@@ -31,7 +31,7 @@ def slow_only(client):
     """Let this client's requests take the slow path, all of them."""
     client.session.gates = GateTable(lambda _: None)
     client.session._back = client.session._one
-    client.protocol_server.broker.retries.give_back = lambda *_: False
+    client.server.broker.retries.give_back = lambda *_: False
     return client
 
 

@@ -122,7 +122,7 @@ def test_every_request_is_answered_whatever_the_disk_refuses(
             stored = sum(
                 int(client.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}).ext["offset"])
                 for topic in ("known", "new0", "new4", "new8")
-                if client.protocol_server.broker.topics.get(topic)
+                if client.server.broker.topics.get(topic)
             )
             assert stored == len(acknowledged) + 2
             assert len(other.received()) == 1  # the held pull: with the messages, or with the reason
@@ -141,7 +141,7 @@ def test_same_reason_is_logged_once_and_counted(tmp_path: pathlib.Path, caplog: 
         disk.set(1 << 60, 0, MemoryError())
         assert client.send("new0").code == 0
         assert len([record for record in caplog.records if "ulimit -n" in record.getMessage()]) == 1
-        broker = client.protocol_server.broker
+        broker = client.server.broker
         broker.clock.advance(SECONDS + 1)
         broker.tick()
         assert [record.getMessage() for record in caplog.records if "199 more" in record.getMessage()]

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from metaq.model.access import Caller
 from metaq.net.listener import listen
 from metaq.store.reads.long_body import LONG_BYTES
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -71,7 +72,7 @@ def test_no_fast_path_of_the_broker_writes_past_the_layer(tmp_path, flush) -> No
             for offset in range(40):
                 answer = await puller.ask(RequestCode.PULL_MESSAGE, pull_header("orders", 0, offset, max_messages=1))
                 assert answer.code == ResponseCode.SUCCESS
-            path = broker.pulls.fast_paths.of(protocol_server.session(Client(protocol_server).peer).identity)
+            path = broker.pulls.fast_paths.of(Caller("127.0.0.1", loopback=True, encrypted=True))
             assert path.gates, "they were answered by the compiled extension"
             for offset in range(40, 80):  # held, and answered at once from the sender's event
                 held = pull_header("orders", 0, offset, sys_flag=2, suspend_ms=20_000, subscription=None)

@@ -27,6 +27,7 @@ class Client:
     """A peer and its session: `ask` sends one request and returns the answer."""
 
     congested = False
+    plain = True
     closed = False
     on_writable = None
     local = ("127.0.0.1", 9876)
