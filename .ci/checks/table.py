@@ -117,9 +117,9 @@ STEPS = (
         "long: whole", LONG, 250, ("tests/test_*", "tests/system/*"), "long", (*PIPELINE, "metaq"),
         ("bench/*", "demo/*", "examples/*", "src/*", "README.md", "LICENSE", "MANIFEST.in", "docs/*"), batch="long", beside=True, rerun=False,
     ),
-    # The pure-Python fallback of the compiled extension, beside the compiler; without one: fresh-clone.
+    # The formats on the pure-Python fallback, beside the compiler; its own tests run in fresh-clone, which has none.
     Step(
-        "fallback", (RUN, "-m", "pytest", "-n", "3", "--dist", "loadgroup"), 40, ("tests/wire/*",),
+        "fallback", (RUN, "-m", "pytest", "-n", "3", "--dist", "loadgroup"), 40, ("tests/wire/test_*", "tests/wire/metaq1/*"),
         environment=(("METAQ_HOT", "0"),), strict=True,
     ),
     # Foreign clients, by what they speak: MetaQ 1.x is another server of ours than RocketMQ's.
