@@ -286,6 +286,29 @@ def test_protocol_servers_import_nothing_of_each_other() -> None:
     assert not wrong
 
 
+TWICE = {
+    # asyncio's classes have the names of those that wait in a thread: users choose by the module.
+    "client": {"Atomic", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction", "TransactionProducer"},
+    "store": {"FrameRun", "Positions", "_CompressedError"},
+    "wire": {"_Head"},
+}
+"""Layer → class names that stand in two of its modules. May only become less."""
+
+
+def test_no_class_name_stands_twice_in_a_layer() -> None:
+    """A name says which of two things is meant, in a log, a traceback and a search."""
+    places: dict[tuple[str, str], set[str]] = {}
+    for module in MODULES:
+        for node in tree_of(module).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault((inside(module).split(".")[0], node.name), set()).add(module)
+    found: dict[str, set[str]] = {}
+    for (own, name), modules in places.items():
+        if len(modules) > 1:
+            found.setdefault(own, set()).add(name)
+    assert found == TWICE
+
+
 def test_no_folder_is_crowded() -> None:
     """More than 24 files in a folder are two subjects."""
     folders = [folder for folder in (SOURCE / "metaq").rglob("*") if folder.is_dir() and folder.name != "__pycache__"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tools import map as maps
 
@@ -59,3 +61,13 @@ def test_an_arrow_is_left_out_only_where_another_way_leads(now) -> None:
 
     for name, package in now.items():
         assert set(package.imports) <= reached(name)
+
+
+def test_the_architecture_page_names_files_that_are_there() -> None:
+    """Its paths lead a new developer through the sources; a file that moved takes its mention along."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z0-9_]+/[a-z0-9_/]+\.py)`", text))
+    assert len(named) > 50
+    assert {
+        path for path in named if not (ROOT / "src/metaq" / path).is_file() and not (ROOT / path).is_file()
+    } == set()
