@@ -175,9 +175,13 @@ def drop_cache(folder: Path) -> float:
     library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     kept = pages = 0
     for file in folder.rglob("*"):
-        if not file.is_file() or not (size := file.stat().st_blocks * 512 and file.stat().st_size):
-            continue
-        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            found = file.stat()
+            if not (file.is_file() and found.st_blocks and (size := found.st_size)):
+                continue
+            descriptor = os.open(file, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # a running peer renames its checkpoints meanwhile
         try:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
