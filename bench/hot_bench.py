@@ -400,11 +400,11 @@ def main() -> None:
     chosen = parser.parse_args()
     QUICK = chosen.quick
     results: dict[str, dict[str, float]] = {}
-    for label, name in (("native", "_hot"), ("plain", "_hot_py")):
+    for label, name in (("native", "_native"), ("plain", "fallback")):
         if chosen.which not in {None, label}:
             continue
         try:
-            module = importlib.import_module(f"metaq.wire.{name}")
+            module = importlib.import_module(f"metaq.wire.hot.{name}")
         except ImportError as error:
             print(f"{label}: not built ({error})")
             continue

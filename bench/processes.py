@@ -187,9 +187,13 @@ def load(cache: Path, mode: str, address: str, *, generator: str = "loadgen", **
 
 def stale_hot_module() -> bool:
     """Whether the compiled extension beside its source was built from an older one (`make hot` builds it again)."""
-    folder = ROOT / "src" / "metaq" / "wire"
-    built = [path.stat().st_mtime for path in folder.glob("_hot.*.so")]
-    sources = [path.stat().st_mtime for pattern in ("_hot*.p*", "_hot*.h") for path in folder.glob(pattern)]
+    folder = ROOT / "src" / "metaq" / "wire" / "hot"
+    built = [path.stat().st_mtime for path in folder.glob("_native.*.so")]
+    sources = [
+        path.stat().st_mtime
+        for pattern in ("_native.pyx", "_native*.h", "native/*.pxi")
+        for path in folder.glob(pattern)
+    ]
     return bool(built) and max(sources, default=0) > min(built)
 
 
