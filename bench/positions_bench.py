@@ -20,9 +20,10 @@ from typing import TypeVar
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
+from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SystemClock
 from metaq.model.message import host_bytes
-from metaq.options import BrokerOptions, StoreOptions
+from metaq.options import BrokerOptions, Metaq1Options, StoreOptions
 from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile
 from metaq.store.log.writer import PutRecord
@@ -42,7 +43,7 @@ class Running:
         self._turns: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         environment = Environment(names, options, clock, self.store, "bench", HOST)
         files = broker_files(lambda name: ConfigFile(folder / "config" / name))
-        self.broker = Broker(environment, files, self._turns.put)
+        self.broker = Broker(environment, files, self._turns.put, metaq1=Metaq1Settings(Metaq1Options()))
         self.broker.lead()
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -76,11 +77,11 @@ def measure(folder: Path, messages: int, queues: int, body: int) -> dict[str, fl
 
     def ends() -> None:
         for queue_id in range(queues):
-            running.ask(lambda queue_id=queue_id: running.broker.bases.touch("bench", queue_id).max)  # type: ignore[misc]
+            running.ask(lambda queue_id=queue_id: running.broker.metaq1.bases.touch("bench", queue_id).max)  # type: ignore[misc]
 
     def begins() -> None:
         for queue_id in range(queues):
-            assert running.ask(lambda queue_id=queue_id: running.broker.bases.touch("bench", queue_id).min) == 0  # type: ignore[misc]
+            assert running.ask(lambda queue_id=queue_id: running.broker.metaq1.bases.touch("bench", queue_id).min) == 0  # type: ignore[misc]
 
     found = {"first": seconds(ends)}
     running.close()

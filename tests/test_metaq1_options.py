@@ -191,7 +191,7 @@ def _(root):
     with Served(root, "brokerId=9") as served:
         _, text = served.put()
         assert int(text.split()[0]) >> 12 & 1023 == 9
-        served.broker.partitions.close_partitions("test", 0, 0)
+        served.broker.metaq1.partitions.close_partitions("test", 0, 0)
         assert served.put() == (403, "Partition[9-0] has been closed")
     assert configured(root, "brokerId=9").broker.broker_name == "broker-9"
 
@@ -277,7 +277,7 @@ def _(root):
     with Served(root, "acceptPublish=false", topics=topics) as served:
         assert served.put()[0] == 403
         assert served.put(topic="open")[0] == 200
-        published = served.broker.partitions.published()
+        published = served.broker.metaq1.partitions.published()
         assert (published["test"].publish, published["test"].subscribe) == (False, True)
         assert published["open"].publish
 
@@ -291,7 +291,7 @@ def _(root):
         assert code == 403
         assert "acceptSubscribe is false" in text
         assert served.ask("get open g 0 0 1000 1")[0] == 0
-        published = served.broker.partitions.published()
+        published = served.broker.metaq1.partitions.published()
         assert (published["test"].publish, published["test"].subscribe) == (True, False)
         assert published["open"].subscribe
 

@@ -51,7 +51,7 @@ def write(root, frames=FRAMES, name="test-1", begin=BEGIN, per_file=700):
 
 def opened(tmp_path, **more):
     return open_broker(
-        tmp_path / "store", FakeClock(NOW_MS + 10**6), text=Metaq1Settings(Metaq1Options(enable=True)), **more
+        tmp_path / "store", FakeClock(NOW_MS + 10**6), metaq1=Metaq1Settings(Metaq1Options(enable=True)), **more
     )
 
 
@@ -61,7 +61,7 @@ def run(broker, root, **more):
 
 def frames_of(broker, topic="test", partition=1):
     """All that a get would hand out, and the position of the first."""
-    positions = settled(broker, lambda: broker.bases.touch(topic, partition))
+    positions = settled(broker, lambda: broker.metaq1.bases.touch(topic, partition))
     queue = broker.store.existing_queue(topic, partition)
     records = b"".join(
         bytes(answer(broker.store.pull(topic, partition, offset, 1)).body)
@@ -93,7 +93,7 @@ def test_every_frame_comes_out_as_it_was_at_the_same_position(tmp_path):
     with opened(tmp_path) as broker:
         assert frames_of(broker) == (BEGIN, whole)
         broker.appender.put([message("test", 1, b"next")])
-        positions = broker.bases.find("test", 1)
+        positions = broker.metaq1.bases.find("test", 1)
         assert settled(broker, lambda: positions.position(len(FRAMES))) == BEGIN + len(whole)
 
 

@@ -65,7 +65,7 @@ def open_broker(
     trusted: Callable[[Caller], bool] = nobody,
     peers: Peers = ALONE,
     call_soon: Callable[[Callable[[], None]], None] = at_once,
-    text: Metaq1Settings | None = None,
+    metaq1: Metaq1Settings | None = None,
     make_filter_helper: MakeFilterHelper | None = None,
     leading: bool = True,
     **options: object,
@@ -86,7 +86,7 @@ def open_broker(
         broker = Broker(
             environment, broker_files(open_file, open_table), call_soon, read_cold=read_cold,
             gatekeeper=Gatekeeper(authorise, trusted), peers=peers,
-            text=text, make_filter_helper=make_filter_helper,
+            metaq1=metaq1, make_filter_helper=make_filter_helper,
         )  # fmt: skip
         broker.lead() if leading else broker.follow()
         yield broker

@@ -16,6 +16,7 @@ TELLER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 import pathlib, queue
+from tests.broker.metaq1.support import settings
 from metaq.clock import SystemClock
 from metaq.saved import Saving
 from metaq.store.log.writer import PutRecord
@@ -32,8 +33,8 @@ def asked(ask):
                 turns.get()()
 
 sizes = dict(mapped_file_size_commit_log=1 << 18, file_reserved_time=1 << 20)
-with open_broker(pathlib.Path(sys.argv[1]), SystemClock(), store=sizes, call_soon=turns.put) as broker:
-    queues = [asked(lambda: broker.bases.touch("orders", number)) for number in range(3)]
+with open_broker(pathlib.Path(sys.argv[1]), SystemClock(), store=sizes, call_soon=turns.put, metaq1=settings()) as broker:
+    queues = [asked(lambda: broker.metaq1.bases.touch("orders", number)) for number in range(3)]
     for positions in queues:  # what was told before
         for offset in range(broker.store.queue("orders", positions.queue_id).max_offset + 1):
             print("again", positions.queue_id, offset, asked(lambda: positions.position(offset)))

@@ -260,7 +260,7 @@ def test_whoever_was_judged_once_puts_by_the_fast_path_of_metaq_1(tmp_path, rule
             return [answer.code for answer in client.answers()]
 
         def taken() -> int:
-            return sum(puts for _, puts, _ in broker.partition_fast_path.counts())
+            return sum(puts for _, puts, _ in broker.metaq1.fast_path.counts())
 
         for may, may_not in (clients, reversed(clients)):
             assert codes(may_not, 2) == [403, 403]

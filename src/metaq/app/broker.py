@@ -28,7 +28,6 @@ from metaq.model.message import host_bytes
 from metaq.net.address import join_address
 from metaq.net.local import local_address
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.servers.metaq1.server import metaq1_server
 from metaq.servers.remoting.server import remoting_server
 from metaq.servers.server import BrokerServices, PeerServer, Server
 from metaq.store.config_file import BackgroundFile, ConfigFile
@@ -73,7 +72,8 @@ class RunningBroker:
         self._broker, self._clock, self._tasks = broker, broker.clock, tasks
         self._services, self._serving = services, serving
         self.settings = {"broker": broker.settings, "store": broker.settings}
-        self.metaq1, self.reloading = broker.text, broker.reloading
+        self.reloading = broker.reloading
+        self.metaq1 = broker.metaq1.settings if broker.metaq1 is not None else None
         if self.metaq1 is not None:
             self.settings[METAQ1] = self.metaq1.settings
         broker.settings.watch(lambda _names: serving.limit(listen_limits(broker.options)))
@@ -180,6 +180,8 @@ def _front(
     announced = NameServerRegistration(name_servers, _name(options), remoting)
     registrations: list[Registration] = [announced]
     if metaq1 is not None:
+        from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`
+
         server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__)
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
@@ -228,7 +230,7 @@ def _compose(
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
-            text=metaq1,
+            metaq1=metaq1,
         )
         broker.lead()
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)

@@ -51,7 +51,8 @@ class PartitionImport:
         progress: Callable[[Imported], None],
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._broker, self._store = broker, broker.store
+        assert broker.metaq1 is not None, "the broker serves MetaQ 1.x: its messages have byte positions"
+        self._broker, self._store, self._bases = broker, broker.store, broker.metaq1.bases
         self._segments, self._progress, self._stopped = segments, progress, stopped
         self._unflushed = 0
         self._batch_bytes = min(_BATCH_BYTES, self._store.log.file_bytes // 4)
@@ -79,7 +80,7 @@ class PartitionImport:
         self._make_topic(topic, partition)
         queue = self._settled(lambda: self._store.queue(topic, partition))
         if queue.max_offset == 0:
-            self._settled(lambda: self._broker.bases.begin_at(topic, partition, imported.begin))
+            self._settled(lambda: self._bases.begin_at(topic, partition, imported.begin))
         elif not self._goes_on(imported, queue, segments):
             return
         for number, segment in enumerate(segments):
@@ -123,7 +124,7 @@ class PartitionImport:
     def _goes_on(self, imported: Imported, queue: ConsumeQueue, segments: Sequence[Segment]) -> bool:
         """Find out how far an earlier run has come. False: the queue holds something else, which is said."""
         topic, partition = imported.topic, imported.partition
-        positions = self._broker.bases.find(topic, partition)
+        positions = self._bases.find(topic, partition)
         if positions is None:
             imported.problem = (
                 f"queue {partition} of topic {topic} holds messages that were not imported: nothing was taken; import into a "
@@ -190,7 +191,7 @@ class PartitionImport:
         self._progress(imported)
 
     def _check_end(self, imported: Imported) -> None:
-        positions = self._broker.bases.find(imported.topic, imported.partition)
+        positions = self._bases.find(imported.topic, imported.partition)
         assert positions is not None, "the import began them, or went on with them"
         end = self._settled(lambda: positions.max)
         if end != imported.end:

@@ -11,13 +11,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from metaq.broker.metaq1.filters import MakeFilterHelper
 from metaq.broker.pulls.predicates import MakeHelper, Told
 from metaq.model.filters.predicates import predicates_of
 from metaq.options import BrokerOptions, Metaq1Options
+
+if TYPE_CHECKING:
+    from metaq.broker.metaq1.filters import MakeFilterHelper
 
 log = logging.getLogger(__name__)
 

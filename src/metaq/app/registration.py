@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from metaq.broker.metaq1.progress import Tell
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
@@ -18,6 +17,7 @@ from metaq.registry.namesrv import Registrar
 from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
+    from metaq.broker.metaq1.progress import Tell
     from metaq.registry.zookeeper.registrar import ZookeeperRegistrar, ZookeeperSettings
 
 
@@ -121,9 +121,9 @@ class ZookeeperRegistration:
 
         Raises ConfigError: kazoo is missing.
         """
-        settings, partitions = self._settings, services.broker.partitions
+        settings, served = self._settings, services.broker.metaq1
         options = settings.options
-        if partitions is None or not options.zk_connect or not options.zk_enable:
+        if served is None or not options.zk_connect or not options.zk_enable:
             return
         try:
             from metaq.registry.zookeeper.layout import TextBroker
@@ -136,12 +136,12 @@ class ZookeeperRegistration:
         address = join_address(options.host_name or services.host, self._server.port)
         who = TextBroker(options.broker_id, f"meta://{address}")
         registrar = ZookeeperRegistrar(
-            zookeeper_settings(options), who, lambda: Advertisement(settings.text, partitions.published())
+            zookeeper_settings(options), who, lambda: Advertisement(settings.text, served.partitions.published())
         )
-        partitions.watch(registrar.changed)
+        served.partitions.watch(registrar.changed)
         settings.watch(lambda _topics: registrar.changed())
         self._registrar = registrar
-        services.broker.partition_progress.ask_by(self._ask)
+        served.progress.ask_by(self._ask)
         await registrar.start()
 
     def _ask(self, group: str, topic: str | None, tell: Tell) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 from metaq.broker.channel import Channel
 from metaq.broker.delays.retry import RetryService
@@ -24,15 +25,9 @@ from metaq.broker.log.closing import ClosedQueues
 from metaq.broker.log.long_polling import HeldPulls
 from metaq.broker.lost_topics import LostTopics
 from metaq.broker.membership import Membership
-from metaq.broker.metaq1.fast_path import PartitionFastPath
-from metaq.broker.metaq1.filters import MakeFilterHelper
-from metaq.broker.metaq1.partitions import Partitions
-from metaq.broker.metaq1.position_bases import Bases
-from metaq.broker.metaq1.progress import PartitionProgress
-from metaq.broker.metaq1.retention import Metaq1Retention
 from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.broker.metaq1.transactions import Metaq1Transactions
-from metaq.broker.part import BrokerPart, PartList
+from metaq.broker.metaq1.unserved import UnservedBases
+from metaq.broker.part import PartList
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
 from metaq.broker.pulls.lookup import Lookup
@@ -61,6 +56,10 @@ from metaq.options import Settings
 from metaq.saved import Pending, at_once
 from metaq.wire.hot import DelayGate
 
+if TYPE_CHECKING:
+    from metaq.broker.metaq1.filters import MakeFilterHelper
+    from metaq.broker.metaq1.service import Metaq1Service
+
 log = logging.getLogger(__name__)
 
 
@@ -76,7 +75,7 @@ class Broker:
         peers: the way to the other brokers that staged transactions have parts at.
         make_helper: starts a process in which predicates are called; None: nobody gets messages by a predicate.
         make_filter_helper: the same for filters of MetaQ 1.x.
-        text: settings for clients of MetaQ 1.x; None: none are served.
+        metaq1: settings for clients of MetaQ 1.x; None: none are served.
 
     Raises ConfigError: a configuration file cannot be read.
     """
@@ -92,13 +91,13 @@ class Broker:
         peers: Peers = ALONE,
         make_helper: MakeHelper | None = None,
         make_filter_helper: MakeFilterHelper | None = None,
-        text: Metaq1Settings | None = None,
+        metaq1: Metaq1Settings | None = None,
     ) -> None:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
         self.environment = environment
         self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper()
-        self.text, self.reloading = text, Reloading(gatekeeper)
+        self.reloading = Reloading(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         self.stats = Stats(clock)
@@ -130,7 +129,6 @@ class Broker:
         self.staging = StagingService(
             environment, tables, self.appender, self.gates.expansions, read_cold, peers, gatekeeper=gatekeeper
         )
-        self.bases = Bases(environment, self.appender, self.topics.closed, call_soon)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender, self._append_soon)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
@@ -140,41 +138,25 @@ class Broker:
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""
-        self.partitions: Partitions | None = None
-        self.partition_fast_path: PartitionFastPath | None = None
-        self.branches: Metaq1Transactions | None = None
-        metaq1_parts: tuple[BrokerPart, ...] = ()
-        if text is not None:
-            self.partitions = Partitions(
-                environment,
-                tables,
-                self.appender,
-                self.acks,
-                self.bases,
-                text,
-                gatekeeper,
-                make_filter_helper=make_filter_helper,
-            )
-            fast_path = PartitionFastPath(environment, text, self.appender, self.hold, self.bases, self.partitions)
-            self.topics.watch(fast_path.close)
-            self.closed_partitions.when_changed(fast_path.close)
-            self.settings.watch(fast_path.options_changed)
-            self.partition_fast_path = fast_path
-            self.branches = Metaq1Transactions(
-                environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, text
-            )
-            metaq1_parts = (
-                self.partitions,
-                Metaq1Retention(store, text, self.bases, call_soon),
-                self.branches,
-                self.partitions.filters,
-            )
+        self.metaq1: Metaq1Service | None = None
+        """What serves clients of MetaQ 1.x; None: none are served."""
+        if metaq1 is not None:
+            from metaq.broker.metaq1.service import Metaq1Service
+
+            self.metaq1 = Metaq1Service(
+                environment, tables, self.appender, self.acks, self.hold, self.staging, gatekeeper,
+                settings=metaq1, options=self.settings, make_filter_helper=make_filter_helper, call_soon=call_soon,
+            )  # fmt: skip
+        self._bases = (
+            self.metaq1.bases
+            if self.metaq1 is not None
+            else UnservedBases(environment, self.appender, self.topics.closed, call_soon)
+        )
         self.locks = Locks(environment, tables, gatekeeper)
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions)
         self.beat, self.unregister, self._notify = membership.beat, membership.unregister, membership.notify
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
-        self.partition_progress = PartitionProgress(clock, self.topics, self.bases)
         self.reports = Reports(
             environment,
             tables,
@@ -182,7 +164,7 @@ class Broker:
             self.lookup,
             self.schedule,
             self.stats,
-            partition_progress=self.partition_progress,
+            metaq1_progress=self.metaq1.progress.of if self.metaq1 is not None else None,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
         )
@@ -201,12 +183,12 @@ class Broker:
                 self.schedule,
                 self.transactions,
                 self.deletions,
-                LostTopics(environment, self.topics, text),  # behind deletions: what is deleted is not lost
+                LostTopics(environment, self.topics, metaq1),  # behind deletions: what is deleted is not lost
                 self.replies,
                 self.staging,
-                self.bases,
+                self._bases,
                 self.retries,  # behind the schedule, which has read what was given back
-                *metaq1_parts,
+                *(self.metaq1.parts if self.metaq1 is not None else ()),
                 self.predicates,
                 membership,
                 self.pulls,  # last: in each tick the others have appended what held pulls wait for
@@ -292,7 +274,7 @@ class Broker:
 
     def _dropped(self, topic: str) -> None:
         self.filters.drop_topic(topic)
-        self.bases.drop_topic(topic)
+        self._bases.drop_topic(topic)
 
     def delete_group(self, name: str, *, with_offsets: bool) -> Pending:
         """Forget a group's settings, and with `with_offsets` how far it has come."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.log.long_polling import HeldPulls
-from metaq.broker.metaq1.progress import PartitionProgress
 from metaq.broker.pulls.lookup import Lookup
 from metaq.broker.stats import Stats
 from metaq.broker.tables.members import Member
@@ -15,6 +14,7 @@ from metaq.errors import Reason, Refused
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageQueue, QueueStats
 from metaq.model.facts import BrokerFacts, BrokerSettings
 from metaq.model.message import host_of
+from metaq.store.queues.table import QueueKey
 
 
 class Reports:
@@ -29,12 +29,12 @@ class Reports:
         schedule: ScheduleService,
         stats: Stats,
         *,
-        partition_progress: PartitionProgress,
+        metaq1_progress: Callable[[str, str | None], Mapping[QueueKey, int]] | None,
         unsaved: Callable[[], Mapping[str, str]],
         held: Callable[[], tuple[int, int]],
     ) -> None:
-        """`unsaved`: which configuration files could not be saved last, and why. `held`: parts and bytes of staged transactions."""
-        self._partition_progress = partition_progress
+        """`metaq1_progress`: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served. `unsaved`: which configuration files could not be saved last, and why. `held`: parts and bytes of staged transactions."""
+        self._metaq1_progress = metaq1_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._hold, self._lookup, self._schedule, self._stats = hold, lookup, schedule, stats
 
@@ -91,9 +91,8 @@ class Reports:
 
         Raises Saving while that is being found out.
         """
-        table = {
-            self._queue(*key): self._consumed(*key, at) for key, at in self._partition_progress.of(group, topic).items()
-        }
+        of_metaq1 = self._metaq1_progress(group, topic) if self._metaq1_progress is not None else {}
+        table = {self._queue(*key): self._consumed(*key, at) for key, at in of_metaq1.items()}
         for name in [topic] if topic else self._tables.offsets.topics_of(group):
             config = self._tables.topics.get(name)
             for queue_id in range(max(config.read_queues, config.write_queues) if config else 0):

@@ -37,6 +37,7 @@ class StoreFolder:
         self.checkpoint = Path(options.store_checkpoint or self.root / "checkpoint").expanduser()
         self.abort = Path(options.abort_file or self.root / "abort").expanduser()
         self.config = self.root / "config"
+        self.positions = self.root / "positions"
         self._disk = disk or Disk()
         self.tails = ConfigFile(self.config / "metaqTails.json", disk)
         self._lock = -1

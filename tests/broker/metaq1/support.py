@@ -54,8 +54,8 @@ class Patient:
     """A broker's partitions, whose puts, gets and offsets come when what they need is known."""
 
     def __init__(self, broker: Broker) -> None:
-        assert broker.partitions is not None
-        self.broker, self.all = broker, broker.partitions
+        assert broker.metaq1 is not None
+        self.broker, self.all = broker, broker.metaq1.partitions
 
     def put(self, put: PartitionPut, caller: Caller = CHANNEL.caller) -> PartitionStored:
         return settled(self.broker, lambda: self.all.put(put, caller))

@@ -32,13 +32,13 @@ class Lane:
 
     def fast(self, data: bytes) -> list[int]:
         """Feed puts; the codes of their answers. All but the first failing or slow one came by the fast path: see `taken`."""
-        list(self.broker.partition_fast_path.counts())
+        list(self.broker.metaq1.fast_path.counts())
         self.client.feed(data)
         return [answer.code for answer in self.client.answers()]
 
     @property
     def taken(self) -> int:
-        return sum(puts for _, puts, _ in self.broker.partition_fast_path.counts())
+        return sum(puts for _, puts, _ in self.broker.metaq1.fast_path.counts())
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_both_paths_store_the_same_record(fast_path, clock) -> None:
     """But for id and place; with and without an attribute."""
     tagged = with_attribute("red", b"payload")
     for body, flag in ((b"hello", 4), (tagged, 1)):
-        fast_path.broker.partition_fast_path.close_all()
+        fast_path.broker.metaq1.fast_path.close_all()
         assert fast_path.fast(put(body, flag=flag)) == [200]
         assert fast_path.taken == 0
         assert fast_path.fast(put(body, flag=flag)) == [200]
@@ -100,9 +100,9 @@ def test_what_changes_an_answer_closes_the_gate(fast_path, clock) -> None:
     """A closed partition, other rules, a deleted topic; the slow path then says what is to be said."""
     opened(fast_path)
     assert fast_path.fast(put(b"x")) == [200]
-    fast_path.broker.partitions.close_partitions("test", 0, 0)
+    fast_path.broker.metaq1.partitions.close_partitions("test", 0, 0)
     assert fast_path.fast(put(b"x") + put(b"x", 1)) == [403, 200]
-    fast_path.broker.partitions.open_partitions("test")
+    fast_path.broker.metaq1.partitions.open_partitions("test")
     assert fast_path.fast(put(b"x") * 2) == [200, 200]
     assert fast_path.taken == 1
     text = settings({"other": 1})
@@ -130,7 +130,7 @@ def test_a_log_file_that_is_full_is_followed_by_the_next(fast_path) -> None:
             position += 1020
             total += 1
     assert total == 6000
-    assert fast_path.broker.partitions.messages("test") == total + 3
+    assert fast_path.broker.metaq1.partitions.messages("test") == total + 3
     assert fast_path.taken > 5000
 
 

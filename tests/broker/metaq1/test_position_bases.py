@@ -20,6 +20,7 @@ from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model.message import COMPRESSION_LZ4, SysFlag
+from metaq.options import Metaq1Options
 from metaq.saved import Saving
 from metaq.store.log.writer import PutRecord
 from metaq.store.metaq1.position_bases import newest_bases
@@ -27,11 +28,16 @@ from metaq.store.metaq1.queue_positions import STEP_MESSAGES, QueuePositions
 from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.compression import compress
-from tests.broker.support import BORN_HOST, open_broker
+from tests.broker import support
+from tests.broker.metaq1.support import settings
+from tests.broker.support import BORN_HOST
 from tests.support import PATIENCE, eventually
 
 T = TypeVar("T")
 TOPIC = "orders"
+HOUR = settings(Metaq1Options(broker_id=7, delete_policy="delete,1"))
+"""Where clients of 1.x are served, their rule for old messages takes the place of `fileReservedTime`."""
+open_broker = functools.partial(support.open_broker, metaq1=HOUR)
 
 
 def settled(broker: Broker, ask: Callable[[], T]) -> T:
@@ -46,7 +52,7 @@ def settled(broker: Broker, ask: Callable[[], T]) -> T:
 
 
 def touched(broker: Broker, queue_id: int = 0, topic: str = TOPIC) -> QueuePositions:
-    return settled(broker, lambda: broker.bases.touch(topic, queue_id))
+    return settled(broker, lambda: broker.metaq1.bases.touch(topic, queue_id))
 
 
 def send(broker: Broker, bodies: Iterable[bytes], queue_id: int = 0, tag: str = "", topic: str = TOPIC) -> None:
@@ -91,9 +97,9 @@ def test_nothing_is_told_before_the_base_is_durable(tmp_path: pathlib.Path):
     """Otherwise a power cut could begin the queue anew, elsewhere."""
     with open_broker(tmp_path, store={"flush_interval_commit_log": 3_600_000}) as broker:
         with pytest.raises(Saving) as saving:
-            broker.bases.touch(TOPIC, 0)
+            broker.metaq1.bases.touch(TOPIC, 0)
         place = broker.store.log_end
-        assert broker.bases.find(TOPIC, 0) is not None
+        assert broker.metaq1.bases.find(TOPIC, 0) is not None
         (pending,) = saving.value.pending
         broker.store.flush()
         assert (pending.done, pending.error, broker.store.flushed >= place) == (True, None, True)
@@ -105,8 +111,8 @@ def test_an_untouched_queue_costs_nothing(tmp_path: pathlib.Path):
     with open_broker(tmp_path) as broker:
         send(broker, bodies(10))
         work(broker)
-        assert broker.bases.find(TOPIC, 0) is None
-        assert broker.bases.oldest() is None
+        assert broker.metaq1.bases.find(TOPIC, 0) is None
+        assert broker.metaq1.bases.oldest() is None
         assert not (tmp_path / "positions").exists()
         assert broker.store.queues().keys() == {(TOPIC, 0)}
 
@@ -343,7 +349,7 @@ def test_what_positions_are_computed_from_is_carried_before_its_file_goes(tmp_pa
         send(broker, bodies(3000), queue_id=1)
         place = settled(broker, lambda: busy.max)
         clock.advance(2 * 3600)
-        assert broker.bases.settled(TOPIC, 0) == 0
+        assert broker.metaq1.bases.settled(TOPIC, 0) == 0
         files = len(broker.store.log.run.files)
         assert files > 3
         broker.store.retain(clock.now_ms(), at_once=True)
@@ -352,7 +358,7 @@ def test_what_positions_are_computed_from_is_carried_before_its_file_goes(tmp_pa
             work(broker, 3)
             broker.store.retain(clock.now_ms(), at_once=True)
         assert len(broker.store.log.run.files) == 1
-        assert (broker.bases.settled(TOPIC, 0), broker.bases.settled(TOPIC, 1)) == (40, 3000)
+        assert (broker.metaq1.bases.settled(TOPIC, 0), broker.metaq1.bases.settled(TOPIC, 1)) == (40, 3000)
         assert (quiet.min, quiet.max, busy.max) == (base, base, place)
         low = busy.min
         assert 0 < low <= place
@@ -382,11 +388,11 @@ def test_a_topic_that_is_made_again_begins_anew(tmp_path: pathlib.Path):
         assert not (tmp_path / "store" / "positions" / TOPIC).exists()
         with pytest.raises(Refused):
             old.max  # noqa: B018  it raises
-        assert broker.bases.find(TOPIC, 0) is None
+        assert broker.metaq1.bases.find(TOPIC, 0) is None
         send(broker, bodies(200, 5))
         work(broker)
     with open_broker(copied_log(tmp_path / "store", tmp_path / "copy")) as broker:
-        assert broker.bases.find(TOPIC, 0) is None
+        assert broker.metaq1.bases.find(TOPIC, 0) is None
         assert settled(broker, lambda: touched(broker).min) == 0
 
 
@@ -424,7 +430,7 @@ def test_a_base_that_could_not_be_written_is_written_where_the_queue_is_then(
             raise Refused(Reason.NOT_STORED, "the disk is full")
 
         monkeypatch.setattr(broker.appender, "put", refuse)
-        positions = broker.bases.find(TOPIC, 0)
+        positions = broker.metaq1.bases.find(TOPIC, 0)
         assert positions is not None
         positions.fill()
         work(broker)
@@ -442,13 +448,13 @@ def test_a_base_that_could_not_be_written_is_written_where_the_queue_is_then(
 def test_positions_that_begin_elsewhere(tmp_path: pathlib.Path):
     """What is imported from a MetaQ keeps its positions."""
     with open_broker(tmp_path) as broker:
-        positions = settled(broker, lambda: broker.bases.begin_at(TOPIC, 0, 5_000_000_000))
+        positions = settled(broker, lambda: broker.metaq1.bases.begin_at(TOPIC, 0, 5_000_000_000))
         send(broker, [b"12345"])
         assert (positions.min, positions.max) == (5_000_000_000, 5_000_000_025)
         assert positions.at(0) == (0, 5_000_000_000)
-        assert broker.bases.begin_at(TOPIC, 0, 5_000_000_000) is positions
+        assert broker.metaq1.bases.begin_at(TOPIC, 0, 5_000_000_000) is positions
         with pytest.raises(Refused, match="5000000000"):
-            broker.bases.begin_at(TOPIC, 0, 7)
+            broker.metaq1.bases.begin_at(TOPIC, 0, 7)
 
 
 def test_a_start_after_a_stop_in_order_computes_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
@@ -500,7 +506,7 @@ def test_positions_of_a_thread_are_the_same(tmp_path: pathlib.Path):
                     while not pending.done:
                         turns.get(timeout=PATIENCE)()
 
-        positions = asked(lambda: broker.bases.touch(TOPIC, 0))
+        positions = asked(lambda: broker.metaq1.bases.touch(TOPIC, 0))
         for turn in range(4):
             send(broker, bodies(STEP_MESSAGES * 2, turn))
             asked(lambda: positions.max)
@@ -517,9 +523,9 @@ def test_hundreds_of_queues_get_new_bases_when_the_log_goes_on_in_another_file(t
         for number in range(3000):
             send(broker, [b"x" * 80], queue_id=number % 100)
         work(broker, 40)
-        assert {broker.bases.settled(TOPIC, number) for number in range(100)} <= set(range(15, 31))
+        assert {broker.metaq1.bases.settled(TOPIC, number) for number in range(100)} <= set(range(15, 31))
         start = broker.store.log_end - broker.store.log_end % (256 << 10)
-        oldest = broker.bases.oldest()
+        oldest = broker.metaq1.bases.oldest()
         assert oldest is not None
         assert oldest >= start - (256 << 10)
         newest = newest_bases(broker.store)

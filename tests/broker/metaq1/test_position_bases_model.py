@@ -29,6 +29,7 @@ from metaq.store.log.writer import PutRecord
 from metaq.store.message_store import MessageStore
 from metaq.store.metaq1.queue_positions import QueuePositions
 from metaq.testing.power import PowerLossDisk
+from tests.broker.metaq1 import support
 from tests.broker.support import BORN_HOST, STORE_HOST, small_store
 from tests.crash.simulation.simulation import scratch
 
@@ -91,7 +92,8 @@ class BasesModel(RuleBasedStateMachine):
         )
         environment = Environment(table, options, self.clock, self.store, "broker-a", STORE_HOST)
         root, disk = self.disk.root, self.disk
-        self.broker = Broker(environment, broker_files(lambda name: ConfigFile(root / "config" / name, disk)))
+        files = broker_files(lambda name: ConfigFile(root / "config" / name, disk))
+        self.broker = Broker(environment, files, metaq1=support.settings())
         self.broker.lead()
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -132,7 +134,7 @@ class BasesModel(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(QUEUES))
     def touch(self, key: tuple[str, int]) -> None:
-        positions = self.ask(lambda: self.broker.bases.touch(*key))
+        positions = self.ask(lambda: self.broker.metaq1.bases.touch(*key))
         model = self.models[key]
         low = self.store.queue(*key).min_offset
         if model.base is None:
@@ -141,7 +143,7 @@ class BasesModel(RuleBasedStateMachine):
 
     def told(self) -> list[tuple[Model, QueuePositions]]:
         keys = [key for key, model in self.models.items() if model.base is not None]
-        return [(self.models[key], self.ask(functools.partial(self.broker.bases.touch, *key))) for key in keys]
+        return [(self.models[key], self.ask(functools.partial(self.broker.metaq1.bases.touch, *key))) for key in keys]
 
     @rule()
     def all_positions_are_what_they_were(self) -> None:
@@ -188,7 +190,7 @@ class BasesModel(RuleBasedStateMachine):
             self.work()
         for key, model in self.models.items():
             if model.base is not None and (queue := self.store.existing_queue(*key)):
-                assert self.broker.bases.settled(*key) >= 0 or queue.min_offset == 0
+                assert self.broker.metaq1.bases.settled(*key) >= 0 or queue.min_offset == 0
 
     @rule(topic=st.sampled_from(["orders", "other"]))
     def delete(self, topic: str) -> None:
@@ -295,7 +297,7 @@ class BasesModel(RuleBasedStateMachine):
             try:
                 self.send(key, "tagged", 30, 20)
                 if self.models[key].base is not None:
-                    self.broker.bases.touch(*key).max  # noqa: B018  it may be refused
+                    self.broker.metaq1.bases.touch(*key).max  # noqa: B018  it may be refused
             except (Saving, Refused):
                 pass
         self.work()

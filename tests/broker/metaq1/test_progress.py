@@ -18,11 +18,11 @@ FRAME = 20 + 5
 
 @pytest.fixture
 def broker(tmp_path):
-    with open_broker(tmp_path, FakeClock(), text=settings(test=2, other=1)) as opened:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=2, other=1)) as opened:
         for queue_id in (0, 0, 0, 1):
             opened.appender.put([message("test", queue_id, b"hello")])
         for queue_id in (0, 1):
-            settled(opened, lambda queue_id=queue_id: opened.bases.touch("test", queue_id).max)
+            settled(opened, lambda queue_id=queue_id: opened.metaq1.bases.touch("test", queue_id).max)
         yield opened
 
 
@@ -53,7 +53,7 @@ def told(zookeeper):
 def test_positions_become_messages_behind(broker):
     """In the middle of a frame that one is still to be read; beyond the end none is; in front of the begin all are."""
     zookeeper = Zookeeper(g={("test", 0): FRAME, ("test", 1): FRAME - 1}, far={("test", 0): 10**6, ("test", 1): -5})
-    broker.partition_progress.ask_by(zookeeper.ask)
+    broker.metaq1.progress.ask_by(zookeeper.ask)
     with pytest.raises(Saving):
         lags(broker)
     with pytest.raises(Saving):
@@ -72,7 +72,7 @@ def test_positions_become_messages_behind(broker):
 def test_look_is_kept_for_two_seconds(broker):
     """One command asks several times; the next one wants to know anew."""
     zookeeper = Zookeeper(g={("test", 0): 0})
-    broker.partition_progress.ask_by(zookeeper.ask)
+    broker.metaq1.progress.ask_by(zookeeper.ask)
     with pytest.raises(Saving):
         lags(broker)
     told(zookeeper)
@@ -90,7 +90,7 @@ def test_look_is_kept_for_two_seconds(broker):
 def test_groups_that_zookeeper_cannot_tell_of_or_that_are_none_have_no_lag(broker):
     """Unreachable, unknown topics and partitions, untouched queues, and names that would be other nodes."""
     zookeeper = Zookeeper(g={("gone", 0): 5, ("test", 7): 5, ("other", 0): 5})
-    broker.partition_progress.ask_by(zookeeper.ask)
+    broker.metaq1.progress.ask_by(zookeeper.ask)
     for group in ("g", "unknown"):
         with pytest.raises(Saving):
             lags(broker, group)
@@ -108,7 +108,7 @@ def test_broker_without_zookeeper_asks_nobody(broker):
 def test_questions_that_nobody_answers_are_limited(broker):
     """Names of groups are free, and each would be a request to ZooKeeper."""
     zookeeper = Zookeeper()
-    broker.partition_progress.ask_by(zookeeper.ask)
+    broker.metaq1.progress.ask_by(zookeeper.ask)
     for number in range(100):
         with pytest.raises(Saving):
             lags(broker, f"g{number}")

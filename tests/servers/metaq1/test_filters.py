@@ -206,7 +206,7 @@ def test_a_reload_loads_the_filters_anew(world):
     """What was being judged is to be asked for again; a group without its filter gets everything."""
     put(world, b"f1")
     world.verdicts[b"f1"] = NO
-    text = world.broker.text
+    text = world.broker.metaq1.settings
     world.helpers[0].silent = True
     assert world.get(0) is None
     text.exchange(with_filter(text), b"")
@@ -233,7 +233,7 @@ def test_what_waits_to_be_judged_is_counted(world):
         world.client.put(bytes(20_000))
     world.helpers[0].silent = True
     assert world.get(0) is None
-    [job] = world.broker.partitions.filters._pool._groups["odd of topic test"].jobs
+    [job] = world.broker.metaq1.partitions.filters._pool._groups["odd of topic test"].jobs
     assert job.size == len(job.records[0].obj) < 300_000
 
 
@@ -256,7 +256,7 @@ def test_whatever_goes_wrong_behind_rejected_frames_is_the_answer(world):
         raise OSError(5, "Input/output error")
 
     filters, get = (
-        world.broker.partitions.filters,
+        world.broker.metaq1.partitions.filters,
         PartitionGet(topic="test", group="odd", partition=0, position=position, size_max=1024),
     )
     sifting = filters.begin(get, NAME, world.client.session, read_on)

@@ -61,13 +61,13 @@ class Metaq1Server:
         place: tuple[str, int],
         version: str,
     ) -> None:
-        assert broker.partitions is not None, "the broker serves MetaQ 1.x"
-        assert broker.partition_fast_path is not None, "as above"
+        assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
+        services = broker.metaq1
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-1x-cold-read")
-        counters = Counters(settings, broker.clock, broker.partition_fast_path.counts)
+        counters = Counters(settings, broker.clock, services.fast_path.counts)
         timeout = broker.store_options.sync_flush_timeout / 1000
         self.stats = StatsBodies(
-            broker.partitions,
+            services.partitions,
             settings,
             counters,
             broker.clock,
@@ -76,7 +76,7 @@ class Metaq1Server:
         )
         self._space = Space(
             broker=broker,
-            partitions=broker.partitions,
+            partitions=services.partitions,
             settings=settings,
             transactions=transactions,
             held_acks=HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout, too_late),
@@ -86,18 +86,15 @@ class Metaq1Server:
             faults=RateLimitedLog(log, broker.clock),
             url=SCHEME + join_address(*place),
             version=version.encode(),
-            fast_path=broker.partition_fast_path,
+            fast_path=services.fast_path,
             acks=Replies(b"", trace_on=False),
             outcome=AppendOutcome(),
             parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
         )
 
-        branches = broker.branches
-        if branches is not None:
-            self.stats.transactions = lambda: (
-                branches.begun, branches.begun_xa, branches.committed, branches.rolled_back,
-            )  # fmt: skip
+        ended = services.transactions
+        self.stats.transactions = lambda: (ended.begun, ended.begun_xa, ended.committed, ended.rolled_back)
 
     def session(self, peer: Peer) -> Metaq1Session:
         """A new connection."""
@@ -122,9 +119,11 @@ def metaq1_server(
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
-        assert broker.branches is not None, "the broker serves MetaQ 1.x"
+        assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
         place = settings.options.host_name or services.host, server.port
-        return Metaq1Server(broker, settings, TransactionSteps(broker.branches), services.call_soon, place, version)
+        return Metaq1Server(
+            broker, settings, TransactionSteps(broker.metaq1.transactions), services.call_soon, place, version
+        )
 
     return PeerServer(
         "metaq1",

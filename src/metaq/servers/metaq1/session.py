@@ -1,4 +1,4 @@
-"""One connection of the MetaQ 1.x server: lines become calls of `broker.partitions` and of transactions, outcomes become answers.
+"""One connection of the MetaQ 1.x server: lines become calls of a broker's partitions and transactions, outcomes become answers.
 
 Commands are taken one after the other. One that needs a change that is being saved (a topic that is made, positions that are
 computed) holds up those behind it, of its own connection alone: a transaction's steps and puts depend on their order. A

@@ -114,9 +114,9 @@ class AdminHandlers:
 
     @handles(RequestCode.CLOSE_PARTITIONS, headers.ClosePartitionsHeader, Action.ADMINISTER)
     def _close_partitions(self, call: Call[headers.ClosePartitionsHeader]) -> bytes:
-        header, partitions = call.header, self._broker.partitions
-        if partitions is None:
+        if self._broker.metaq1 is None:
             raise Refused(Reason.INVALID, "this broker serves no clients of MetaQ 1.x: it has no partitions")
+        header, partitions = call.header, self._broker.metaq1.partitions
         if header.first < 0 and header.last < 0:
             log.info("%s opens all partitions of the topic %s", call.session.remote, header.topic)
             partitions.open_partitions(header.topic)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metaq.broker.broker import Broker
-from metaq.broker.metaq1.transactions import LISTED_MAX, Metaq1Transactions
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model.access import Action
 from metaq.model.transactions.staging import Outcome
@@ -15,6 +14,9 @@ from metaq.servers.remoting.session import Workspace
 from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, reply
+
+if TYPE_CHECKING:
+    from metaq.broker.metaq1.transactions import Metaq1Transactions
 
 log = logging.getLogger(__name__)
 
@@ -26,12 +28,11 @@ class BranchHandlers:
     """Handlers of one broker."""
 
     def __init__(self, broker: Broker, workspace: Workspace) -> None:
-        self._branches, self._workspace = broker.branches, workspace
+        self._services, self._workspace = broker.metaq1, workspace
 
     @handles(RequestCode.LIST_BRANCHES, headers.ListBranchesHeader, Action.OBSERVE)
     def _list(self, call: Call[headers.ListBranchesHeader]) -> Answer:
-        count = max(1, min(call.header.count, LISTED_MAX))
-        return staging.branch_list(self._service().listing(call.header.after, count))
+        return staging.branch_list(self._service().listing(call.header.after, max(1, call.header.count)))
 
     @handles(RequestCode.END_BRANCH, headers.EndBranchHeader, Action.ADMINISTER)
     def _end(self, call: Call[headers.EndBranchHeader]) -> Later:
@@ -48,8 +49,8 @@ class BranchHandlers:
         return LATER
 
     def _service(self) -> Metaq1Transactions:
-        if self._branches is None:
+        if self._services is None:
             raise Refused(
                 Reason.UNAVAILABLE, "this broker serves no clients of MetaQ 1.x: it has no transactions of theirs"
             )
-        return self._branches
+        return self._services.transactions

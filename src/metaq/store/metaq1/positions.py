@@ -41,7 +41,7 @@ class Positions:
         """`call_soon`: brings a call from the thread to the one that asks; with `at_once` there is no thread, and `publish` does
         its work. `when_rebased`: told of a queue that needs a new base before anything of it may be told."""
         self.store, self._when_rebased = store, when_rebased
-        self.root = store.folder.root / "positions"
+        self.root = store.folder.positions
         self.table: dict[QueueKey, QueuePositions] = {}
         self._call_soon, self._threaded = call_soon, call_soon is not at_once
         self._jobs: deque[Callable[[], Callable[[], None]]] = deque()

@@ -1,0 +1,72 @@
+"""What a broker has to serve clients of MetaQ 1.x, put together: partitions, their fast path, transactions, retention.
+
+A broker imports it when it is made with settings for 1.x: the modules take 0.7 MB, and most brokers serve no such clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.log.acks import AckPolicy
+from metaq.broker.log.appender import Appender
+from metaq.broker.log.long_polling import HeldPulls
+from metaq.broker.metaq1.fast_path import PartitionFastPath
+from metaq.broker.metaq1.filters import MakeFilterHelper
+from metaq.broker.metaq1.partitions import Partitions
+from metaq.broker.metaq1.position_bases import Bases
+from metaq.broker.metaq1.progress import PartitionProgress
+from metaq.broker.metaq1.retention import Metaq1Retention
+from metaq.broker.metaq1.settings import Metaq1Settings
+from metaq.broker.metaq1.transactions import Metaq1Transactions
+from metaq.broker.part import BrokerPart
+from metaq.broker.staged.service import StagingService
+from metaq.options import Settings
+
+
+class Metaq1Service:
+    """The services of one broker for MetaQ 1.x.
+
+    Args:
+        options: the broker's, which the fast path has to follow.
+        make_filter_helper: starts a process in which filters are called; None: groups get messages unfiltered.
+        call_soon: brings a call from another thread to the thread that owns the broker.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        appender: Appender,
+        acks: AckPolicy,
+        hold: HeldPulls,
+        staging: StagingService,
+        gatekeeper: Gatekeeper,
+        *,
+        settings: Metaq1Settings,
+        options: Settings,
+        make_filter_helper: MakeFilterHelper | None,
+        call_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.settings = settings
+        self.bases = bases = Bases(environment, appender, tables.topics.closed, call_soon)
+        self.progress = PartitionProgress(environment.clock, tables.topics, bases)
+        self.partitions = Partitions(
+            environment, tables, appender, acks, bases, settings, gatekeeper, make_filter_helper=make_filter_helper
+        )
+        self.fast_path = PartitionFastPath(environment, settings, appender, hold, bases, self.partitions)
+        self.transactions = Metaq1Transactions(
+            environment, staging, acks, self.partitions, self.partitions.acks.stored, settings
+        )
+        # A gate that stays open would append to a topic or partition that is deleted, closed or limited otherwise by now.
+        tables.topics.watch(self.fast_path.close)
+        tables.closed_partitions.when_changed(self.fast_path.close)
+        options.watch(self.fast_path.options_changed)
+        self.parts: tuple[BrokerPart, ...] = (
+            self.partitions,
+            Metaq1Retention(environment.store, settings, bases, call_soon),
+            self.transactions,
+            self.partitions.filters,
+        )
+        """In the order in which they are opened, behind `bases`."""
