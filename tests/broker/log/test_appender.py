@@ -71,7 +71,7 @@ def test_whatever_a_store_cannot_do_is_a_refusal(tmp_path, monkeypatch, error) -
             raise error
 
         monkeypatch.setattr(broker.store.writer, "put", fail)
-        monkeypatch.setattr(broker.store.writer, "deliver", fail)
+        monkeypatch.setattr(hot, "deliver", fail)
         clock.advance(2)
         broker.tick()
         with pytest.raises(Refused) as caught:

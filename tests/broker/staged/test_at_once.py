@@ -14,6 +14,7 @@ from metaq.clock import FakeClock
 from metaq.errors import MetaqError, Refused, StoreFull
 from metaq.model.transactions.staging import Chunk, Lifetime, ManifestPart, Outcome, Phase, Seal
 from metaq.testing.faults import FaultyDisk
+from metaq.wire import hot
 from tests.broker.staged.support import batch, bodies, run_steps, seal_of, stage, whole_part
 from tests.broker.support import open_broker
 
@@ -85,8 +86,7 @@ def test_what_a_full_disk_cuts_goes_on_where_it_was_cut(tmp_path, monkeypatch):
         def full(*_, **__):
             raise StoreFull("the disk is full")
 
-        monkeypatch.setattr(broker.store.writer, "expand_all", full)
-        monkeypatch.setattr(broker.store.writer, "expand", full)
+        monkeypatch.setattr(hot, "expand", full)
         answer = at_once(broker, 1, whole_part("p1", "orders", 0, b"c"), whole_part("p2", "stock", 1, b"d"))
         assert (answer.decision.outcome, answer.remaining, taken) == (Outcome.COMMIT, 2, ["1@broker-a"])
         assert bodies(broker) == [b"a"]

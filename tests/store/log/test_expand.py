@@ -33,7 +33,8 @@ class Lane:
         self.outcome = hot.AppendOutcome()
 
     def run(self, record, row=0):
-        self.store.writer.expand(PLACE, row, self.gates, self.outcome, record=record)
+        self.outcome.row = row
+        self.store.writer.expand(self.outcome, PLACE, self.gates, record=record)
         return self.outcome.stop, self.outcome.row, self.outcome.messages
 
 
@@ -132,17 +133,18 @@ def staged(store, bodies, **more):
 def test_a_chunk_in_the_current_file_is_read_there(store):
     """One in an older file is not, nor what is no record."""
     fast_path, place = Lane(store), staged(store, [b"a", b"b"])
-    store.writer.expand(place, 0, fast_path.gates, fast_path.outcome)
+    store.writer.expand(fast_path.outcome, place, fast_path.gates)
     assert (fast_path.outcome.stop, read_all(store, "T", 1)) == (hot.STOP_END, [b"a", b"b"])
     assert {copied_from(record_of(store, copy).prepared_offset) for copy in places(store)} == {place}
     for wrong in (place + 1, -1, store.log.end, 1 << 40):
-        store.writer.expand(wrong, 0, fast_path.gates, fast_path.outcome)
+        store.writer.expand(fast_path.outcome, wrong, fast_path.gates)
         assert (fast_path.outcome.stop, fast_path.outcome.messages) == (hot.STOP_SLOW, 0)
     put(store, "U", 0, b"x" * 60_000)
     put(store, "U", 0, b"x" * 60_000)
-    store.writer.expand(place, 0, fast_path.gates, fast_path.outcome)
+    store.writer.expand(fast_path.outcome, place, fast_path.gates)
     assert fast_path.outcome.stop == hot.STOP_SLOW
-    store.writer.expand(place, 0, fast_path.gates, fast_path.outcome, record=store.reader.record_at(place))
+    fast_path.outcome.row = 0
+    store.writer.expand(fast_path.outcome, place, fast_path.gates, record=store.reader.record_at(place))
     assert read_all(store, "T", 1) == [b"a", b"b"] * 2
 
 
@@ -151,6 +153,6 @@ def test_a_disk_that_is_nearly_full_takes_what_is_carried(store):
     fast_path, place = Lane(store), staged(store, [b"a"])
     store.state.set_writable(False)
     with pytest.raises(StoreFull):
-        store.writer.expand(place, 0, fast_path.gates, fast_path.outcome)
-    store.writer.expand(place, 0, fast_path.gates, fast_path.outcome, carrying=True)
+        store.writer.expand(fast_path.outcome, place, fast_path.gates)
+    store.writer.expand(fast_path.outcome, place, fast_path.gates, carrying=True)
     assert read_all(store, "T", 1) == [b"a"]

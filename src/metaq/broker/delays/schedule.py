@@ -280,7 +280,7 @@ class ScheduleService(BrokerPart):
         outcome = self._outcome
         outcome.row = run.row
         try:
-            self._appender.deliver(run.records, run.units, run.row, stop, level.number - 1, self._gates.table, outcome)
+            self._appender.deliver(outcome, run.records, run.units, stop, level.number - 1, self._gates.table)
         finally:
             run.row = outcome.row
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.acks import AckPolicy
@@ -25,6 +25,9 @@ The queues are those that grew and that somebody watches (`QueueTail.watched`), 
 message, which somebody may have waited for before the queue was made. The log may have grown by more than the bytes of the
 messages: by the rest of a file that was full.
 """
+
+Many = ParamSpec("Many")
+Result = TypeVar("Result")
 
 Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
 """The gates of a connection's client, and its host as records have it."""
@@ -50,6 +53,9 @@ class Appender(BrokerPart):
     ) -> None:
         self._environment, self._acks = environment, acks
         self._writer, self._existing_queue = environment.store.writer, environment.store.reader.existing_queue
+        self.deliver = self._in_turn(self._writer.deliver)
+        """`FastPath.deliver`. Raises Refused as `put` does; rows before `outcome.row` are delivered. So do the other two."""
+        self.expand, self.expand_all = self._in_turn(self._writer.expand), self._in_turn(self._writer.expand_all)
         self._stats, self._closed = stats, closed
         self.closed_queues = closed_queues
         """Services that let a sender wait ask them first; `put` refuses."""
@@ -193,31 +199,6 @@ class Appender(BrokerPart):
         self._grew(outcome.touched, outcome.messages, outcome.size)
         return used
 
-    def deliver(
-        self,
-        records: bytes | memoryview,
-        units: bytes,
-        row: int,
-        end: int,
-        level_queue: int,
-        gates: Mapping[bytes, TopicGate],
-        outcome: AppendOutcome,
-    ) -> None:
-        """Append copies of delayed records where they belong (see `FastPath.deliver`).
-
-        Raises Refused as `put` does; rows before `outcome.row` are delivered.
-        """
-        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-        refusal = self.refusal()
-        if refusal is not None:
-            raise refusal
-        try:
-            self._writer.deliver(records, units, row, end, level_queue, gates, outcome)
-        except (StoreError, OSError, MemoryError) as error:
-            raise self._not_stored(error) from error
-        finally:
-            self._grew(outcome.touched, outcome.messages, outcome.size)
-
     def give_back(
         self, delays: DelayGate, log_offset: int, topic: bytes, queue_id: int, retries_max: int, level: int
     ) -> tuple[Put, int] | None:
@@ -233,46 +214,24 @@ class Appender(BrokerPart):
             self._grew(outcome.touched, 1, outcome.size)
         return done
 
-    def expand(
-        self,
-        place: int,
-        row: int,
-        gates: Mapping[bytes, TopicGate],
-        outcome: AppendOutcome,
-        *,
-        record: bytes | None = None,
-        carrying: bool = False,
-    ) -> None:
-        """Append copies of a chunk's messages from `row` on (see `FastPath.expand`).
+    def _in_turn(
+        self, append: Callable[Concatenate[AppendOutcome, Many], Result]
+    ) -> Callable[Concatenate[AppendOutcome, Many], Result]:
+        """An append of `FastPath` as services call it: what is refused is Refused, what has grown is told."""
 
-        Raises Refused as `put` does; messages before `outcome.row` are delivered.
-        """
-        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-        refusal = self.refusal()
-        if refusal is not None:
-            raise refusal
-        try:
-            self._writer.expand(place, row, gates, outcome, record=record, carrying=carrying)
-        except (StoreError, OSError, MemoryError) as error:
-            raise self._not_stored(error) from error
-        finally:
-            self._grew(outcome.touched, outcome.messages, outcome.size)
+        def call(outcome: AppendOutcome, /, *args: Many.args, **named: Many.kwargs) -> Result:
+            outcome.touched, outcome.messages, outcome.size = [], 0, 0
+            refusal = self.refusal()
+            if refusal is not None:
+                raise refusal
+            try:
+                return append(outcome, *args, **named)
+            except (StoreError, OSError, MemoryError) as error:
+                raise self._not_stored(error) from error
+            finally:
+                self._grew(outcome.touched, outcome.messages, outcome.size)
 
-    def expand_all(self, places: Sequence[int], gates: Mapping[bytes, TopicGate], outcome: AppendOutcome) -> int:
-        """Append copies of these chunks as far as that is simple. Returns how many are there (see `FastPath.expand_all`).
-
-        Raises Refused as `put` does: nothing was appended.
-        """
-        refusal = self.refusal()
-        if refusal is not None:
-            raise refusal
-        outcome.touched, outcome.messages, outcome.size = [], 0, 0
-        try:
-            return self._writer.expand_all(places, gates, outcome)
-        except (StoreError, OSError) as error:
-            raise self._not_stored(error) from error
-        finally:
-            self._grew(outcome.touched, outcome.messages, outcome.size)
+        return call
 
     def _not_stored(self, error: Exception) -> Refused:
         self._stats.put_failures += 1

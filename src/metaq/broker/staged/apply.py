@@ -289,9 +289,11 @@ class Applier:
         topic, outcome = part.topic.encode(), self._outcome
         if topic not in self._gates.table and not self._gates.open(topic):
             return False
-        place = part.places[part.applied]
+        outcome.row = part.entries
         try:
-            self._appender.expand(place, part.entries, self._gates.table, outcome, record=record, carrying=carrying)
+            self._appender.expand(
+                outcome, part.places[part.applied], self._gates.table, record=record, carrying=carrying
+            )
         finally:
             part.entries = outcome.row
         return outcome.stop == STOP_END
