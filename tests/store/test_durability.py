@@ -16,7 +16,7 @@ from metaq.store.config_file import ConfigFile
 from metaq.store.disk import PAGE_BYTES, Mapped
 from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.store.message_store import MessageStore
-from metaq.store.recovery.recover import Recovery
+from metaq.store.recovery import Recovery
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import (

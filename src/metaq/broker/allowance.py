@@ -14,11 +14,10 @@ PEERS_MAX: Final = 4096
 
 
 class Rate(Struct, frozen=True):
-    """What may be taken at once, and what comes back: `amount` in so many `seconds`."""
+    """What may be taken at once, and what comes back in a second."""
 
     burst: int
-    amount: int
-    seconds: float = 1.0
+    per_second: float
 
 
 class Bucket(Struct):
@@ -29,7 +28,7 @@ class Bucket(Struct):
 
     def refill(self, rate: Rate, now: float) -> float:
         """Add what has come back by `now`. Returns what may be taken."""
-        self.left = min(rate.burst, self.left + (now - self.since) * rate.amount / rate.seconds)
+        self.left = min(rate.burst, self.left + (now - self.since) * rate.per_second)
         self.since = now
         return self.left
 
@@ -82,7 +81,7 @@ class Quota:
         total_max, per_minute = self._limits()
         if existing >= total_max:
             return f"the limit of {total_max} is reached"
-        if self._bucket.refill(Rate(per_minute, per_minute, 60), self._clock.monotonic()) < 1:
+        if self._bucket.refill(Rate(per_minute, per_minute / 60), self._clock.monotonic()) < 1:
             return f"the limit of {per_minute} a minute is reached, try again later"
         self._bucket.left -= 1
         return ""

@@ -9,7 +9,6 @@ from metaq.store.log.scan import LogScan
 from metaq.store.reads.outline import Outline, outline
 from metaq.store.reads.pull import Puller
 from metaq.store.reads.repair import Repairs
-from metaq.store.reads.search import offset_at
 from metaq.store.retention.floors import Floors
 from metaq.wire import hot
 
@@ -51,9 +50,9 @@ class MessageReader:
         return self._log.store_time(units[0].log_offset) if units else -1
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The queue offset for a time: see `metaq.store.reads.search.offset_at`. 0 for an unknown or empty queue."""
+        """The queue offset for a time: see `ConsumeQueue.offset_at`. 0 for an unknown or empty queue."""
         queue = self.existing_queue(topic, queue_id)
-        return offset_at(queue, self._log.store_time, timestamp_ms) if queue else 0
+        return queue.offset_at(self._log.store_time, timestamp_ms) if queue else 0
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Records of `topic` that may carry `key` (its hash), stored in [begin_ms, end_ms], oldest first.

@@ -22,8 +22,7 @@ from metaq.store.queues.index_file import Index
 from metaq.store.queues.table import Queues
 from metaq.store.reads.pull import Puller
 from metaq.store.reads.repair import Repairs
-from metaq.store.recovery.recover import Recovery
-from metaq.store.recovery.survey import look_at
+from metaq.store.recovery import Recovery, survey
 from metaq.store.retention.housekeeping import Housekeeper
 from metaq.store.store_keeper import StoreKeeper
 from metaq.store.worker import is_no_room
@@ -116,7 +115,7 @@ class MessageStore:
 
     def _recover(self) -> bool:
         """Make the files whole. Returns whether the last run ended in order and everything is as it left it."""
-        facts = look_at(self.folder, self.log, self.index)
+        facts = survey(self.folder, self.log, self.index)
         check_crc = self.options.check_crc_on_recover
         recovery = Recovery(facts, self.log, self._queues.table, self.index, check_crc=check_crc)
         plan = self.recovered = recovery.plan()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.queues.index_file import IndexHeader
-from metaq.store.recovery.recover import Facts, Start, choose_start, plan_index
+from metaq.store.recovery import Facts, Start, choose_start, plan_index
 from tests.store.support import (
     START_MS,
     checkpoint,
