@@ -51,7 +51,7 @@ def fill(folder: Path, count: int, levels: int) -> None:
             pairs = {"UNIQ_KEY": f"7F00000128E55FFD2B27676F{number:08X}", "WAIT": "true", "DELAY": str(level)}
             due_ms = broker.schedule.due_ms(level)
             place = delayed_until(pairs, f"late-{number % 4}", number // 4 % 4, level, due_ms)
-            store.put([put_record(
+            store.writer.put([put_record(
                 *place[:2], b"x" * 100, pairs, flag=0, sys_flag=0, born_ms=clock.now_ms(), born_host=HOST, tags=place[2]
             )])  # fmt: skip
         broker.close()

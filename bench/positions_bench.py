@@ -73,7 +73,7 @@ def measure(folder: Path, messages: int, queues: int, body: int) -> dict[str, fl
     for number in range(messages // 100):
         for record in records:
             record.queue_id = number % queues
-        running.store.put(records)
+        running.store.writer.put(records)
 
     def ends() -> None:
         for queue_id in range(queues):

@@ -273,7 +273,7 @@ def _(root):
         running.change(transaction_check_max=1)
         assert running.checks(50) == 0
         assert running.checks(11) == 0
-        assert running.store.queue("TRANS_CHECK_MAX_TIME_TOPIC", 0).max_offset == 1
+        assert running.store.reader.queue("TRANS_CHECK_MAX_TIME_TOPIC", 0).max_offset == 1
 
 
 @effect_of("broker.auto_create_topic_enable")
@@ -304,7 +304,9 @@ def _(root):
 def held_ms(running):
     """How long a pull that would wait a minute is held."""
     running.client.received()
-    assert not running.client.pull("T", offset=running.store.queue("T", 0).max_offset, sys_flag=6, suspend_ms=60_000)
+    assert not running.client.pull(
+        "T", offset=running.store.reader.queue("T", 0).max_offset, sys_flag=6, suspend_ms=60_000
+    )
     for ms in range(500, 70_000, 500):
         running.clock.advance(0.5)
         tick(running.server)
@@ -472,13 +474,13 @@ def _(root):
 def _(root):
     with Running(root, {"flush_interval_commit_log": 3_600_000}) as running:
         running.fill(12, b"x" * 200_000)
-        assert running.store.log_end - running.store.flushed > 2 * MIB
+        assert running.store.log.end - running.store.state.flushed > 2 * MIB
         running.change(unflushed_bytes_max=MIB)
         assert running.client.send("T").code == ResponseCode.SYSTEM_BUSY
         # Half of it is the slack: more than that is not flushed, so an answer asks for a flush and waits for it.
         running.change(unflushed_bytes_max=4 * MIB)
         running.client.feed(running.client.frame(RequestCode.SEND_MESSAGE_V2, send_header("T")))
-        eventually(lambda: running.store.flushed > running.store.log_end - 2 * MIB)
+        eventually(lambda: running.store.state.flushed > running.store.log.end - 2 * MIB)
         eventually(running.client.received)
 
 
@@ -563,11 +565,11 @@ def _(root):
 def _(root):
     with Running(root, {"flush_interval_commit_log": 3_600_000}) as running:
         running.fill(1)
-        assert running.store.flushed < running.store.log_end
+        assert running.store.state.flushed < running.store.log.end
         running.change(flush_interval_commit_log=1)
-        eventually(lambda: running.store.flushed == running.store.log_end)
+        eventually(lambda: running.store.state.flushed == running.store.log.end)
         running.fill(1)
-        eventually(lambda: running.store.flushed == running.store.log_end)
+        eventually(lambda: running.store.state.flushed == running.store.log.end)
 
 
 def local_hour(clock, later=0):
@@ -583,7 +585,7 @@ def retention(root, **options):
 
 def expired(running):
     """How many log files go now."""
-    return running.store.retain(running.clock.now_ms())
+    return running.store.keeper.retain(running.clock.now_ms())
 
 
 @effect_of("store.file_reserved_time")
@@ -644,7 +646,7 @@ def _(root):
         assert running.pulled()[1] > 32_000
         running.change(max_transfer_bytes_on_message_in_memory=10_000)
         assert running.pulled()[1] < 10_000
-        pulled = running.store.pull("T", 0, 0, 32, None, None)
+        pulled = running.store.reader.pull("T", 0, 0, 32, None, None)
         assert len(pulled.body) < 10_000, "also where nobody says how many bytes"
 
 

@@ -376,8 +376,8 @@ def _(root):
     with Served(root, "unflushThreshold=2", "unflushInterval=3600*1000", topics=topics, disk=disk) as served:
         for topic in ("test", "each", "group"):
             served.put(topic=topic)
-            eventually(lambda: served.client.answers() or served.store.flushed == served.store.log_end)
-        served.broker.store.flush()
+            eventually(lambda: served.client.answers() or served.store.state.flushed == served.store.log.end)
+        served.broker.store.flusher.flush()
         disk.may_sync.clear()
         clients = {topic: TextClient(served.protocol_server) for topic in ("test", "each", "group")}
         try:
@@ -397,13 +397,13 @@ def _(root):
 def _(root):
     with Served(root, "unflushInterval=3600*1000") as served:
         served.put()  # Its partition is touched by it, and what that begins with is synced.
-        served.store.flush()
+        served.store.flusher.flush()
         served.put()
-        assert served.store.flushed < served.store.log_end
+        assert served.store.state.flushed < served.store.log.end
         found = configured(root, "unflushInterval=3600*1000", topics="[topic=test]\nunflushInterval=1\n")
         interval = found.store.flush_interval_commit_log
         served.broker.settings.change({"flush_interval_commit_log": interval})  # what a reload does
-        eventually(lambda: served.store.flushed == served.store.log_end)
+        eventually(lambda: served.store.state.flushed == served.store.log.end)
 
 
 @effect_of("fast_boot")
@@ -417,15 +417,15 @@ def _(root):
         [file] = (root / name / "data" / "commitlog").iterdir()
         file.write_bytes(file.read_bytes().replace(b"body that will", b"bodY that will"))
         with Served(root / name, f"meta.fast_boot={name}") as served:
-            assert served.store.existing_queue("test", 0).max_offset == messages
+            assert served.store.reader.existing_queue("test", 0).max_offset == messages
 
 
 def look(served):
     """An hour later old messages are looked at. Returns what the topic test has let go of."""
     served.tick(3600)
     served.broker.deliver()
-    served.store.retain(served.clock.now_ms())
-    return served.store.floor("test")
+    served.store.keeper.retain(served.clock.now_ms())
+    return served.store.keeper.floor("test")
 
 
 def aged(root, *lines, topics="[topic=test]\n"):
@@ -450,7 +450,7 @@ def _(root):
     )
     try:
         eventually(lambda: look(served) > 0)
-        assert served.store.floor("other") == 0
+        assert served.store.keeper.floor("other") == 0
         low = served.ask("get test g 0 0 1000 1")
         assert low[0] == 301
         assert int(low[1]) > 0
@@ -565,7 +565,7 @@ def _(root):
             assert step(served, 1, "BEGIN")[0] == 200
             assert served.put(key=f"{KEY}1")[0] == 200
             eventually(lambda: served.broker.deliver() > 0)
-            served.store.flush()
+            served.store.flusher.flush()
             disk.may_sync.clear()
             try:
                 answer = step(served, 1, "COMMIT_ONE_PHASE", patient=False)
@@ -575,9 +575,9 @@ def _(root):
             if value == 1:
                 assert eventually(served.client.answers)[0].code == 200
             elif value == 2:
-                assert served.store.flushed < served.store.log_end
-                end = served.store.log_end
-                eventually(lambda: served.tick(1.1) or served.store.flushed >= end)  # noqa: B023  called at once
+                assert served.store.state.flushed < served.store.log.end
+                end = served.store.log.end
+                eventually(lambda: served.tick(1.1) or served.store.state.flushed >= end)  # noqa: B023  called at once
 
 
 @effect_of("checkpoint_interval")
@@ -587,7 +587,7 @@ def _(root):
         assert served.put(key=BRANCH)[0] == 200
         served.ask(f"transaction {BRANCH} s-1 PREPARE 1")
         served.tick()
-        ends = served.store.existing_queue("rmq_sys_METAQ_TXN", 0)
+        ends = served.store.reader.existing_queue("rmq_sys_METAQ_TXN", 0)
         before = ends.max_offset
         served.tick(4)
         assert ends.max_offset == before

@@ -62,9 +62,9 @@ def run(broker, root, **more):
 def frames_of(broker, topic="test", partition=1):
     """All that a get would hand out, and the position of the first."""
     positions = settled(broker, lambda: broker.metaq1.bases.touch(topic, partition))
-    queue = broker.store.existing_queue(topic, partition)
+    queue = broker.store.reader.existing_queue(topic, partition)
     records = b"".join(
-        bytes(answer(broker.store.pull(topic, partition, offset, 1)).body)
+        bytes(answer(broker.store.reader.pull(topic, partition, offset, 1)).body)
         for offset in range(queue.min_offset, queue.max_offset)
     )
     data, _, _ = hot.frames(records, 7, 0, 1 << 30, lambda body, _flag: body)
@@ -86,9 +86,9 @@ def test_every_frame_comes_out_as_it_was_at_the_same_position(tmp_path):
         )
         assert frames_of(broker) == (BEGIN, whole)
         assert broker.topics.get("test").write_queues == 2
-        first = decode_record(broker.store.pull("test", 1, 0, 1).body)
+        first = decode_record(broker.store.reader.pull("test", 1, 0, 1).body)
         assert (first.born_ms, first.tag) == (NOW_MS - 5000, None)
-        second = decode_record(broker.store.pull("test", 1, 1, 1).body)
+        second = decode_record(broker.store.reader.pull("test", 1, 1, 1).body)
         assert (second.born_ms, second.tag) == (NOW_MS, "red")
     with opened(tmp_path) as broker:
         assert frames_of(broker) == (BEGIN, whole)

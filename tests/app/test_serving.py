@@ -140,7 +140,7 @@ class Tail:
 
     def tick(self) -> None:
         assert self._broker is not None
-        end = self._broker.store.log_end
+        end = self._broker.store.log.end
         for follower, sent in self._followers.items():
             if sent != end:
                 follower.send(b"%d\n" % end)

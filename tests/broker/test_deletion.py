@@ -38,21 +38,21 @@ def send(broker: Broker, topic: str, body: bytes, queue_id: int = 0):
 
 def stored(broker: Broker, topic: str, queue_id: int = 0) -> list[bytes]:
     """Bodies of a queue from offset 0 on."""
-    queue = broker.store.existing_queue(topic, queue_id)
+    queue = broker.store.reader.existing_queue(topic, queue_id)
     units = queue.units(0, 1 << 20) if queue else []
-    records = [decode_record(broker.store.record_at(unit.log_offset)) for unit in units]
+    records = [decode_record(broker.store.reader.record_at(unit.log_offset)) for unit in units]
     assert [record.queue_offset for record in records] == list(range(len(records)))
     return [record.body for record in records]
 
 
 def by_key(broker: Broker, topic: str) -> set[bytes]:
-    return {decode_record(data).body for data in broker.store.query(topic, "k", 64, 0, 1 << 60)}
+    return {decode_record(data).body for data in broker.store.reader.query(topic, "k", 64, 0, 1 << 60)}
 
 
 def delete(broker: Broker, topic: str) -> None:
     pending = broker.delete_topic(topic)
     if not pending.done:
-        broker.store.flush()
+        broker.store.flusher.flush()
     pending.settle()
 
 
@@ -92,7 +92,7 @@ def test_a_topic_that_is_made_again_does_not_get_its_old_messages(tmp_path, end,
             send(broker, "orders", b"old %d" % n, n % 2)
         if last == "other":
             send(broker, "other", b"other")
-        broker.store.checkpoint()
+        broker.store.keeper.checkpoint()
         broker.offsets.put("G", "orders", 0, 3)
         delete(broker, "orders")
         if made_again == "before":
@@ -168,7 +168,7 @@ def test_queues_that_a_crash_kept_from_going_are_removed_at_the_next_start(tmp_p
     with open_broker(tmp_path / "a") as broker:
         for queue_id in range(3):
             send(broker, "orders", b"old", queue_id)
-        delete_marks = broker.store.log_end
+        delete_marks = broker.store.log.end
         killed(broker, tmp_path / "b")
     config = tmp_path / "b" / "config"
     for path in config.glob("topics.json.journal.*"):
@@ -199,17 +199,17 @@ def test_a_deletion_is_forgotten_when_the_log_begins_behind_it(tmp_path, monkeyp
         broker.tick()
         assert '"orders"' in file.load()
         for forgotten in (False, True):
-            end = broker.store.log_end // (64 << 10)
-            while broker.store.log_end // (64 << 10) == end:
+            end = broker.store.log.end // (64 << 10)
+            while broker.store.log.end // (64 << 10) == end:
                 send(broker, "other", bytes(40_000))
             clock.advance(100 * 3600)
             with monkeypatch.context() as patch:
                 if forgotten:
-                    assert broker.store.retain(clock.now_ms(), at_once=True)
+                    assert broker.store.keeper.retain(clock.now_ms(), at_once=True)
                 else:
                     patch.setattr(Disk, "resync_folder", no_sync)
                     with pytest.raises(OSError, match="Input/output"):
-                        broker.store.retain(clock.now_ms(), at_once=True)
+                        broker.store.keeper.retain(clock.now_ms(), at_once=True)
             broker.tick()
             assert ('"orders"' not in file.load()) is forgotten
         assert broker.deletions.marks.table == {}
@@ -219,7 +219,7 @@ def test_a_memory_that_points_behind_the_log_covers_nothing_that_comes_there(tmp
     """The log's files were replaced by older ones: what is appended from there on is alive."""
     with open_broker(tmp_path / "a") as broker:
         send(broker, "orders", b"first")
-        end = broker.store.log_end
+        end = broker.store.log.end
     config = tmp_path / "a" / "config"
     (config / "metaqDeleted.json").write_text(json.dumps({"deletedTopics": {"orders": end + 1_000_000}}))
     with open_broker(tmp_path / "a") as broker:
@@ -288,7 +288,7 @@ class Lives:
             left[0] -= 1
             if left[0] == 0:
                 disk.on_call = None
-                self.durable = 1 << 60 if kill else store.flushed if store else self.durable
+                self.durable = 1 << 60 if kill else store.state.flushed if store else self.durable
                 next_disk.append(disk.kill(elsewhere) if kill else disk.cut(elsewhere))
                 raise Ended
 
@@ -339,9 +339,9 @@ class Lives:
             topic.dead |= {body for _, _, body in topic.sent}
             topic.sent = []
         elif act < 0.9:
-            broker.store.flush()
+            broker.store.flusher.flush()
         elif act < 0.97:
-            broker.store.checkpoint()
+            broker.store.keeper.checkpoint()
         else:
             broker.topics.update(TopicConfig(name, 4, 4)).settle()
             topic.exists = True

@@ -122,7 +122,7 @@ def pass_time(broker: Broker, clock: FakeClock, seconds: float) -> None:
         broker.tick()
         while not broker.deliver():
             pass
-        broker.store.flush()
+        broker.store.flusher.flush()
 
 
 def branch_put(broker: Broker, key: BranchKey | LocalKey, body: bytes, channel: FakeChannel) -> None:
@@ -183,8 +183,8 @@ def led(tmp_path_factory: pytest.TempPathFactory) -> Led:
     root, clock = tmp_path_factory.mktemp("leader"), FakeClock(BEGIN_MS)
     with opened(root, clock) as broker:
         halves, sent = lead_for_a_while(broker, clock)
-        broker.store.flush()
-        log_end = broker.store.log_end
+        broker.store.flusher.flush()
+        log_end = broker.store.log.end
         topics = [config for config in broker.topics.table.values() if config.name != "lost"]
         return Led(root, raw_log(root, 0, log_end), borders(root, log_end), topics, clock.now_ms(), halves, sent)
 
@@ -195,16 +195,16 @@ def follow(broker: Broker, led: Led, stop: int) -> None:
         if not broker.topics.is_system(config.name):
             broker.topics.update(config)
     broker.groups.require("G")
-    if stop > broker.store.log_end:
-        broker.store.append_raw(led.log[broker.store.log_end : stop], broker.store.log_end)
-    broker.store.flush()
+    if stop > broker.store.log.end:
+        broker.store.writer.append_raw(led.log[broker.store.log.end : stop], broker.store.log.end)
+    broker.store.flusher.flush()
 
 
 def known(broker: Broker) -> dict[str, object]:
     """All that parts have taken up, as values."""
     progress, branches = broker.transactions.progress, broker.metaq1.transactions
     assert branches is not None
-    end = broker.store.queue("RMQ_SYS_TRANS_HALF_TOPIC", 0).max_offset
+    end = broker.store.reader.queue("RMQ_SYS_TRANS_HALF_TOPIC", 0).max_offset
     return {
         "delays": (broker.schedule.positions.offsets, broker.schedule.progress()),
         "open levels": [level for level in range(1, 19) if broker.schedule.delays.is_open(level)],
@@ -225,7 +225,7 @@ def known(broker: Broker) -> dict[str, object]:
             owner.oldest() for owner in (broker.transactions, broker.schedule, broker.staging, broker.metaq1.bases)
         ],
         "queues": {
-            key: (one.min_offset, one.max_offset) for key, one in broker.store.queues().items() if one.max_offset
+            key: (one.min_offset, one.max_offset) for key, one in broker.store.reader.queues().items() if one.max_offset
         },
     }
 
@@ -242,7 +242,7 @@ def go_on(broker: Broker, clock: FakeClock, led: Led) -> list[object]:
                 answers.append(question())
                 return
             except Saving:
-                broker.store.flush()
+                broker.store.flusher.flush()
                 broker.deliver()
             except Refused as error:
                 answers.append(str(error))
@@ -277,8 +277,8 @@ def go_on(broker: Broker, clock: FakeClock, led: Led) -> list[object]:
 def log_of(broker: Broker) -> list[tuple[object, ...]]:
     """Every record, without what only says which life of a process it comes from."""
     found = []
-    for head in broker.store.heads(0):
-        record = decode_record(broker.store.record_at(head.log_offset))
+    for head in broker.store.reader.heads(0):
+        record = decode_record(broker.store.reader.record_at(head.log_offset))
         found.append(
             (head.log_offset, record.topic, record.queue_id, record.queue_offset, record.store_ms, record.sys_flag,
              record.prepared_offset, record.properties, record.body)
@@ -288,7 +288,7 @@ def log_of(broker: Broker) -> list[tuple[object, ...]]:
 
 def assert_goes_on_as_after_a_restart(led: Led, follower: Broker, clock: FakeClock, copy: pathlib.Path) -> None:
     follower.offsets.save()
-    follower.store.flush()
+    follower.store.flusher.flush()
     copy_running(follower.store.folder.root, copy)
     restarted_clock = FakeClock(clock.now_ms())
     follower.lead()
@@ -316,7 +316,7 @@ def test_a_follower_appends_nothing(led, tmp_path):
         follow(follower, led, led.places[-1])
         follower.offsets.put("G", "orders", 0, 5)
         pass_time(follower, clock, 60)
-        assert follower.store.log_end == led.places[-1]
+        assert follower.store.log.end == led.places[-1]
         assert not (tmp_path / "positions").exists()
         assert not (tmp_path / "config" / "delayOffset.json").exists()
         assert "orders@G" in (tmp_path / "config" / "consumerOffset.json").read_text()
@@ -328,20 +328,22 @@ def test_a_log_that_was_cut_while_following_leads_to_the_same(led, tmp_path):
     clock = FakeClock(led.now_ms)
     with opened(tmp_path / "follower", clock, leading=False) as follower:
         follow(follower, led, led.places[-1])
-        follower.store.truncate(led.places[len(led.places) // 3])
+        follower.store.writer.truncate(led.places[len(led.places) // 3])
         follow(follower, led, led.places[len(led.places) // 2])
         pass_time(follower, clock, 11)
         assert_goes_on_as_after_a_restart(led, follower, clock, tmp_path / "copy")
 
 
 class Watched:
-    """A store that notes what is asked of it."""
+    """A store, or one of its handles, that notes what is asked of it."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self.store, self.asked = store, set[str]()
+    def __init__(self, found: Any, asked: set[str]) -> None:
+        self.found, self.asked = found, asked
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.store, name)
+        found = getattr(self.found, name)
+        if name in {"reader", "writer", "keeper"}:
+            return Watched(found, self.asked)
         if name not in READS:
             return found
 
@@ -357,7 +359,7 @@ def test_no_constructor_reads_the_log(led, tmp_path):
     shutil.copytree(led.root, tmp_path / "copy")
     root, options = tmp_path / "copy", BrokerOptions(broker_name="broker-a")
     with MessageStore(small_store(root, **STORE), FakeClock(led.now_ms), STORE_HOST, "DefaultCluster") as store:
-        watched: Any = Watched(store)
+        watched: Any = Watched(store, set())
         environment = Environment(options, store.options, store.clock, watched, "broker-a", STORE_HOST)
         files = broker_files(lambda name: ConfigFile(root / "config" / name))
         broker = Broker(environment, files, metaq1=settings(test=2, stock=1))

@@ -26,7 +26,7 @@ PROGRAM = "tests.crash.mortal_broker"
 APPENDS = (
     "put", "append_rows", "append_parts", "append_puts", "deliver", "give_back", "append_raw", "expand", "expand_all",
 )  # fmt: skip
-"""What appends to the log, as far as it is there."""
+"""What appends to the log."""
 
 
 class MortalStore(MessageStore):
@@ -39,8 +39,7 @@ class MortalStore(MessageStore):
         self._answered = False
         self._end_known = self.log.end
         for name in APPENDS:
-            if append := getattr(self, name, None):
-                setattr(self, name, functools.partial(self._append, append))
+            setattr(self.writer, name, functools.partial(self._append, getattr(self.writer, name)))
 
     def _append(self, append: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         self._look()

@@ -41,7 +41,7 @@ with open_broker(root, SystemClock(), OPTIONS) as broker:
         print(number, flush=True)
         broker.schedule.step()
         for topic in places:
-            queue = broker.store.existing_queue(topic, 0)
+            queue = broker.store.reader.existing_queue(topic, 0)
             for unit in queue.units(places[topic], 100) if queue else []:
                 back = SendBackHeader(offset=unit.log_offset, group="G", delay_level=0)
                 broker.retries.send_back(send_back_of(back, JAVA))
@@ -58,9 +58,9 @@ with open_broker(root, SystemClock(), OPTIONS) as broker:
 
 
 def counted(broker, topic):
-    queue = broker.store.existing_queue(topic, 0)
+    queue = broker.store.reader.existing_queue(topic, 0)
     units = queue.units(0, 1 << 20) if queue else []
-    return Counter(int(decode_record(broker.store.record_at(unit.log_offset)).body) for unit in units)
+    return Counter(int(decode_record(broker.store.reader.record_at(unit.log_offset)).body) for unit in units)
 
 
 def test_kills_lose_no_delayed_message_and_multiply_none(tmp_path: pathlib.Path) -> None:

@@ -22,19 +22,19 @@ from metaq.clock import SystemClock
 changes = dict(mapped_file_size_commit_log=1 << 20, flush_interval_consume_queue=20, flush_interval_commit_log=20,
                flush_disk_type=sys.argv[2])
 store = open_store(pathlib.Path(sys.argv[1]), SystemClock(), **changes)
-queues = [store.queue("orders", queue_id) for queue_id in range(4)]
+queues = [store.reader.queue("orders", queue_id) for queue_id in range(4)]
 print("ready", flush=True)
 for round in range(1 << 30):
     for queue in queues:
         number = queue.max_offset
-        done = store.put([
+        done = store.writer.put([
             message("orders", queue.queue_id, b"%d:%d:" % (queue.queue_id, i) + b"x" * (i % 80), tag="t", key=f"k{i}")
             for i in range(number, number + 3)
         ])
     if sys.argv[2] == "SYNC_FLUSH" and round % 16 == 0:
         import threading
         event = threading.Event()
-        store.when_flushed(done.log_end, lambda ok: event.set())
+        store.flusher.when_flushed(done.log_end, lambda ok: event.set())
         event.wait()
     print(min(queue.max_offset for queue in queues), flush=True)
 """
@@ -63,7 +63,7 @@ def test_killed_three_times_over_everything_acknowledged_is_there_in_order(tmp_p
                 assert numbers == list(range(len(numbers)))
                 assert len(numbers) >= acknowledged
             for number in range(0, acknowledged, max(1, acknowledged // 100)):
-                found = store.query("orders", f"k{number}", 32, 0, 1 << 60)
+                found = store.reader.query("orders", f"k{number}", 32, 0, 1 << 60)
                 assert sum(b":%d:" % number in record for record in found) == 4
         (tmp_path / "store" / "abort").touch()  # the look above ended in order, the writer did not
         stored = [message.queue_offset for message in StoreReader(tmp_path / "store").records() if not message.queue_id]

@@ -36,7 +36,7 @@ sizes = dict(mapped_file_size_commit_log=1 << 18, file_reserved_time=1 << 20)
 with open_broker(pathlib.Path(sys.argv[1]), SystemClock(), store=sizes, call_soon=turns.put, metaq1=settings()) as broker:
     queues = [asked(lambda: broker.metaq1.bases.touch("orders", number)) for number in range(3)]
     for positions in queues:  # what was told before
-        for offset in range(broker.store.queue("orders", positions.queue_id).max_offset + 1):
+        for offset in range(broker.store.reader.queue("orders", positions.queue_id).max_offset + 1):
             print("again", positions.queue_id, offset, asked(lambda: positions.position(offset)))
     print("ready", flush=True)
     for number in range(1 << 30):

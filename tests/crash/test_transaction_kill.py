@@ -103,10 +103,13 @@ def test_kills_lose_no_commit_and_multiply_none(tmp_path: pathlib.Path) -> None:
             broker.tick()
             while producer.answer() == 0:
                 pass
-        queue = broker.store.queue("orders", 0)
+        queue = broker.store.reader.queue("orders", 0)
         units = queue.units(0, 1 << 20)
-        found = Counter(int(decode_record(broker.store.record_at(unit.log_offset)).body) for unit in units)
+        found = Counter(int(decode_record(broker.store.reader.record_at(unit.log_offset)).body) for unit in units)
         assert {number for number in sent[1:] if number % 3} <= set(found)
         assert set(found.values()) == {1}
         assert not [number for number in found if number % 3 == 0]
-        assert broker.transactions.progress.first_open == broker.store.queue("RMQ_SYS_TRANS_HALF_TOPIC", 0).max_offset
+        assert (
+            broker.transactions.progress.first_open
+            == broker.store.reader.queue("RMQ_SYS_TRANS_HALF_TOPIC", 0).max_offset
+        )

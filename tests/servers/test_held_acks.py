@@ -171,14 +171,14 @@ def test_a_synchronous_send_is_answered_once_it_is_durable(tmp_path):
             client.feed(_send(client))
             (answer,) = eventually(client.received)
             assert (answer.code, answer.ext["queueOffset"]) == (0, str(n))
-            assert broker.store.flushed >= broker.store.log_end
+            assert broker.store.state.flushed >= broker.store.log.end
 
 
 def test_a_disk_that_is_late_is_told_per_message(tmp_path, monkeypatch):
     """After syncFlushTimeout each send of the event is answered FLUSH_DISK_TIMEOUT with its full header."""
     clock = FakeClock()
     with open_server(tmp_path, clock, {"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
-        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        monkeypatch.setattr(broker.store.flusher, "when_flushed", lambda _end, _done: None)
         client = Client(server)
         client.feed(_send(client) + _send(client) + _send(client))
         assert client.received() == []
@@ -193,7 +193,7 @@ def test_a_disk_that_is_late_is_told_per_message(tmp_path, monkeypatch):
 def test_who_does_not_want_to_wait_does_not(tmp_path, monkeypatch):
     """WAIT=false is answered at once, in either path, while others wait."""
     with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
-        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        monkeypatch.setattr(broker.store.flusher, "when_flushed", lambda _end, _done: None)
         client = Client(server)
         assert client.send("orders", properties={"WAIT": "false"}).code == 0
         client.feed(_send(client))
@@ -207,7 +207,7 @@ def test_a_producer_that_outruns_the_disk_takes_its_pace(tmp_path):
     with open_server(tmp_path, disk=disk, unflushed_bytes_max=1 << 20) as (broker, server):
         client = Client(server)
         client.send("orders")
-        broker.store.flush()
+        broker.store.flusher.flush()
         disk.may_sync.clear()
         try:
             sent = answered = 0
@@ -227,7 +227,7 @@ def test_acknowledgements_that_wait_are_bounded(tmp_path, monkeypatch):
         broker,
         server,
     ):
-        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        monkeypatch.setattr(broker.store.flusher, "when_flushed", lambda _end, _done: None)
         client = Client(server)
         for _ in range(400):
             client.feed(_send(client))
@@ -244,7 +244,7 @@ def test_acknowledgements_that_wait_are_bounded(tmp_path, monkeypatch):
 def test_pulls_do_not_wait_for_the_disk(tmp_path, monkeypatch):
     """Only acknowledgements wait; a pull in the same event is answered at once."""
     with open_server(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
-        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        monkeypatch.setattr(broker.store.flusher, "when_flushed", lambda _end, _done: None)
         client = Client(server)
         client.feed(_send(client))
         assert [answer.remark for answer in client.pull("orders")] == ["FOUND"]

@@ -50,7 +50,7 @@ def message(topic: str, queue_id: int, body: bytes, tag: str = "", key: str = ""
 
 
 def put(store: MessageStore, topic: str, queue_id: int, *bodies: bytes, **more: Any) -> Put:
-    return store.put([message(topic, queue_id, body, **more) for body in bodies])
+    return store.writer.put([message(topic, queue_id, body, **more) for body in bodies])
 
 
 def answer(pulled: ReadResult) -> ReadResult:
@@ -69,12 +69,12 @@ def bodies_of(data: bytes | memoryview) -> list[bytes]:
 
 def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
     """Every body of a queue, by pulls, from its min offset on."""
-    queue = store.existing_queue(topic, queue_id)
+    queue = store.reader.existing_queue(topic, queue_id)
     if queue is None:
         return []
     offset, found = queue.min_offset, []
     while True:
-        pulled = answer(store.pull(topic, queue_id, offset, 32))
+        pulled = answer(store.reader.pull(topic, queue_id, offset, 32))
         found += bodies_of(pulled.body)
         if pulled.next_offset <= offset:
             return found
@@ -104,7 +104,7 @@ def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
 
 def checkpoint(store: MessageStore) -> None:
     """Make everything durable and write it down now, as the background thread does every second."""
-    store.checkpoint()
+    store.keeper.checkpoint()
 
 
 def log_file(root: pathlib.Path, start: int = 0) -> pathlib.Path:

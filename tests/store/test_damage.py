@@ -36,7 +36,7 @@ def filled(root, **changes):
     """Queue T:0 with all BODIES, others between them, over log and queue files; closed in order."""
     with open_store(root, mapped_file_size_consume_queue=QUEUE_FILE, **changes) as store:
         for number, body in enumerate(BODIES):
-            store.put([message("T", 0, body, tag="ab"[number % 2], key=f"k{number}")])
+            store.writer.put([message("T", 0, body, tag="ab"[number % 2], key=f"k{number}")])
             put(store, "U", number % 3, b"other" * (number % 7))
     return root
 
@@ -49,14 +49,14 @@ def opened(root, **changes):
 
 def drain(store, topic="T", queue_id=0, wanted=None, count_max=32):
     """Every body of a queue, mending what a pull cannot read, as the background thread does."""
-    queue = store.existing_queue(topic, queue_id)
+    queue = store.reader.existing_queue(topic, queue_id)
     offset, found = queue.min_offset, []
     for _ in range(10_000):
-        pulled = answer(store.pull(topic, queue_id, offset, count_max, None, wanted))
+        pulled = answer(store.reader.pull(topic, queue_id, offset, count_max, None, wanted))
         found += bodies_of(pulled.body)
         if pulled.status is ReadStatus.OFFSET_FOUND_NULL:
             assert pulled.next_offset == offset, "nothing may be skipped before it is known to be lost"
-            store.repair()
+            store.reader.repairs.step()
         elif pulled.next_offset <= offset:
             return found
         offset = pulled.next_offset
@@ -91,7 +91,7 @@ def test_damaged_units_are_made_anew_from_the_log(tmp_path, name, cold, caplog):
     with opened(tmp_path, **changes) as store:
         assert drain(store) == BODIES
         assert "did not lead to their messages" in caplog.text or "is rebuilt" in caplog.text
-        assert store.trouble == ""
+        assert store.keeper.trouble == ""
         caplog.clear()
         assert drain(store) == BODIES
         assert put(store, "T", 0, b"next").queue_offset == len(BODIES)
@@ -122,9 +122,9 @@ def test_the_background_thread_mends_without_being_asked(tmp_path):
     filled(tmp_path)
     overwrite(tmp_path / "consumequeue/T/0" / f"{0:020d}", unit_place(205), ZEROS)
     with open_store(tmp_path, mapped_file_size_consume_queue=QUEUE_FILE) as store:
-        assert answer(store.pull("T", 0, 205, 32)).status is ReadStatus.OFFSET_FOUND_NULL
-        eventually(lambda: answer(store.pull("T", 0, 205, 32)).status is ReadStatus.FOUND)
-        assert bodies_of(answer(store.pull("T", 0, 205, 32)).body)[0] == BODIES[205]
+        assert answer(store.reader.pull("T", 0, 205, 32)).status is ReadStatus.OFFSET_FOUND_NULL
+        eventually(lambda: answer(store.reader.pull("T", 0, 205, 32)).status is ReadStatus.FOUND)
+        assert bodies_of(answer(store.reader.pull("T", 0, 205, 32)).body)[0] == BODIES[205]
 
 
 def records_of(root):
@@ -161,10 +161,10 @@ def test_a_damaged_log_is_not_served_and_the_loss_is_said(tmp_path, kind, cold, 
         wanted = [body for number, body in enumerate(BODIES) if number not in lost]
         assert drain(store) == wanted
         assert f"{len(lost)} messages, of offsets {min(lost)} to {max(lost)}, are damaged in the log" in caplog.text
-        assert f"{len(lost)} messages of queue 0 of topic T are damaged" in store.trouble
+        assert f"{len(lost)} messages of queue 0 of topic T are damaged" in store.keeper.trouble
         assert drain(store) == wanted
         assert drain(store, count_max=1) == wanted
-        assert store.record_at(start) is None
+        assert store.reader.record_at(start) is None
         put(store, "T", 0, b"next")
         assert drain(store)[-1] == b"next"
 
@@ -175,10 +175,10 @@ def test_what_this_process_wrote_is_not_summed_up_again(tmp_path):
     done = put(store, "T", 0, b"x" * 100)
     assert store._puller._fresh_from == 0
     overwrite(log_file(tmp_path / "a"), done.log_offset + 95, b"!")
-    assert answer(store.pull("T", 0, 0, 32)).count == 1
+    assert answer(store.reader.pull("T", 0, 0, 32)).count == 1
     root = crash(store, tmp_path / "b")
     with opened(root) as store:
-        assert store.log_end == 0, "recovery sees it"
+        assert store.log.end == 0, "recovery sees it"
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -189,7 +189,7 @@ def test_a_long_pull_that_meets_damage_ends_there_and_the_next_one_goes_on(tmp_p
     bodies = [b"%d:" % number + b"y" * 1000 for number in range(900)]
     with opened(tmp_path, **changes) as store:
         put(store, "T", 0, *bodies)
-        unit = store.queue("T", 0).unit(500)
+        unit = store.reader.queue("T", 0).unit(500)
     if in_log:
         overwrite(log_file(tmp_path), unit.log_offset + 200, b"!")
     else:
@@ -197,7 +197,7 @@ def test_a_long_pull_that_meets_damage_ends_there_and_the_next_one_goes_on(tmp_p
     with opened(tmp_path, **changes) as store:
         offset, found, broken = 0, [], 0
         while offset < 900:
-            pulled = answer(store.pull("T", 0, offset, 900, 8 << 20, in_pieces=True))
+            pulled = answer(store.reader.pull("T", 0, offset, 900, 8 << 20, in_pieces=True))
             assert pulled.next_offset > offset or pulled.status is ReadStatus.OFFSET_FOUND_NULL
             data = pulled.body
             if pulled.long is not None:
@@ -205,12 +205,12 @@ def test_a_long_pull_that_meets_damage_ends_there_and_the_next_one_goes_on(tmp_p
                     data = bytes(pulled.long)
                 except StoreError:
                     broken += 1
-                    store.repair()
+                    store.reader.repairs.step()
                     continue
             elif pulled.status is ReadStatus.OFFSET_FOUND_NULL:
-                store.repair()
+                store.reader.repairs.step()
             found += bodies_of(data)
             offset = pulled.next_offset
         assert found == [body for number, body in enumerate(bodies) if not in_log or number != 500]
         assert broken <= 1
-        assert bool(store.trouble) == in_log
+        assert bool(store.keeper.trouble) == in_log

@@ -16,7 +16,7 @@ from metaq.store.config_file import ConfigFile
 from metaq.store.disk import PAGE_BYTES, Mapped
 from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.store.message_store import MessageStore
-from metaq.store.recovery.recover import Recovery
+from metaq.store.recovery import Recovery
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import (
@@ -63,7 +63,7 @@ def test_what_a_killed_process_left_unsynced_is_synced_before_anything_is_acknow
         for number in range(40):
             put(store, f"T{number % 3}", 0, *bodies(number), key=f"k{number}")
         if checkpointed:
-            store.checkpoint()
+            store.keeper.checkpoint()
         for number in range(40, 240):  # over the border of a log file, and of queue files
             put(store, f"T{number % 4}", 0, *bodies(number), key=f"k{number}")
         killed = disk.kill(tmp_path / "b")
@@ -72,7 +72,7 @@ def test_what_a_killed_process_left_unsynced_is_synced_before_anything_is_acknow
         store = quiet(killed)
         assert sum(len(read_all(store, f"T{i}", 0)) for i in range(4)) == 240
         put(store, "T0", 0, *bodies(240))
-        store.flush()
+        store.flusher.flush()
         found = {i: read_all(store, f"T{i}", 0) for i in range(4)}
         cut = killed.cut(tmp_path / "c")
         store.close()
@@ -82,7 +82,7 @@ def test_what_a_killed_process_left_unsynced_is_synced_before_anything_is_acknow
         for number in range(0, 240, 17):
             assert any(
                 bodies(number)[0] in record
-                for record in store.query(f"T{number % (3 if number < 40 else 4)}", f"k{number}", 32, 0, 1 << 60)
+                for record in store.reader.query(f"T{number % (3 if number < 40 else 4)}", f"k{number}", 32, 0, 1 << 60)
             )
         store.close()
 
@@ -95,7 +95,7 @@ def test_the_first_message_of_a_new_store_survives_once_it_is_flushed(tmp_path, 
         store = quiet(disk)
         for number in range(200):
             put(store, "T", 0, *bodies(number))
-        store.flush()
+        store.flusher.flush()
         cut = disk.cut(tmp_path / "b")
         store.close()
     with cut:
@@ -110,11 +110,11 @@ def test_files_of_a_queue_may_be_lost_in_any_order(tmp_path, seed):
     with PowerLossDisk(tmp_path / "a", seed) as disk:
         store = quiet(disk)
         put(store, "T", 0, b"first")
-        store.checkpoint()
+        store.keeper.checkpoint()
         for _ in range(5):
             put(store, "T", 0, *[b"x"] * 100)
         put(store, "U", 0, b"other")
-        store.flush()
+        store.flusher.flush()
         cut = disk.cut(tmp_path / "b")
         store.close()
     with cut:
@@ -131,14 +131,14 @@ def test_log_files_are_deleted_in_their_order_also_on_the_disk(tmp_path, seed):
         store = quiet(disk, file_reserved_time=0)
         for number in range(12):
             put(store, "T", number % 2, b"%d" % number * 20_000)
-        store.checkpoint()
-        assert store.retain(store.clock.now_ms() + 1, at_once=True) >= 3
-        low = store.min_log
+        store.keeper.checkpoint()
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) >= 3
+        low = store.log.min
         cut = disk.cut(tmp_path / "b")
         store.close()
     with cut:
         store = quiet(cut)
-        assert store.min_log <= low
+        assert store.log.min <= low
         assert read_all(store, "T", 1)[-1] == b"11" * 20_000
         store.close()
 
@@ -150,15 +150,15 @@ def test_deleted_log_files_stay_deleted(tmp_path, seed):
         store = quiet(disk, file_reserved_time=0)
         for number in range(12):
             put(store, "T", 0, b"%d" % number * 20_000)
-        store.checkpoint()
-        assert store.retain(store.clock.now_ms() + 1, at_once=True) >= 3
-        low = store.min_log
-        assert store.settled_min_log == low > 0
+        store.keeper.checkpoint()
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) >= 3
+        low = store.log.min
+        assert store.log.settled_min == low > 0
         cut = disk.cut(tmp_path / "b")
         store.close()
     with cut:
         store = quiet(cut)
-        assert store.min_log == low
+        assert store.log.min == low
         store.close()
 
 
@@ -242,13 +242,13 @@ def test_a_failed_sync_of_any_data_is_final(tmp_path, place):
     store.clock.advance(60)  # the index is due too
     disk.fails_at = place
     checkpoint(store)
-    assert store.failed
-    assert "could not be made durable: Input/output error" in store.failed
+    assert store.state.failed
+    assert "could not be made durable: Input/output error" in store.state.failed
     disk.fails_at = None
     checkpoint(store)
     outcome: list[bool] = []
-    store.when_flushed(done.log_end + 1, outcome.append)
-    store.flush()
+    store.flusher.when_flushed(done.log_end + 1, outcome.append)
+    store.flusher.flush()
     assert outcome == [False]
     with pytest.raises(StoreFailed):
         put(store, "T", 0, b"y")
@@ -280,7 +280,7 @@ def test_hints_that_cannot_be_saved_are_tried_again(tmp_path):
         disk.fails_at = "metaqTails.json.tmp"
         with pytest.raises(OSError, match="Input/output"):
             checkpoint(store)
-        assert store.failed is None
+        assert store.state.failed is None
         disk.fails_at = None
         checkpoint(store)
         put(store, "T", 0, b"y")
@@ -300,11 +300,11 @@ def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the
         store = quiet(disk)
         put(store, "T", 0, *bodies(*range(5)), key="a")
         if begun == "after a checkpoint":
-            store.checkpoint()
+            store.keeper.checkpoint()
         put(store, "T", 0, *bodies(*range(5, 60)), key="b")
         disk.sync_error = errno.EIO
-        store.flush()
-        assert store.failed
+        store.flusher.flush()
+        assert store.state.failed
         disk.sync_error = 0
         killed = disk.kill(tmp_path / "b")
         store.close()
@@ -314,7 +314,7 @@ def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the
         store = quiet(killed)
         found = read_all(store, "T", 0)
         put(store, "T", 0, b"acknowledged")
-        store.flush()
+        store.flusher.flush()
         cut = killed.cut(tmp_path / "c")
         store.close()
     with cut:
@@ -334,8 +334,8 @@ def test_no_power_cut_brings_back_a_hint_that_a_start_has_not_seen(tmp_path, mon
         for number in range(30):
             put(store, "T", 0, *bodies(number), key=f"k{number}")
             if number % 10 == 0:
-                store.checkpoint()
-        store.flush()
+                store.keeper.checkpoint()
+        store.flusher.flush()
         killed = disk.kill(tmp_path / "b")
         store.close()
     with killed:
@@ -439,8 +439,8 @@ def test_a_complete_record_is_a_record_also_if_its_last_property_ends_in_nuls(tm
     store = open_store(tmp_path / "a")
     record = message("T", 0, b"x" * size)
     record.properties = b"TAGS\x01t\x02padding\x01" + b"p" * 20 + bytes(60)
-    store.put([record])
-    store.flush()
+    store.writer.put([record])
+    store.flusher.flush()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     store.close()
     with open_store(tmp_path / "b") as store:
@@ -456,7 +456,7 @@ def test_a_record_that_lost_its_last_properties_is_cut_off(tmp_path, size):
     checkpoint(store)
     record = message("T", 0, b"x" * size)
     record.properties = b"TAGS\x01t\x02padding\x01" + b"p" * 500 + bytes(3)
-    done = store.put([record])
+    done = store.writer.put([record])
     root = crash(store, tmp_path / "b")
     shutil.copytree(root, tmp_path / "c")
     border = (done.log_end - 1) // 512 * 512
@@ -476,7 +476,7 @@ def test_units_of_lost_messages_do_not_come_back_with_their_file(tmp_path):
     with PowerLossDisk(tmp_path / "a") as disk:
         store = quiet(disk)
         put(store, "T", 0, *bodies(1))
-        store.checkpoint()
+        store.keeper.checkpoint()
         lost = put(store, "U", 0, *bodies(2, 3))
         root = disk.kill(tmp_path / "b").root
         store.close()
@@ -502,7 +502,7 @@ def test_a_later_file_that_survived_by_chance_does_not_refuse_the_start(tmp_path
     with PowerLossDisk(tmp_path / "a") as disk:
         store = quiet(disk)
         put(store, "T", 0, *bodies(1))
-        store.checkpoint()
+        store.keeper.checkpoint()
         for _ in range(4):
             put(store, "T", 0, b"x" * 30_000)
         root = disk.kill(tmp_path / "b").root
@@ -526,8 +526,8 @@ def test_a_deleted_log_file_that_comes_back_has_no_hole(tmp_path, seed):
             put(store, "T", 0, *bodies(number))
         store.clock.advance(2 * 3600)
         put(store, "T", 0, *bodies(200))
-        assert store.retain(store.clock.now_ms(), at_once=True)
-        store.checkpoint()
+        assert store.keeper.retain(store.clock.now_ms(), at_once=True)
+        store.keeper.checkpoint()
         cut = disk.cut(tmp_path / "b")
         store.close()
     with cut:
@@ -564,7 +564,7 @@ def test_a_checkpoint_does_not_vouch_for_an_index_that_is_being_made_anew(tmp_pa
         for cut in cuts:
             with cut:
                 store = quiet(cut, max_index_num=50)
-                missing = [number for number in range(120) if not store.query("T", f"k{number}", 64, 0, 1 << 60)]
+                missing = [number for number in range(120) if not store.reader.query("T", f"k{number}", 64, 0, 1 << 60)]
                 assert not missing, f"cut at call {at}"
                 store.close()
     assert (tmp_path / "c5").exists()

@@ -101,12 +101,12 @@ def test_a_disk_that_is_nearly_full_is_not_written(tmp_path):
     disk = FaultyDisk()
     with open_store(tmp_path, disk=disk, clean_file_forcibly_enable=False) as store:
         disk.used = 91.0
-        store.retain(store.clock.now_ms())
-        assert not store.writable
+        store.keeper.retain(store.clock.now_ms())
+        assert not store.state.writable
         with pytest.raises(StoreFull, match="more than 90 percent full"):
             put(store, "T", 0, b"x")
         disk.used = 50.0
-        store.retain(store.clock.now_ms())
+        store.keeper.retain(store.clock.now_ms())
         put(store, "T", 0, b"x")
 
 
@@ -125,21 +125,21 @@ def test_a_failed_sync_is_final(tmp_path):
     """Waiters are told False, the owner is told once, and no later put is taken, though the disk works again."""
     disk, told = FaultyDisk(), []
     store = open_store(tmp_path, disk=disk)
-    store.when_failed(told.append)
+    store.state.when_failed(told.append)
     done = put(store, "T", 0, b"x")
     disk.sync_error = errno.EIO
     outcome, ready = [], threading.Event()
-    store.when_flushed(done.log_end, lambda ok: (outcome.append(ok), ready.set()))
+    store.flusher.when_flushed(done.log_end, lambda ok: (outcome.append(ok), ready.set()))
     assert ready.wait(PATIENCE)
     assert outcome == [False]
-    assert store.failed
-    assert "could not be made durable: Input/output error" in store.failed
-    eventually(lambda: told == [store.failed])
+    assert store.state.failed
+    assert "could not be made durable: Input/output error" in store.state.failed
+    eventually(lambda: told == [store.state.failed])
     disk.sync_error = 0
     with pytest.raises(StoreFailed, match="what is durable is unknown"):
         put(store, "T", 0, b"y")
     late = []
-    store.when_flushed(done.log_end, late.append)
+    store.flusher.when_flushed(done.log_end, late.append)
     eventually(lambda: late == [False])
     store.close()
     assert (tmp_path / "abort").exists(), "a failed store has not ended in order"
@@ -156,16 +156,16 @@ def test_group_commit_answers_each_waiter_once_its_bytes_are_durable(tmp_path):
             ends.append(end)
 
             def done(ok, end=end):
-                told.append((ok, end, store.flushed >= end))
+                told.append((ok, end, store.state.flushed >= end))
                 if len(told) == 200:
                     all_told.set()
 
-            store.when_flushed(end, done)
+            store.flusher.when_flushed(end, done)
         assert all_told.wait(PATIENCE)
         assert sorted(told) == [(True, end, True) for end in ends]
         assert len(disk.synced) < 200
         early = []
-        store.when_flushed(0, early.append)
+        store.flusher.when_flushed(0, early.append)
         eventually(lambda: early == [True])
 
 
@@ -175,12 +175,12 @@ def test_a_store_without_threads_does_only_what_it_is_told(tmp_path):
         before = threading.active_count()
         outcome = []
         done = put(store, "T", 0, b"x" * 60_000)
-        store.when_flushed(done.log_end, outcome.append)
-        assert (outcome, store.flushed, len(store.log.run.files)) == ([], 0, 1)
-        store.flush()
-        store.populate()
-        store.checkpoint()
-        assert (outcome, store.flushed, len(store.log.run.files)) == ([True], done.log_end, 2)
+        store.flusher.when_flushed(done.log_end, outcome.append)
+        assert (outcome, store.state.flushed, len(store.log.run.files)) == ([], 0, 1)
+        store.flusher.flush()
+        store.writer.populate()
+        store.keeper.checkpoint()
+        assert (outcome, store.state.flushed, len(store.log.run.files)) == ([True], done.log_end, 2)
         assert Tails.load(store.folder.tails).log_end == done.log_end
         assert threading.active_count() == before
 
@@ -190,7 +190,7 @@ def test_close_flushes_and_answers_those_who_still_wait(tmp_path):
     store = open_store(tmp_path)
     done = put(store, "T", 0, b"x")
     outcome = []
-    store.when_flushed(done.log_end, outcome.append)
+    store.flusher.when_flushed(done.log_end, outcome.append)
     store.close()
     assert outcome == [True]
     with pytest.raises(StoreFailed, match="closed"):
@@ -341,10 +341,10 @@ def test_no_topic_leaves_its_folder(tmp_path, topic):
     """Neither by put nor by asking for a queue."""
     with open_store(tmp_path / "s") as store:
         with pytest.raises(MessageIllegal):
-            store.put([message(topic, 0, b"x")])
+            store.writer.put([message(topic, 0, b"x")])
         with pytest.raises(Refused):
-            store.queue(topic, 0)
-        assert store.log_end == 0
+            store.reader.queue(topic, 0)
+        assert store.log.end == 0
 
 
 def test_a_topic_in_a_log_record_is_checked_before_a_path_is_made_of_it(tmp_path):
@@ -358,8 +358,8 @@ def test_a_topic_in_a_log_record_is_checked_before_a_path_is_made_of_it(tmp_path
     overwrite(path, place, b"../../zz")
     with open_store(root) as store:
         assert read_all(store, "aaaaaaaa", 0) == [b"good"]
-        assert store.log_end == bad.log_offset
-        assert set(store.queues()) <= {("aaaaaaaa", 0), ("bbbbbbbb", 0)}
+        assert store.log.end == bad.log_offset
+        assert set(store.reader.queues()) <= {("aaaaaaaa", 0), ("bbbbbbbb", 0)}
     assert not list(tmp_path.rglob("zz"))
     assert [found[3] for found in dumped(root)] == [b"good"]
 
@@ -376,8 +376,8 @@ def test_what_can_never_be_stored_is_illegal(tmp_path, record, text):
     """Nothing is written."""
     with open_store(tmp_path, max_message_size=4000) as store:
         with pytest.raises(MessageIllegal, match=text):
-            store.put([record])
-        assert store.log_end == 0
+            store.writer.put([record])
+        assert store.log.end == 0
 
 
 def test_a_batch_larger_than_a_log_file_is_illegal(tmp_path):
@@ -475,10 +475,10 @@ def test_a_batch_over_the_end_of_a_queue_file_is_stored_wholly_or_not_at_all(tmp
 def test_a_topic_whose_name_has_a_dot_is_stored_and_found_again_also_without_its_queues(tmp_path):
     """MetaQ 1.x allows such names; what stands in the log makes the queue anew."""
     with open_store(tmp_path / "s") as store:
-        store.put([message("com.shop.orders", 2, b"x")])
+        store.writer.put([message("com.shop.orders", 2, b"x")])
     shutil.rmtree(tmp_path / "s" / "consumequeue")
     with open_store(tmp_path / "s") as store:
         assert read_all(store, "com.shop.orders", 2) == [b"x"]
-        store.delete_topic("com.shop.orders")
-        store.put([message("com.shop.orders", 2, b"y")])
+        store.writer.delete_topic("com.shop.orders")
+        store.writer.put([message("com.shop.orders", 2, b"y")])
         assert read_all(store, "com.shop.orders", 2) == [b"y"]

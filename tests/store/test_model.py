@@ -57,12 +57,12 @@ class StoreModel(RuleBasedStateMachine):
             self.serial += 1
             body = str(self.serial).encode().ljust(size, b".")
             records.append(message(*queue, body, tag="a", key=f"k{self.serial}"))
-        done = self.store.put(records)
+        done = self.store.writer.put(records)
         held = self.model.setdefault(queue, [])
         assert done.queue_offset == len(held)
         start = done.log_offset
         for record in records:
-            size = int.from_bytes(self.store.record_at(start)[:4], "big")
+            size = int.from_bytes(self.store.reader.record_at(start)[:4], "big")
             self.log.append((start, start + size, queue, record.keys[0].decode().partition("#")[2]))
             held.append(record.body)
             start += size
@@ -79,14 +79,14 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         checkpoint(self.store)
-        self.durable = self.store.log_end
+        self.durable = self.store.log.end
 
     # ------------------------------------------------------------------ how it ends
 
     def reopen(self, root: pathlib.Path) -> None:
         self.root = root
         self.store = open_store(root, self.clock)
-        self.durable = self.store.log_end
+        self.durable = self.store.log.end
 
     @rule()
     def stop_and_start(self) -> None:
@@ -107,7 +107,7 @@ class StoreModel(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1), unit=st.sampled_from([512, 4096]))
     def tear_the_log(self, part: float, unit: int) -> None:
         """The machine dies, and from some sector or page on the log never reached the disk."""
-        end = self.store.log_end
+        end = self.store.log.end
         place = max(self.durable, int(self.durable + (end - self.durable) * part) // unit * unit)
         root = self.crashed()
         for path in sorted((root / "commitlog").glob("[0-9]" * 20)):  # not the one that was just being made
@@ -182,7 +182,7 @@ class StoreModel(RuleBasedStateMachine):
     def every_queue_holds_what_was_put(self) -> None:
         for queue, bodies in self.model.items():
             assert read_all(self.store, *queue) == bodies
-            held = self.store.queue(*queue)
+            held = self.store.reader.queue(*queue)
             assert (held.min_offset, held.max_offset) == (0, len(bodies))
             units = [(start, end - start) for start, end, owner, _ in self.log if owner == queue]
             assert [unit[:2] for unit in held.units(0, len(bodies))] == units
@@ -191,7 +191,7 @@ class StoreModel(RuleBasedStateMachine):
     def the_log_holds_nothing_else(self) -> None:
         found = dumped(self.root) if self.log else []
         assert len(found) == len(self.log)
-        assert self.store.log_end >= (self.log[-1][1] if self.log else 0)
+        assert self.store.log.end >= (self.log[-1][1] if self.log else 0)
 
     @precondition(lambda self: self.log)
     @rule(which=st.floats(0, 0.999))
@@ -199,9 +199,9 @@ class StoreModel(RuleBasedStateMachine):
         start, end, queue, key = self.log[int(len(self.log) * which)]
         if not key:
             return
-        record = self.store.record_at(start)
+        record = self.store.reader.record_at(start)
         assert len(record) == end - start
-        assert record in self.store.query(queue[0], key, 64, 0, 1 << 60)
+        assert record in self.store.reader.query(queue[0], key, 64, 0, 1 << 60)
 
 
 TestStoreModel = StoreModel.TestCase

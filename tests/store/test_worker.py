@@ -80,8 +80,8 @@ def test_housekeeping_that_fails_for_good_stops_the_store(tmp_path):
         store._housekeeper.worker._pause = lambda _: 0.0
         disk.broken = True
         put(store, "T", 0, b"x")
-        eventually(lambda: store.failed is not None)
-        assert "housekeeping failed 8 times in a row: ZeroDivisionError" in store.failed
+        eventually(lambda: store.state.failed is not None)
+        assert "housekeeping failed 8 times in a row: ZeroDivisionError" in store.state.failed
         with pytest.raises(StoreFailed):
             put(store, "T", 0, b"x")
         disk.broken = False
@@ -100,8 +100,8 @@ def test_queues_are_made_while_others_walk_them(tmp_path):
             def walk():
                 while not done.is_set():
                     try:
-                        store.checkpoint()
-                        assert all(key[0] for key in store.queues())
+                        store.keeper.checkpoint()
+                        assert all(key[0] for key in store.reader.queues())
                     except Exception as error:
                         wrong.append(error)
                         return
@@ -110,14 +110,14 @@ def test_queues_are_made_while_others_walk_them(tmp_path):
             for thread in threads:
                 thread.start()
             for number in range(3000):
-                store.queue(f"T{number}", 0)
+                store.reader.queue(f"T{number}", 0)
                 if number % 500 == 499:
-                    store.delete_topic(f"T{number}")
+                    store.writer.delete_topic(f"T{number}")
             done.set()
             for thread in threads:
                 thread.join()
             assert wrong == []
-            assert store.trouble == ""
+            assert store.keeper.trouble == ""
     finally:
         sys.setswitchinterval(switch)
 
@@ -169,7 +169,7 @@ def test_a_hint_that_is_nonsense_is_ignored(tmp_path, data, caplog):
         (root / "config" / name).write_bytes(data)
     with open_store(root) as store:
         assert read_all(store, "T", 0) == [b"kept"]
-        assert len(store.query("T", "k", 10, 0, 1 << 60)) == 1
+        assert len(store.reader.query("T", "k", 10, 0, 1 << 60)) == 1
     assert "metaqTails.json" in caplog.text
 
 

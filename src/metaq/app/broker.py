@@ -80,7 +80,7 @@ class RunningBroker:
         self._faults = RateLimitedLog(log, broker.clock)
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
-        broker.store.when_failed(self._on_store_failure)
+        broker.store.state.when_failed(self._on_store_failure)
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         tasks.delivery.start(broker.deliver)
 
@@ -101,7 +101,7 @@ class RunningBroker:
         self._faults.tick()
 
     def _tick_store(self) -> None:
-        self._broker.store.tick(self._clock.now_ms())
+        self._broker.store.keeper.tick(self._clock.now_ms())
 
     def _on_store_failure(self, why: str) -> None:
         self._loop.call_soon_threadsafe(self._fail, why)  # it comes from the flush thread
@@ -206,7 +206,7 @@ def _compose(
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
         loop, own_thread = asyncio.get_running_loop(), threading.get_ident()
-        store.watch_flushes(loop.add_reader, loop.remove_reader)
+        store.flusher.watch(loop.add_reader, loop.remove_reader)
 
         def call_soon(work: Callable[[], None]) -> None:
             if threading.get_ident() == own_thread:

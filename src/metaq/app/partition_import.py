@@ -78,7 +78,7 @@ class PartitionImport:
     def _take(self, imported: Imported, segments: Sequence[Segment]) -> None:
         topic, partition = imported.topic, imported.partition
         self._make_topic(topic, partition)
-        queue = self._settled(lambda: self._store.queue(topic, partition))
+        queue = self._settled(lambda: self._store.reader.queue(topic, partition))
         if queue.max_offset == 0:
             self._settled(lambda: self._bases.begin_at(topic, partition, imported.begin))
         elif not self._goes_on(imported, queue, segments):
@@ -144,7 +144,7 @@ class PartitionImport:
 
     def _last_id(self, queue: ConsumeQueue) -> int | None:
         units = queue.units(queue.max_offset - 1, 1)
-        record = self._store.record_at(units[0].log_offset) if units else None
+        record = self._store.reader.record_at(units[0].log_offset) if units else None
         told = decode_record(record).properties.get(props.METAQ_ID) if record else None
         return int(told) if told else None
 
@@ -186,7 +186,7 @@ class PartitionImport:
         imported.end += size
         self._unflushed += size
         if self._unflushed >= _FLUSH_EVERY:
-            self._store.flush()
+            self._store.flusher.flush()
             self._unflushed = 0
         self._progress(imported)
 
@@ -210,7 +210,7 @@ class PartitionImport:
                 for pending in saving.pending:
                     pending.when_done(lambda _error, ended=ended: ended.set())  # type: ignore[misc]
                 while not ended.wait(_SETTLE_SECONDS):
-                    self._store.flush()
+                    self._store.flusher.flush()
                     self._broker.deliver()
 
 

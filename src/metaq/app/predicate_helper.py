@@ -22,6 +22,7 @@ import contextlib
 import importlib
 import json
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeVar
@@ -30,7 +31,6 @@ from metaq.model import StoredMessage, SysFlag
 from metaq.model.filters.predicates import NO, OUT_OF_MEMORY, RAISED, YES
 from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.metaq1.partition import PartitionMessage
-from metaq.store.memory import data_bytes
 from metaq.wire import compression, hot
 from metaq.wire.metaq1.frame import Frame, frames, split_attribute
 
@@ -39,6 +39,8 @@ M = TypeVar("M")
 _TEXT_CHARS_MAX = 500
 _PR_SET_PDEATHSIG = 1
 _RESERVE_BYTES = 1 << 20
+_STATM = pathlib.Path("/proc/self/statm")
+_DATA = 5
 
 
 def main() -> None:
@@ -118,6 +120,19 @@ def _read_nothing() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.close(ended)
+
+
+def data_bytes() -> int:
+    """Return what RLIMIT_DATA counts: also what is not used, such as the stacks of threads that an import began.
+
+    Where that cannot be known (not Linux), what is used. Raises ImportError where not even that can be.
+    """
+    try:
+        return int(_STATM.read_text("ascii").split()[_DATA]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _limit_memory(more: int) -> None:

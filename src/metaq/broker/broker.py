@@ -102,13 +102,19 @@ class Broker:
         self.settings = Settings(options, store_options)
         self.stats = Stats(clock)
         self.topics = Topics(
-            options, clock, files.topics, environment.name, len(store.delays_ms), call_soon, prepare=store.prepare_queue
+            options,
+            clock,
+            files.topics,
+            environment.name,
+            len(store.delays_ms),
+            call_soon,
+            prepare=store.writer.prepare_queue,
         )
         self.groups = Groups(options, clock, files.groups, call_soon)
         self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
         self.filters = Filters(options, clock, files.filters)
-        self.hold = HeldPulls(store, clock, options.held_pulls_max)
+        self.hold = HeldPulls(store.reader, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
         closed_queues = ClosedQueues()
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)

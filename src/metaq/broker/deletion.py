@@ -68,11 +68,11 @@ class Deletions(BrokerPart):
             return self._topics.delete(name)
         outcome = self._topics.close(name)
         self._gates.close(name)
-        place = self._store.log_end
-        if self._store.flushed >= place:
+        place = self._store.log.end
+        if self._store.state.flushed >= place:
             self._remove(name, config, place, durable=True)
         else:
-            self._store.when_flushed(
+            self._store.flusher.when_flushed(
                 place,
                 lambda good: self._call_soon(lambda: self._remove(name, config, place, durable=good)),
             )
@@ -80,7 +80,7 @@ class Deletions(BrokerPart):
 
     def _holds(self, name: str) -> bool:
         """Whether there are messages under the name, which may be though no topic is."""
-        return any(topic == name and queue.max_offset for (topic, _), queue in self._store.queues().items())
+        return any(topic == name and queue.max_offset for (topic, _), queue in self._store.reader.queues().items())
 
     def _remove(self, name: str, config: TopicConfig | None, place: int, *, durable: bool) -> None:
         if durable:
@@ -102,7 +102,7 @@ class Deletions(BrokerPart):
             self._topics.reopen(name, error)
             return
         try:
-            self._store.delete_topic(name, place)
+            self._store.writer.delete_topic(name, place)
         except OSError as failed:
             log.error("the queues of the deleted topic %s stay until the next start: %s", name, failed)  # noqa: TRY400
         self._offsets.drop_topic(name)
@@ -110,7 +110,7 @@ class Deletions(BrokerPart):
 
     def prune(self) -> None:
         """Forget the topics whose dead records have left the log, and do not come back with a power cut."""
-        log_min = self._store.settled_min_log
+        log_min = self._store.log.settled_min
         for topic in [topic for topic, place in self.marks.table.items() if place <= log_min]:
             if topic not in self._topics.closing:
                 self.marks.change(topic, None)

@@ -23,7 +23,8 @@ class LostTopics(BrokerPart):
     """
 
     def __init__(self, environment: Environment, topics: Topics, metaq1: Metaq1Settings | None) -> None:
-        self._options, self._store, self._topics, self._metaq1 = environment.options, environment.store, topics, metaq1
+        self._options, self._reader = environment.options, environment.store.reader
+        self._topics, self._metaq1 = topics, metaq1
 
     def open(self) -> None:
         """Look for queues that hold messages and have no topic.
@@ -31,7 +32,7 @@ class LostTopics(BrokerPart):
         Recovery has emptied the queues of deleted topics; what they hold came later.
         """
         lost: dict[str, list[int]] = {}
-        for (topic, queue_id), queue in self._store.queues().items():
+        for (topic, queue_id), queue in self._reader.queues().items():
             if queue.min_offset < queue.max_offset and not (self._topics.get(topic) or self._topics.is_system(topic)):
                 lost.setdefault(topic, []).append(queue_id)
         # Too many queues harm nobody; too few would refuse producers that know the topic as it was.

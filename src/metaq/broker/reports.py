@@ -42,7 +42,7 @@ class Reports:
         """The broker's figures as they are now."""
         stats, store = self._stats, self._environment.store
         staged_parts, staged_bytes = self._held()
-        holding = store.holding
+        holding = store.keeper.holding
         return BrokerFacts(
             now_ms=self._environment.clock.now_ms(),
             started_ms=stats.started_ms,
@@ -54,11 +54,11 @@ class Reports:
             put_bytes=stats.put_bytes,
             put_failures=stats.put_failures,
             got_messages=stats.got_messages,
-            log_min=store.min_log,
-            log_end=store.log_end,
-            log_flushed=store.flushed,
-            earliest_ms=store.earliest_ms,
-            disk_ratio=store.disk_ratio,
+            log_min=store.log.min,
+            log_end=store.log.end,
+            log_flushed=store.state.flushed,
+            earliest_ms=store.log.oldest_ms,
+            disk_ratio=store.keeper.disk_ratio,
             held_pulls=len(self._hold),
             staged_parts=staged_parts,
             staged_bytes=staged_bytes,
@@ -66,7 +66,7 @@ class Reports:
             held_bytes=holding.bytes if holding else 0,
             delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
-            trouble=store.trouble,
+            trouble=store.keeper.trouble,
         )
 
     def settings(self) -> BrokerSettings:
@@ -82,7 +82,7 @@ class Reports:
         table = {}
         for queue_id in range(max(config.read_queues, config.write_queues)):
             low, high = self._lookup.min_offset(topic, queue_id), self._lookup.max_offset(topic, queue_id)
-            last = self._environment.store.store_time(topic, queue_id, high - 1) if high > low else 0
+            last = self._environment.store.reader.store_time(topic, queue_id, high - 1) if high > low else 0
             table[self._queue(topic, queue_id)] = QueueStats(low, high, max(0, last))
         return table
 
@@ -102,7 +102,7 @@ class Reports:
 
     def _consumed(self, topic: str, queue_id: int, at: int) -> ConsumeStats:
         end = self._lookup.max_offset(topic, queue_id)
-        last = self._environment.store.store_time(topic, queue_id, at - 1) if 0 < at <= end else 0
+        last = self._environment.store.reader.store_time(topic, queue_id, at - 1) if 0 < at <= end else 0
         return ConsumeStats(end, at, max(0, last))
 
     def consumer(self, group: str) -> tuple[ConsumerView, list[ClientConnection]]:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class FlushedLog(Protocol):
-    """What holding them needs of the message store."""
+    """What holding them needs of the message store's flusher."""
 
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
         """Call `done`, from another thread, once the log is durable up to `log_end`; with False if it never will be."""
@@ -60,13 +60,13 @@ class HeldAcks:
     def __init__(
         self,
         acks: AckPolicy,
-        store: FlushedLog,
+        flusher: FlushedLog,
         clock: Clock,
         call_soon: Callable[[Callable[[], None]], None],
         timeout_seconds: float,
         too_late: Callable[[bytes, Lack], bytes] | None = None,
     ) -> None:
-        self._acks, self._store, self._clock = acks, store, clock
+        self._acks, self._flusher, self._clock = acks, flusher, clock
         self._call_soon, self._timeout = call_soon, timeout_seconds
         self._too_late = _too_late if too_late is None else too_late
         self._waiting: deque[Waiting] = deque()
@@ -86,7 +86,7 @@ class HeldAcks:
             if len(self._waiting) == 1:
                 self._wait_for_copy(due)
         else:
-            self._store.when_flushed(due.flushed, self._flushed)
+            self._flusher.when_flushed(due.flushed, self._flushed)
 
     def _wait_for_copy(self, due: Due) -> None:
         """Wait for the first answer's copy only: copies come in order, so `_release` then looks at the others."""

@@ -24,8 +24,8 @@ def clock():
 
 
 def fill(broker, files=3):
-    end = broker.store.log_end + files * (256 << 10)
-    while broker.store.log_end < end:
+    end = broker.store.log.end + files * (256 << 10)
+    while broker.store.log.end < end:
         broker.sends.send(Send(topic="others", body=bytes(50_000), born_ms=1, born_host=BORN_HOST, queue_id=0))
 
 
@@ -37,11 +37,11 @@ def turns(broker, count=50):
 def let_go(broker, clock):
     """Have the files go that hold what waits."""
     fill(broker)
-    before = broker.store.min_log
+    before = broker.store.log.min
     for _ in range(3):
-        broker.store.retain(clock.now_ms() + 1, at_once=True)
+        broker.store.keeper.retain(clock.now_ms() + 1, at_once=True)
         turns(broker)
-    assert broker.store.min_log > before
+    assert broker.store.log.min > before
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -55,16 +55,16 @@ def test_delayed_messages_are_written_anew_before_their_file_goes(tmp_path, cloc
             clock.advance(1)
         for _ in range(times):
             disk.used = 10
-            broker.store.retain(clock.now_ms())
+            broker.store.keeper.retain(clock.now_ms())
             fill(broker)
             disk.used = used
             for _ in range(3):
-                broker.store.retain(clock.now_ms() + 1, at_once=True)
+                broker.store.keeper.retain(clock.now_ms() + 1, at_once=True)
                 turns(broker)
             clock.advance(100)
         disk.used = 10
-        broker.store.retain(clock.now_ms() + 1, at_once=True)
-        assert broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", CARRIED + LEVEL - 1).max_offset == 30 * times
+        broker.store.keeper.retain(clock.now_ms() + 1, at_once=True)
+        assert broker.store.reader.existing_queue("SCHEDULE_TOPIC_XXXX", CARRIED + LEVEL - 1).max_offset == 30 * times
         assert broker.schedule.positions.next(LEVEL) == 30
         send(broker, b"later", LEVEL)
         clock.advance(SECONDS - 30 - 100 * times - 0.5)
@@ -88,7 +88,7 @@ def test_a_file_that_holds_what_waits_goes_before_it_is_due(tmp_path, clock):
     with open_broker(tmp_path, clock, STORE) as broker:
         sent = send(broker, b"waits", LEVEL)
         let_go(broker, clock)
-        assert broker.store.min_log > sent.put.log_offset
+        assert broker.store.log.min > sent.put.log_offset
         assert bodies(broker) == []
 
 
@@ -100,7 +100,7 @@ def test_a_crash_multiplies_nothing_that_was_carried(tmp_path, clock, delivered)
             send(broker, b"%d" % number, LEVEL)
             clock.advance(1)
         broker.schedule.positions.save()
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.schedule.positions.settle()
         let_go(broker, clock)
         clock.advance(SECONDS - 20)
@@ -108,7 +108,7 @@ def test_a_crash_multiplies_nothing_that_was_carried(tmp_path, clock, delivered)
             clock.advance(10)
             turns(broker)
             assert 8 < len(bodies(broker)) < 12
-        broker.store.flush()
+        broker.store.flusher.flush()
         raise KeyboardInterrupt
     with open_broker(tmp_path, clock, STORE) as broker:
         clock.advance(30)
@@ -124,10 +124,10 @@ def test_old_ones_are_read_in_a_thread(tmp_path, clock):
     ) as broker:
         send(broker, b"waits", LEVEL)
         fill(broker)
-        broker.store.retain(clock.now_ms() + 1, at_once=True)
+        broker.store.keeper.retain(clock.now_ms() + 1, at_once=True)
         turns(broker)
         assert len(jobs) == 1
-        assert broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", CARRIED + LEVEL - 1) is None
+        assert broker.store.reader.existing_queue("SCHEDULE_TOPIC_XXXX", CARRIED + LEVEL - 1) is None
         clock.advance(SECONDS + 1)
         for _ in range(4):
             while jobs:
@@ -142,11 +142,11 @@ def test_messages_of_a_deleted_topic_are_not_carried(tmp_path, clock):
     with open_broker(tmp_path, clock, STORE) as broker:
         send(broker, b"waits", LEVEL)
         broker.delete_topic("orders")
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.tick()
         let_go(broker, clock)
         assert broker.schedule.oldest() is None
-        assert broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", CARRIED + LEVEL - 1) is None
+        assert broker.store.reader.existing_queue("SCHEDULE_TOPIC_XXXX", CARRIED + LEVEL - 1) is None
 
 
 def test_message_whose_properties_leave_no_room_is_carried_too(tmp_path, clock):
@@ -177,7 +177,7 @@ def test_carrying_and_its_deliveries_go_on_without_a_pause(tmp_path, clock, monk
         for number in range(900):
             send(broker, b"%d" % number, LEVEL)
         fill(broker)
-        broker.store.retain(clock.now_ms() + 1, at_once=True)
+        broker.store.keeper.retain(clock.now_ms() + 1, at_once=True)
         times = iter(range(1 << 60))
         monkeypatch.setattr(broker.schedule, "stopwatch", lambda: next(times) * TURN_SECONDS / 20)
         pauses = []

@@ -34,9 +34,9 @@ def send(broker, body, level=0, topic="orders"):
 
 
 def bodies(broker, topic="orders"):
-    queue = broker.store.existing_queue(topic, 0)
+    queue = broker.store.reader.existing_queue(topic, 0)
     units = queue.units(0, 1 << 20) if queue else []
-    return [decode_record(broker.store.record_at(unit.log_offset)).body for unit in units]
+    return [decode_record(broker.store.reader.record_at(unit.log_offset)).body for unit in units]
 
 
 def saved(root: pathlib.Path):
@@ -114,16 +114,16 @@ def test_the_positions_are_saved_when_their_copies_are_durable(tmp_path, clock):
     """After a power cut a position that counts a lost copy would lose its message: the file waits for the disk."""
     with open_broker(tmp_path, clock, NO_THREADS) as broker:
         send(broker, b"later", 1)
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.tick()
         clock.advance(60)
         broker.tick()
         assert bodies(broker) == [b"later"]
         broker.tick()
         assert saved(tmp_path)["offsetTable"] == {}
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.tick()
-        assert saved(tmp_path) == {"offsetTable": {1: 1}, "metaqLogOffset": broker.store.log_end}
+        assert saved(tmp_path) == {"offsetTable": {1: 1}, "metaqLogOffset": broker.store.log.end}
 
 
 def test_a_growing_log_moves_the_place_to_read_from(tmp_path, clock, monkeypatch):
@@ -133,9 +133,9 @@ def test_a_growing_log_moves_the_place_to_read_from(tmp_path, clock, monkeypatch
         broker.tick()
         for _ in range(100):
             send(broker, b"x" * 1000)
-            broker.store.flush()
+            broker.store.flusher.flush()
             broker.tick()
-            assert broker.store.log_end - saved(tmp_path)["metaqLogOffset"] <= 10_000
+            assert broker.store.log.end - saved(tmp_path)["metaqLogOffset"] <= 10_000
 
 
 def test_positions_that_a_rocketmq_saved_are_taken_as_they_are(tmp_path, clock):
@@ -178,7 +178,7 @@ def test_positions_that_could_not_be_saved_are_saved_later(tmp_path, clock, capl
         send(broker, b"x", 1)
         clock.advance(5)
         broker.tick()
-        broker.store.flush()
+        broker.store.flusher.flush()
         file.error = OSError(errno.EIO, "broken")
         for _ in range(3):
             broker.schedule.positions.save()

@@ -31,10 +31,10 @@ def broker(tmp_path, clock):
 
 
 def newest(broker, topic, queue_id=0):
-    queue = broker.store.existing_queue(topic, queue_id)
+    queue = broker.store.reader.existing_queue(topic, queue_id)
     if queue is None or not queue.max_offset:
         return None
-    return decode_record(broker.store.record_at(queue.units(queue.max_offset - 1, 1)[0].log_offset))
+    return decode_record(broker.store.reader.record_at(queue.units(queue.max_offset - 1, 1)[0].log_offset))
 
 
 def send(broker, body=b"bad", **more):
@@ -64,17 +64,17 @@ def test_a_message_is_retried_16_times_ever_later_then_buried(broker, clock):
     back(broker, place)
     dead = newest(broker, "%DLQ%G")
     assert (dead.body, dead.reconsume_times, dead.properties[props.DELAY]) == (b"bad", 17, "0")
-    retried = broker.store.queue("%RETRY%G", 0).max_offset
+    retried = broker.store.reader.queue("%RETRY%G", 0).max_offset
     clock.advance(DAY)
     broker.tick()
-    assert broker.store.queue("%RETRY%G", 0).max_offset == retried
+    assert broker.store.reader.queue("%RETRY%G", 0).max_offset == retried
     assert broker.topics.require("%DLQ%G").readable
 
 
 def test_the_copy_keeps_what_the_message_was(broker, clock):
     """Tag, keys, flag, birth and the first offset id come along through every retry."""
     first = send(broker, flag=5, properties={"KEYS": "42"})
-    original = decode_record(broker.store.record_at(first))
+    original = decode_record(broker.store.reader.record_at(first))
     for _ in range(2):
         back(broker, first)
         clock.advance(60)
@@ -122,9 +122,9 @@ def test_a_group_without_retry_queues_wants_none(broker):
     """retryQueueNums=0: the request succeeds and nothing is stored."""
     broker.groups.update(GroupConfig("G", retry_queues=0))
     place = send(broker)
-    end = broker.store.log_end
+    end = broker.store.log.end
     assert back(broker, place) is None
-    assert broker.store.log_end == end
+    assert broker.store.log.end == end
 
 
 @pytest.mark.parametrize("place", [-1, 7, 1 << 62])
@@ -163,7 +163,7 @@ def test_an_unknown_group_is_told_where_none_may_be_made(tmp_path, clock):
 
 
 def waiting(broker, level=3):
-    queue = broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", level - 1)
+    queue = broker.store.reader.existing_queue("SCHEDULE_TOPIC_XXXX", level - 1)
     return queue.max_offset if queue else 0
 
 
@@ -219,14 +219,14 @@ def test_a_dead_letter_is_filed_once(broker, clock):
     place = send(broker)
     for _ in range(3):
         back(broker, place, -1)
-    assert broker.store.queue("%DLQ%G", 0).max_offset == 1
-    broker.store.flush()
+    assert broker.store.reader.queue("%DLQ%G", 0).max_offset == 1
+    broker.store.flusher.flush()
     broker.delete_topic("%DLQ%G").settle()
     back(broker, place, -1)
-    assert broker.store.queue("%DLQ%G", 0).max_offset == 1
+    assert broker.store.reader.queue("%DLQ%G", 0).max_offset == 1
     clock.advance(601)
     back(broker, place, -1)
-    assert broker.store.queue("%DLQ%G", 0).max_offset == 2
+    assert broker.store.reader.queue("%DLQ%G", 0).max_offset == 2
 
 
 def test_after_a_kill_a_repeated_send_back_adds_nothing(broker, tmp_path, clock):
@@ -237,7 +237,7 @@ def test_after_a_kill_a_repeated_send_back_adds_nothing(broker, tmp_path, clock)
     with reopened(broker, tmp_path / "again", clock) as after:
         back(after, retried)
         back(after, buried, -1)
-        assert (waiting(after), after.store.queue("%DLQ%G", 0).max_offset) == (1, 1)
+        assert (waiting(after), after.store.reader.queue("%DLQ%G", 0).max_offset) == (1, 1)
 
 
 def test_kills_do_not_multiply_the_attempts(tmp_path, clock):
@@ -263,8 +263,8 @@ def test_kills_do_not_multiply_the_attempts(tmp_path, clock):
             root = tmp_path / str(life)
         place = found.log_offset
     with open_broker(root, clock) as broker:
-        assert broker.store.queue("%RETRY%G", 0).max_offset == 3
-        assert broker.store.queue("%DLQ%G", 0).max_offset == 1
+        assert broker.store.reader.queue("%RETRY%G", 0).max_offset == 3
+        assert broker.store.reader.queue("%DLQ%G", 0).max_offset == 1
 
 
 # -------------------------------------------------------------------- sends to the retry topic

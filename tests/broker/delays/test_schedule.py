@@ -26,10 +26,10 @@ def send(broker, body, level, topic="orders", queue_id=0, **more):
 
 
 def bodies(broker, topic="orders", queue_id=0):
-    queue = broker.store.existing_queue(topic, queue_id)
+    queue = broker.store.reader.existing_queue(topic, queue_id)
     if queue is None:
         return []
-    return [decode_record(broker.store.record_at(unit.log_offset)).body for unit in queue.units(0, 1000)]
+    return [decode_record(broker.store.reader.record_at(unit.log_offset)).body for unit in queue.units(0, 1000)]
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def test_the_delivered_copy_is_the_message_as_it_was_sent(tmp_path, clock):
     """Body, flags, times, host and properties are kept, DELAY, REAL_TOPIC and REAL_QID too; the tag hash is back."""
     with open_broker(tmp_path, clock) as broker:
         send(broker, b"later", 1, flag=9)
-        waiting = broker.store.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 1)[0]
+        waiting = broker.store.reader.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 1)[0]
         assert waiting.tags_code == clock.now_ms() + 1000
-        original = decode_record(broker.store.record_at(waiting.log_offset))
+        original = decode_record(broker.store.reader.record_at(waiting.log_offset))
         clock.advance(1)
         broker.tick()
-        unit = broker.store.queue("orders", 0).units(0, 1)[0]
-        copy = decode_record(broker.store.record_at(unit.log_offset))
+        unit = broker.store.reader.queue("orders", 0).units(0, 1)[0]
+        copy = decode_record(broker.store.reader.record_at(unit.log_offset))
         assert unit.tags_code == hot.java_hash(b"paid")
         assert copy.properties == original.properties
         assert {props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.WAIT} <= copy.properties.keys()
@@ -78,7 +78,7 @@ def test_a_level_above_the_highest_is_the_highest(tmp_path, clock):
     """Level 99 waits as long as level 18."""
     with open_broker(tmp_path, clock) as broker:
         send(broker, b"later", 99)
-        assert broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", 17).max_offset == 1
+        assert broker.store.reader.existing_queue("SCHEDULE_TOPIC_XXXX", 17).max_offset == 1
 
 
 @pytest.mark.parametrize("level", ["0", "-3", "abc", "9" * 50])
@@ -122,10 +122,10 @@ def test_positions_are_saved_every_ten_seconds(tmp_path, clock):
         for _ in range(12):
             clock.advance(1)
             broker.tick()
-            broker.store.flush()
+            broker.store.flusher.flush()
         broker.tick()
         text = ConfigFile(tmp_path / "config" / "delayOffset.json").load()
-        assert fastjson.loads(text) == {"offsetTable": {1: 1}, "metaqLogOffset": broker.store.log_end}
+        assert fastjson.loads(text) == {"offsetTable": {1: 1}, "metaqLogOffset": broker.store.log.end}
         assert '"offsetTable":{1:1' in text
 
 
@@ -175,7 +175,7 @@ def test_a_flood_on_one_level_keeps_no_other_waiting(tmp_path, clock, flooded):
         for _ in range(39):
             assert broker.schedule.step() == 0
         assert broker.schedule.step() > 0
-        assert broker.store.queue("orders", 0).max_offset == 40 * schedule.SLICE
+        assert broker.store.reader.queue("orders", 0).max_offset == 40 * schedule.SLICE
 
 
 def test_the_next_look_is_when_the_next_message_is_due(tmp_path, clock):
@@ -217,11 +217,11 @@ def test_a_full_disk_holds_delivery_up_and_loses_nothing(tmp_path, clock):
             send(broker, b"%d" % n, 1)
         clock.advance(1)
         disk.used = 91
-        broker.store.retain(clock.now_ms())
+        broker.store.keeper.retain(clock.now_ms())
         assert broker.schedule.step() == schedule.PAUSE_SECONDS_MAX
         assert bodies(broker) == []
         disk.used = 50
-        broker.store.retain(clock.now_ms())
+        broker.store.keeper.retain(clock.now_ms())
         broker.schedule.step()
         assert bodies(broker) == [b"0", b"1", b"2"]
 
@@ -301,7 +301,7 @@ def test_a_damaged_record_is_passed_over_and_told(tmp_path, clock, caplog):
     with open_broker(tmp_path, clock) as broker:
         for n in range(3):
             send(broker, b"body-%d" % n, 1)
-        place = broker.store.queue("SCHEDULE_TOPIC_XXXX", 0).units(1, 1)[0].log_offset
+        place = broker.store.reader.queue("SCHEDULE_TOPIC_XXXX", 0).units(1, 1)[0].log_offset
         file = broker.store.log.run.find(place)
         at = file.buffer.find(b"body-1")
         file.buffer[at] ^= 1
@@ -318,7 +318,7 @@ def test_a_record_that_a_start_finds_damaged_holds_its_level_up_no_longer_than_i
     with open_broker(tmp_path, clock) as broker:
         for n in range(4):
             send(broker, b"body-%d" % n, 1)
-        places = [unit.log_offset for unit in broker.store.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 4)]
+        places = [unit.log_offset for unit in broker.store.reader.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 4)]
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(places[1])
         file.write(bytes(places[3] - places[1]))
@@ -326,7 +326,7 @@ def test_a_record_that_a_start_finds_damaged_holds_its_level_up_no_longer_than_i
     with open_broker(tmp_path, clock) as broker:
         broker.schedule.step()
         assert broker.schedule.oldest() == places[1]
-        broker.store.repair()
+        broker.store.reader.repairs.step()
 
         def delivered() -> bool:
             broker.schedule.step()
@@ -374,11 +374,11 @@ def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp
             for n in range(300):
                 send(broker, b"%d" % n + b"x" * 200, level, f"level-{level}")
         for _ in range(3):
-            assert store.retain(clock.now_ms() + 1) == 0
+            assert store.keeper.retain(clock.now_ms() + 1) == 0
         clock.advance(1)
         while broker.schedule.step() == 0:
             pass
-        assert store.retain(clock.now_ms() + 1) == 1, (
+        assert store.keeper.retain(clock.now_ms() + 1) == 1, (
             "level 2 has the older ones, some of them are in the next file too"
         )
         clock.advance(4)
@@ -386,7 +386,7 @@ def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp
             pass
         assert [int(body.rstrip(b"x")) for body in bodies(broker, "level-2")] == list(range(300))
         assert broker.schedule.oldest() is None
-        assert store.retain(clock.now_ms() + 1) > 1
+        assert store.keeper.retain(clock.now_ms() + 1) > 1
 
 
 def test_what_has_left_the_log_is_told_and_passed_over(tmp_path, clock, caplog):
@@ -396,7 +396,9 @@ def test_what_has_left_the_log_is_told_and_passed_over(tmp_path, clock, caplog):
             send(broker, b"%d" % n, 1)
         broker.store.log.run.drop_before(3 * (64 << 10))
         kept = [
-            unit for unit in broker.store.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 1000) if unit[0] >= 3 * (64 << 10)
+            unit
+            for unit in broker.store.reader.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 1000)
+            if unit[0] >= 3 * (64 << 10)
         ]
         clock.advance(1)
         for _ in range(10):

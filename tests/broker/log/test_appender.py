@@ -25,11 +25,11 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
             )
         )
         client.send("orders")
-        broker.store.queue("orders", 1).tail.watched = True
+        broker.store.reader.queue("orders", 1).tail.watched = True
         frames = [client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", n), b"x") for n in (0, 1, 1)]
         client.feed(b"".join(frames))
         client.received()
-        broker.store.queue(
+        broker.store.reader.queue(
             "orders", 1
         ).tail.watched = True  # nobody waits there, so that it was told of for the last time
         client.send("orders", queue_id=1, properties={"DELAY": "1"})
@@ -40,7 +40,7 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
         ]  # fmt: skip
         assert all(size == end - start for _, _, size, start, end in told)
         assert [start for *_, start, _ in told[1:]] == [end for *_, end in told[:-1]]
-        assert told[-1][-1] == broker.store.log_end
+        assert told[-1][-1] == broker.store.log.end
         assert broker.stats.put_messages == 6
         assert broker.stats.put_bytes == sum(size for _, _, size, _, _ in told)
 
@@ -49,7 +49,7 @@ def test_a_store_that_takes_nothing_refuses_every_path_alike(tmp_path) -> None:
     """Nothing of a row is stored, and the slow path tells why."""
     with open_broker(tmp_path) as broker:
         broker.sends.send(Send(topic="orders", body=b"x", born_ms=1, born_host=BORN_HOST))
-        broker.store.fail(OSError(5, "the disk is gone"))
+        broker.store.state.fail(OSError(5, "the disk is gone"))
         table, outcome, replies = hot.FrameTable(1 << 20), hot.AppendOutcome(), hot.Replies(b"r", True)
         assert broker.appender.rows(table, 0, 0, {}, BORN_HOST, replies, outcome)
         assert (outcome.row, outcome.messages, len(replies)) == (0, 0, 0)
@@ -70,8 +70,8 @@ def test_whatever_a_store_cannot_do_is_a_refusal(tmp_path, monkeypatch, error) -
         def fail(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(broker.store, "put", fail)
-        monkeypatch.setattr(broker.store, "deliver", fail)
+        monkeypatch.setattr(broker.store.writer, "put", fail)
+        monkeypatch.setattr(hot, "deliver", fail)
         clock.advance(2)
         broker.tick()
         with pytest.raises(Refused) as caught:

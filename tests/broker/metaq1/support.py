@@ -42,7 +42,7 @@ def settled(broker: Broker, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except Saving as saving:
-            broker.store.flush()
+            broker.store.flusher.flush()
             broker.deliver()
             assert saving.then is not None or not instead, "a server would never answer this"
             if saving.then is not None and all(pending.done for pending in saving.pending):

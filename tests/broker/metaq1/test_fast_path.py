@@ -79,7 +79,7 @@ def test_both_paths_store_the_same_record(fast_path, clock) -> None:
     assert (first.flag, first.body, third.flag, third.body) == (4, b"hello", 1, tagged)
     assert (second.flag, second.body, fourth.flag, fourth.body) == (4, b"hello", 1, tagged)
     assert first.message_id < second.message_id < third.message_id < fourth.message_id
-    queue = fast_path.broker.store.queue("test", 0)
+    queue = fast_path.broker.store.reader.queue("test", 0)
     assert queue.unit(2).tags_code == queue.unit(3).tags_code != 0
     assert queue.unit(0).size == queue.unit(1).size
     assert queue.unit(2).size == queue.unit(3).size
@@ -138,7 +138,7 @@ def test_files_of_queues_and_positions_are_followed_by_the_next_ones(fast_path) 
     """The slow path makes room; the fast one goes on, and every position is right."""
     opened(fast_path)
     offset, position = (
-        fast_path.broker.store.queue("test", 1).max_offset,
+        fast_path.broker.store.reader.queue("test", 1).max_offset,
         fast_path.client.put(b"", partition=1)[2] + 20,
     )
     fast_path.fast(b"")
@@ -147,7 +147,7 @@ def test_files_of_queues_and_positions_are_followed_by_the_next_ones(fast_path) 
         places = [put_place(answer.body)[2] for answer in fast_path.client.answers()]
         assert places == list(range(position, position + 20 * 256, 20))
         position += 20 * 256
-    assert fast_path.broker.store.queue("test", 1).max_offset == offset + 1 + 80 * 256
+    assert fast_path.broker.store.reader.queue("test", 1).max_offset == offset + 1 + 80 * 256
     assert fast_path.taken > 79 * 256
 
 

@@ -197,7 +197,7 @@ def test_a_put_to_a_topic_that_is_being_made_waits_until_it_is_saved(tmp_path: p
         wanted = PartitionPut(topic="wild-1", partition=0, body=b"x", born_host=BORN_HOST)
         with pytest.raises(Saving):
             partitions.all.put(wanted, CHANNEL.caller)
-        assert broker.store.existing_queue("wild-1", 0) is None
+        assert broker.store.reader.existing_queue("wild-1", 0) is None
         file.end()
         assert put(partitions, b"x", "wild-1") == 0
         file.slow = False

@@ -42,8 +42,8 @@ def read(partitions: support.Patient, position: int = 0, size: int = 1 << 20, pa
 
 def record(broker: Broker, number: int, queue_id: int = 0):
     """A stored record, as a RocketMQ client gets it."""
-    unit = broker.store.queue("test", queue_id).units(number, 1)[0]
-    data = broker.store.record_at(unit.log_offset)
+    unit = broker.store.reader.queue("test", queue_id).units(number, 1)[0]
+    data = broker.store.reader.record_at(unit.log_offset)
     assert data is not None
     return decode_record(data)
 
@@ -243,7 +243,7 @@ def test_a_get_before_messages_that_are_lost_is_moved_behind_them(tmp_path: path
         for _ in range(6):
             support.put(partitions, b"hello")
         whole = read(partitions)
-        broker.store.queue("test", 0).min_offset = 2
+        broker.store.reader.queue("test", 0).min_offset = 2
         assert support.get(partitions, 10) == 50
         assert isinstance(partitions.get(_get(49), CHANNEL), Moved)
         assert read(partitions, 50) == whole[2:]
@@ -257,7 +257,7 @@ def test_a_message_that_the_disk_has_damaged_is_passed_over_once_that_is_known(t
         for number in range(5):
             support.put(partitions, b"body%d" % number)
         whole = read(partitions)
-        log_offset = broker.store.queue("test", 0).units(2, 1)[0].log_offset
+        log_offset = broker.store.reader.queue("test", 0).units(2, 1)[0].log_offset
     with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
         file.seek(log_offset)
         data = file.read(400)
@@ -267,7 +267,7 @@ def test_a_message_that_the_disk_has_damaged_is_passed_over_once_that_is_known(t
         partitions = of(broker)
         assert read(partitions) == whole[:2]
         assert "position 50" in support.refused(Reason.NOT_FOUND, support.get, partitions, 50)
-        broker.store.repair()
+        broker.store.reader.repairs.step()
         assert support.get(partitions, 55) == 75
         assert read(partitions, 75) == whole[3:]
 
@@ -278,7 +278,7 @@ def test_a_consumer_goes_on_past_a_message_that_was_lost_before_it_had_a_positio
     with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         for number in range(5):
             send(broker, b"body%d" % number)
-        log_offset = broker.store.queue("test", 0).units(2, 1)[0].log_offset
+        log_offset = broker.store.reader.queue("test", 0).units(2, 1)[0].log_offset
     with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
         file.seek(log_offset + 4)
         file.write(b"XXXX")
@@ -304,7 +304,7 @@ def test_consumers_pass_over_a_message_whose_frame_is_not_as_long_any_more_as_wa
         partitions = of(broker)
         for number in range(30):
             support.put(partitions, with_attribute("paid", b"%02d" % number), flag=1)
-        log_offset = broker.store.queue("test", 0).units(12, 1)[0].log_offset
+        log_offset = broker.store.reader.queue("test", 0).units(12, 1)[0].log_offset
     with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
         file.seek(log_offset)
         place = log_offset + file.read(400).index(b"TAGS")
@@ -331,11 +331,11 @@ def test_a_message_that_a_consumer_gave_back_appears_once_and_its_copy_for_the_g
             PartitionPut(topic="test", partition=0, body=with_attribute("t", b"x"), flag=1, born_host=BORN_HOST)
         )
         broker.groups.require("g")
-        place = broker.store.queue("test", 0).units(0, 1)[0].log_offset
+        place = broker.store.reader.queue("test", 0).units(0, 1)[0].log_offset
         broker.retries.send_back(SendBack(group="g", log_offset=place, delay_level=-1))
         assert [one.message_id for one in read(partitions)] == [told.message_id]
-        [unit] = broker.store.queue("%DLQ%g", 0).units(0, 10)
-        copy = decode_record(broker.store.record_at(unit.log_offset))
+        [unit] = broker.store.reader.queue("%DLQ%g", 0).units(0, 10)
+        copy = decode_record(broker.store.reader.record_at(unit.log_offset))
         assert (copy.body, copy.tag, copy.properties["METAQ_ID"]) == (b"x", "t", str(told.message_id))
         text = support.refused(
             Reason.NOT_FOUND,

@@ -46,7 +46,7 @@ def settled(broker: Broker, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except Saving:
-            broker.store.flush()
+            broker.store.flusher.flush()
             broker.deliver()
     raise AssertionError("it is never known")
 
@@ -64,7 +64,7 @@ def send(broker: Broker, bodies: Iterable[bytes], queue_id: int = 0, tag: str = 
 
 def told(broker: Broker, positions: QueuePositions) -> dict[int, int]:
     """The position of each queue offset, the next one's included."""
-    queue = broker.store.queue(positions.topic, positions.queue_id)
+    queue = broker.store.reader.queue(positions.topic, positions.queue_id)
     offsets = range(queue.min_offset, queue.max_offset + 1)
     return {offset: settled(broker, lambda offset=offset: positions.position(offset)) for offset in offsets}  # type: ignore[misc]
 
@@ -76,7 +76,7 @@ def bodies(count: int, seed: int = 0) -> list[bytes]:
 def work(broker: Broker, rounds: int = 20) -> None:
     """Let the broker do what is due."""
     for _ in range(rounds):
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.deliver()
 
 
@@ -98,11 +98,11 @@ def test_nothing_is_told_before_the_base_is_durable(tmp_path: pathlib.Path):
     with open_broker(tmp_path, store={"flush_interval_commit_log": 3_600_000}) as broker:
         with pytest.raises(Saving) as saving:
             broker.metaq1.bases.touch(TOPIC, 0)
-        place = broker.store.log_end
+        place = broker.store.log.end
         assert broker.metaq1.bases.find(TOPIC, 0) is not None
         (pending,) = saving.value.pending
-        broker.store.flush()
-        assert (pending.done, pending.error, broker.store.flushed >= place) == (True, None, True)
+        broker.store.flusher.flush()
+        assert (pending.done, pending.error, broker.store.state.flushed >= place) == (True, None, True)
         assert touched(broker).max == 0
 
 
@@ -114,7 +114,7 @@ def test_an_untouched_queue_costs_nothing(tmp_path: pathlib.Path):
         assert broker.metaq1.bases.find(TOPIC, 0) is None
         assert broker.metaq1.bases.oldest() is None
         assert not (tmp_path / "positions").exists()
-        assert broker.store.queues().keys() == {(TOPIC, 0)}
+        assert broker.store.reader.queues().keys() == {(TOPIC, 0)}
 
 
 def copied_log(root: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
@@ -200,7 +200,7 @@ def test_tens_of_thousands_of_messages_are_computed_anew_in_both_directions(tmp_
         work(broker)
         assert settled(broker, lambda: first.max) == sum(20 + len(body) for body in bodies(40_000))
         send(broker, bodies(50))
-        broker.store.flush()
+        broker.store.flusher.flush()
         shutil.copytree(tmp_path / "store", tmp_path / "killed")
     shutil.rmtree(tmp_path / "killed" / "positions")
     with open_broker(tmp_path / "killed", store={"mapped_file_size_commit_log": 4 << 20}) as broker:
@@ -306,9 +306,9 @@ def test_a_message_that_is_lost_behind_the_newest_base_keeps_the_bytes_that_were
         positions = touched(broker)
         send(broker, bodies(10, 3))
         before = told(broker, positions)
-        place = broker.store.queue(TOPIC, 0).units(4, 1)[0].log_offset
-        broker.store.flush()
-        broker.store.checkpoint()  # a start looks at no older record's checksum
+        place = broker.store.reader.queue(TOPIC, 0).units(4, 1)[0].log_offset
+        broker.store.flusher.flush()
+        broker.store.keeper.checkpoint()  # a start looks at no older record's checksum
         shutil.copytree(root, copy, ignore=shutil.ignore_patterns("lock"))
     with (copy / "commitlog" / f"{0:020}").open("r+b") as file:
         file.seek(place + 4)
@@ -352,11 +352,11 @@ def test_what_positions_are_computed_from_is_carried_before_its_file_goes(tmp_pa
         assert broker.metaq1.bases.settled(TOPIC, 0) == 0
         files = len(broker.store.log.run.files)
         assert files > 3
-        broker.store.retain(clock.now_ms(), at_once=True)
+        broker.store.keeper.retain(clock.now_ms(), at_once=True)
         for _ in range(10):
             clock.advance(10)
             work(broker, 3)
-            broker.store.retain(clock.now_ms(), at_once=True)
+            broker.store.keeper.retain(clock.now_ms(), at_once=True)
         assert len(broker.store.log.run.files) == 1
         assert (broker.metaq1.bases.settled(TOPIC, 0), broker.metaq1.bases.settled(TOPIC, 1)) == (40, 3000)
         assert (quiet.min, quiet.max, busy.max) == (base, base, place)
@@ -465,12 +465,12 @@ def test_a_start_after_a_stop_in_order_computes_nothing(tmp_path: pathlib.Path, 
         end = settled(broker, lambda: positions.max)
     for _ in range(2):
         with open_broker(tmp_path) as broker:
-            log_end = broker.store.log_end
+            log_end = broker.store.log.end
             positions = touched(broker)
             assert positions.base is not None
             assert (positions.base[:2], positions.max) == ((STEP_MESSAGES * 2, end), end)
         with open_broker(tmp_path) as broker:
-            assert broker.store.log_end == log_end
+            assert broker.store.log.end == log_end
     assert "computed anew" not in caplog.text
 
 
@@ -489,7 +489,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: pathlib.Path):
         assert saving.value.pending[0].error is not None
         disk.room = None
         assert settled(broker, lambda: positions.max) == sum(20 + len(body) for body in bodies(1000) + bodies(3000))
-        assert broker.store.failed is None
+        assert broker.store.state.failed is None
 
 
 def test_positions_of_a_thread_are_the_same(tmp_path: pathlib.Path):
@@ -524,7 +524,7 @@ def test_hundreds_of_queues_get_new_bases_when_the_log_goes_on_in_another_file(t
             send(broker, [b"x" * 80], queue_id=number % 100)
         work(broker, 40)
         assert {broker.metaq1.bases.settled(TOPIC, number) for number in range(100)} <= set(range(15, 31))
-        start = broker.store.log_end - broker.store.log_end % (256 << 10)
+        start = broker.store.log.end - broker.store.log.end % (256 << 10)
         oldest = broker.metaq1.bases.oldest()
         assert oldest is not None
         assert oldest >= start - (256 << 10)

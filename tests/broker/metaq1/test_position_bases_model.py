@@ -106,7 +106,7 @@ class BasesModel(RuleBasedStateMachine):
 
     def work(self) -> None:
         self.clock.advance(0.1)
-        self.store.flush()
+        self.store.flusher.flush()
         self.broker.deliver()
 
     # ------------------------------------------------------------------ messages and questions
@@ -136,7 +136,7 @@ class BasesModel(RuleBasedStateMachine):
     def touch(self, key: tuple[str, int]) -> None:
         positions = self.ask(lambda: self.broker.metaq1.bases.touch(*key))
         model = self.models[key]
-        low = self.store.queue(*key).min_offset
+        low = self.store.reader.queue(*key).min_offset
         if model.base is None:
             model.base = low, 0
             assert self.ask(lambda: positions.position(low)) == 0
@@ -148,7 +148,7 @@ class BasesModel(RuleBasedStateMachine):
     @rule()
     def all_positions_are_what_they_were(self) -> None:
         for model, positions in self.told():
-            queue = self.store.queue(positions.topic, positions.queue_id)
+            queue = self.store.reader.queue(positions.topic, positions.queue_id)
             assert queue.max_offset == len(model.sizes)
             begin = self.ask(lambda: positions.begin)  # noqa: B023  asked at once
             assert begin == max(queue.min_offset, model.begin)
@@ -163,7 +163,7 @@ class BasesModel(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1), more=st.integers(-3, 3))
     def a_place_is_found(self, part: float, more: int) -> None:
         for model, positions in self.told():
-            queue = self.store.queue(positions.topic, positions.queue_id)
+            queue = self.store.reader.queue(positions.topic, positions.queue_id)
             low, high = self.ends(positions)
             wanted = low + int((high - low) * part) + more
             offset, position = self.ask(functools.partial(positions.at, wanted))
@@ -178,18 +178,18 @@ class BasesModel(RuleBasedStateMachine):
         for _ in range(times):
             self.work()
         if self.disk.sync_error == 0:
-            self.store.checkpoint()
+            self.store.keeper.checkpoint()
 
     @rule()
     def retention(self) -> None:
         """What is old goes; what positions are computed from is carried first."""
         self.clock.advance(2 * 3600)
         for _ in range(8):
-            self.store.retain(self.clock.now_ms(), at_once=True)
+            self.store.keeper.retain(self.clock.now_ms(), at_once=True)
             self.clock.advance(6)
             self.work()
         for key, model in self.models.items():
-            if model.base is not None and (queue := self.store.existing_queue(*key)):
+            if model.base is not None and (queue := self.store.reader.existing_queue(*key)):
                 assert self.broker.metaq1.bases.settled(*key) >= 0 or queue.min_offset == 0
 
     @rule(topic=st.sampled_from(["orders", "other"]))
@@ -206,7 +206,7 @@ class BasesModel(RuleBasedStateMachine):
                 self.models[key] = Model()
 
     def is_there(self, topic: str) -> bool:
-        return any(key[0] == topic and queue.max_offset for key, queue in self.store.queues().items())
+        return any(key[0] == topic and queue.max_offset for key, queue in self.store.reader.queues().items())
 
     # ------------------------------------------------------------------ how it ends, and what is lost
 
@@ -221,7 +221,7 @@ class BasesModel(RuleBasedStateMachine):
             self.disk = disk
         self.open()
         for key, model in self.models.items():
-            queue = self.store.existing_queue(*key)
+            queue = self.store.reader.existing_queue(*key)
             del model.sizes[queue.max_offset if queue else 0 :]  # what a power cut took was never acknowledged
         self.all_positions_are_what_they_were()
 
@@ -284,7 +284,7 @@ class BasesModel(RuleBasedStateMachine):
 
     def goes_on_when_copied(self) -> bool:
         """Whether each queue has a message left, from which a copy of the log counts on; and no topic was deleted: it would come back."""
-        queues = [queue for key in QUEUES if (queue := self.store.existing_queue(*key)) is not None]
+        queues = [queue for key in QUEUES if (queue := self.store.reader.existing_queue(*key)) is not None]
         return not self.store.deleted and all(
             queue.max_offset == 0 or queue.min_offset < queue.max_offset for queue in queues
         )
@@ -305,7 +305,7 @@ class BasesModel(RuleBasedStateMachine):
 
     @invariant()
     def is_well(self) -> None:
-        assert self.store.failed is None
+        assert self.store.state.failed is None
 
 
 TestBases = BasesModel.TestCase

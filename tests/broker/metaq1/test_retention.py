@@ -45,7 +45,7 @@ def fill(broker: Broker, rounds: int = 12) -> None:
 
 def look(broker: Broker) -> None:
     broker.clock.advance(3600)
-    broker.store.retain(broker.clock.now_ms())
+    broker.store.keeper.retain(broker.clock.now_ms())
     broker.deliver()
 
 
@@ -54,7 +54,7 @@ def settled(broker: Broker, work: Callable[[], Result]) -> Result:
         try:
             return (work(),)
         except Saving:
-            broker.store.flush()
+            broker.store.flusher.flush()
             broker.deliver()
             return None
 
@@ -67,12 +67,12 @@ def test_topics_are_kept_as_their_sections_say_and_a_reload_changes_it(tmp_path)
     with open_broker(tmp_path, FakeClock(), store=SMALL, metaq1=told) as broker:
         fill(broker)
         look(broker)
-        assert broker.store.floor("short") > broker.store.floor("long") == 0
+        assert broker.store.keeper.floor("short") > broker.store.keeper.floor("long") == 0
         facts = broker.reports.facts()
-        assert (facts.held_for, facts.held_bytes) == ("long", broker.store.floor("short") - broker.store.min_log)
+        assert (facts.held_for, facts.held_bytes) == ("long", broker.store.keeper.floor("short") - broker.store.log.min)
         told.exchange(rules(short="delete,4", long="delete,30m"), b"")
         look(broker)
-        assert broker.store.min_log > 0
+        assert broker.store.log.min > 0
 
 
 def test_without_sections_the_brokers_own_time_holds_unless_another_is_set(tmp_path):
@@ -80,12 +80,12 @@ def test_without_sections_the_brokers_own_time_holds_unless_another_is_set(tmp_p
     with open_broker(tmp_path / "a", FakeClock(), store=SMALL, metaq1=settings(rules(sections=False))) as broker:
         fill(broker)
         look(broker)
-        assert (broker.store.holding, broker.store.min_log) == (None, 0)
+        assert (broker.store.keeper.holding, broker.store.log.min) == (None, 0)
     other = Metaq1Settings(Metaq1Options(enable=True, delete_policy="delete,1", delete_when="0 0 * * * ?"))
     with open_broker(tmp_path / "b", FakeClock(), store=SMALL, metaq1=other) as broker:
         fill(broker)
         look(broker)
-        assert broker.store.min_log > 0
+        assert broker.store.log.min > 0
 
 
 def test_archive_has_the_frames_and_positions_that_clients_were_told(tmp_path):
@@ -96,12 +96,12 @@ def test_archive_has_the_frames_and_positions_that_clients_were_told(tmp_path):
     with open_broker(tmp_path / "store", clock, store=SMALL, metaq1=told) as broker:
         fill(broker)
         positions = settled(broker, lambda: broker.metaq1.bases.touch("short", 0))
-        queue = broker.store.existing_queue("short", 0)
+        queue = broker.store.reader.existing_queue("short", 0)
         places = settled(broker, lambda: [positions.position(offset) for offset in range(13)])
-        records = b"".join(bytes(broker.store.pull("short", 0, offset, 1).body) for offset in range(12))
+        records = b"".join(bytes(broker.store.reader.pull("short", 0, offset, 1).body) for offset in range(12))
         frames, _, _ = hot.frames(records, 7, 0, 1 << 30, lambda body, _flag: body)
         assert len(frames) == places[12]
-        eventually(lambda: (look(broker), broker.store.floor("short"))[1])
+        eventually(lambda: (look(broker), broker.store.keeper.floor("short"))[1])
         low = queue.min_offset
         archived = b"".join(
             zipfile.ZipFile(segment.path).read(f"{segment.start:020d}.meta") for segment in segments_in(folder)
@@ -110,7 +110,7 @@ def test_archive_has_the_frames_and_positions_that_clients_were_told(tmp_path):
         assert archived[: places[low]] == frames[: places[low]]
         assert [found.position for found in SegmentReader(segments_in(folder)[0])][:3] == places[:3]
     with open_broker(tmp_path / "store", clock, store=SMALL, metaq1=told) as broker:
-        assert broker.store.existing_queue("short", 0).min_offset == low > 0
+        assert broker.store.reader.existing_queue("short", 0).min_offset == low > 0
         again = settled(broker, lambda: broker.metaq1.bases.touch("short", 0))
         assert settled(broker, lambda: [again.position(offset) for offset in range(low, 13)]) == places[low:]
 
@@ -123,7 +123,7 @@ def test_a_damaged_message_that_moves_positions_is_missing_in_the_archive_and_ke
         fill(broker)
         positions = settled(broker, lambda: broker.metaq1.bases.touch("short", 0))
         places = settled(broker, lambda: [positions.position(offset) for offset in range(13)])
-        log_offset = broker.store.existing_queue("short", 0).units(1, 1)[0].log_offset
+        log_offset = broker.store.reader.existing_queue("short", 0).units(1, 1)[0].log_offset
     [path] = [
         path
         for path in (tmp_path / "store/commitlog").iterdir()
@@ -135,7 +135,7 @@ def test_a_damaged_message_that_moves_positions_is_missing_in_the_archive_and_ke
         file.seek(place)
         file.write(b"UAGS")
     with open_broker(tmp_path / "store", clock, store=SMALL, metaq1=told) as broker:
-        eventually(lambda: (look(broker), broker.store.floor("short"))[1])
+        eventually(lambda: (look(broker), broker.store.keeper.floor("short"))[1])
         assert "the message at queue offset 1 of queue 0 of topic short is lost" in caplog.text
         found = [found.position for one in segments_in(tmp_path / "store/archive") for found in SegmentReader(one)]
         assert found == [place for place in places[: len(found) + 1] if place != places[1]]
@@ -147,8 +147,8 @@ def test_messages_that_a_power_cut_brings_back_have_no_position_and_keep_no_topi
     with open_broker(root, clock, store=SMALL, metaq1=settings(rules(short="delete,1", long="delete,1"))) as broker:
         fill(broker)
         files = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
-        eventually(lambda: (look(broker), broker.store.min_log)[1])
-        begin = broker.store.existing_queue("short", 0).min_offset
+        eventually(lambda: (look(broker), broker.store.log.min)[1])
+        begin = broker.store.reader.existing_queue("short", 0).min_offset
         assert settled(broker, lambda: settled(broker, lambda: broker.metaq1.bases.touch("short", 0)).min) == 0
     for name, data in files.items():
         if not (path := root / "commitlog" / name).exists():
@@ -157,9 +157,9 @@ def test_messages_that_a_power_cut_brings_back_have_no_position_and_keep_no_topi
         path.unlink()
     told = settings(rules(short="archive,1", long="delete,1"))
     with open_broker(root, clock, store=SMALL, metaq1=told) as broker:
-        assert broker.store.existing_queue("short", 0).min_offset < begin
+        assert broker.store.reader.existing_queue("short", 0).min_offset < begin
         fill(broker)
-        eventually(lambda: (look(broker), broker.store.existing_queue("short", 0).min_offset > begin)[1])
+        eventually(lambda: (look(broker), broker.store.reader.existing_queue("short", 0).min_offset > begin)[1])
         found = [found.position for one in segments_in(root / "archive") for found in SegmentReader(one)]
         assert found[0] == 0
         assert found == sorted(set(found))
@@ -171,16 +171,16 @@ def test_no_topic_lets_go_of_what_positions_are_computed_from(tmp_path):
     with open_broker(tmp_path, FakeClock(), store=SMALL, metaq1=settings(rules(short="delete,4"))) as broker:
         settled(broker, lambda: broker.metaq1.bases.touch("short", 0))
         fill(broker)
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.clock.advance(3600)
-        broker.store.retain(broker.clock.now_ms())
-        assert broker.store.floor("short") == 0
+        broker.store.keeper.retain(broker.clock.now_ms())
+        assert broker.store.keeper.floor("short") == 0
 
         def gone() -> bool:
             look(broker)
-            broker.store.flush()
-            return broker.store.floor("short") > 0
+            broker.store.flusher.flush()
+            return broker.store.keeper.floor("short") > 0
 
         eventually(gone)
-        low = broker.store.existing_queue("short", 0).min_offset
+        low = broker.store.reader.existing_queue("short", 0).min_offset
         assert 0 < low <= broker.metaq1.bases.settled("short", 0)

@@ -664,12 +664,12 @@ def test_answers_wait_for_the_disk_as_flush_tx_log_at_commit_says(
     """Without a wish of the broker's own: its sends are answered at once."""
     with opened(tmp_path, clock, Metaq1Options(flush_tx_log_at_commit=mode)) as broker:
         asked: list[int] = []
-        broker.store.when_flushed = lambda end, _done: asked.append(end)  # type: ignore[method-assign]
+        broker.store.flusher.when_flushed = lambda end, _done: asked.append(end)  # type: ignore[method-assign]
         service = branches(broker)
         service.begin(KEY, 0, channel)
         put(broker, KEY, b"a", channel)
         service.commit(KEY, channel, one_phase=True)
-        end = broker.store.log_end
+        end = broker.store.log.end
         assert service.due() == (Due(end, 0, promised=True) if mode == 1 else None)
         broker.tick()
         broker.tick()

@@ -68,7 +68,7 @@ class MortalStore(MessageStore):
     def _open(self, tail: Any) -> None:
         super()._open(tail)
         for name in APPENDS:
-            setattr(self, name, self._mortal(getattr(self, name)))
+            setattr(self.writer, name, self._mortal(getattr(self.writer, name)))
 
     def _mortal(self, append: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -148,7 +148,7 @@ class BranchesModel(RuleBasedStateMachine):
         self.broker.lead()
         for topic in ("test", "stock"):
             self.broker.topics.update(TopicConfig(topic, 2, 2))
-        self.store.flush()
+        self.store.flusher.flush()
 
     def teardown(self) -> None:
         try:
@@ -290,7 +290,7 @@ class BranchesModel(RuleBasedStateMachine):
     def forget(self, key: BranchKey) -> None:
         self.service.forget(key)
         self.by_hand.pop(key, None)
-        self.store.flush()
+        self.store.flusher.flush()
 
     # ------------------------------------------------------------------ the world
 
@@ -304,7 +304,7 @@ class BranchesModel(RuleBasedStateMachine):
             self.crash(power)
             return False
         self.store.left = 0
-        self.store.flush()
+        self.store.flusher.flush()
         return True
 
     def crash(self, power: bool) -> None:
@@ -348,14 +348,14 @@ class BranchesModel(RuleBasedStateMachine):
     @rule()
     def carry(self) -> None:
         """Retention has come to everything that is there."""
-        self.broker.staging.carry(self.store.log_end)
+        self.broker.staging.carry(self.store.log.end)
         self.settle()
-        self.store.flush()
+        self.store.flusher.flush()
 
     def settle(self) -> None:
         self.broker.tick()
         run_steps(self.broker)
-        self.store.flush()
+        self.store.flusher.flush()
 
     # ------------------------------------------------------------------ what must hold
 

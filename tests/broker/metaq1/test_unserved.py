@@ -38,8 +38,8 @@ def test_positions_survive_a_time_in_which_nobody_is_served(root: pathlib.Path):
         for _ in range(10):
             clock.advance(10)
             work(broker, 3)
-            broker.store.retain(clock.now_ms(), at_once=True)
-        assert broker.store.min_log > 0
+            broker.store.keeper.retain(clock.now_ms(), at_once=True)
+        assert broker.store.log.min > 0
         send(broker, [b"12345"])
     shutil.rmtree(root / "positions")  # what is left is what the log says
     with open_broker(root, clock, store=STORE, metaq1=SERVED) as broker:
@@ -69,9 +69,9 @@ def test_a_follower_that_leads_looks_for_positions_then(tmp_path: pathlib.Path):
     with open_broker(tmp_path / "leader", metaq1=SERVED) as broker:
         send(broker, bodies(40))
         base = touched(broker).max
-        records = (tmp_path / "leader" / "commitlog" / ("0" * 20)).read_bytes()[: broker.store.log_end]
+        records = (tmp_path / "leader" / "commitlog" / ("0" * 20)).read_bytes()[: broker.store.log.end]
     with open_broker(tmp_path / "follower", leading=False) as broker:
-        broker.store.append_raw(records, 0)
+        broker.store.writer.append_raw(records, 0)
         broker.lead()
         send(broker, [b"12345"])
     with open_broker(tmp_path / "follower", metaq1=SERVED) as broker:

@@ -85,26 +85,28 @@ def run_steps(broker: Broker) -> None:
 
 def let_files_go(broker: Broker, clock: FakeClock) -> None:
     """Time passes and messages come until nothing of what was there is in the log's first file; only what is owed stays."""
-    end = broker.store.log_end
-    while broker.store.min_log < end:
+    end = broker.store.log.end
+    while broker.store.log.min < end:
         for _ in range(8):
             send = Send(topic="fill", queue_id=0, body=b"x" * 15_000, born_ms=clock.now_ms(), born_host=BORN_HOST)
             broker.sends.send(send)
         clock.advance(2 * 3600)
         for _ in range(20):
-            broker.store.retain(clock.now_ms(), at_once=True)
+            broker.store.keeper.retain(clock.now_ms(), at_once=True)
             broker.tick()
             run_steps(broker)
-            broker.store.flush()
-        assert broker.store.log_end < 100 * 64 * 1024, "the files do not go"
+            broker.store.flusher.flush()
+        assert broker.store.log.end < 100 * 64 * 1024, "the files do not go"
 
 
 def stored(broker: Broker, topic: str, queue_id: int):
     """The messages of a queue as consumers get them."""
-    queue = broker.store.existing_queue(topic, queue_id)
+    queue = broker.store.reader.existing_queue(topic, queue_id)
     if queue is None:
         return []
-    return [decode_record(broker.store.record_at(unit.log_offset)) for unit in queue.units(queue.min_offset, 100_000)]
+    return [
+        decode_record(broker.store.reader.record_at(unit.log_offset)) for unit in queue.units(queue.min_offset, 100_000)
+    ]
 
 
 def bodies(broker: Broker, topic: str = "orders", queue_id: int = 0) -> list[bytes]:

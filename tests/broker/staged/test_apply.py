@@ -162,20 +162,20 @@ def test_a_commit_that_was_cut_behind_any_record_goes_on_there(tmp_path, clock):
                                 seal=whole if number else None))  # fmt: skip
         aside, other = whole_part("q", "stock", 1, b"6", b"7")
         stage(broker, aside)
-        places = [head.log_offset for head in broker.store.heads(0)]
+        places = [head.log_offset for head in broker.store.reader.heads(0)]
         commit(broker, ManifestPart("broker-a", "p", "orders", 0, whole), other)
         for _ in range(2):
             broker.tick()
-        heads = list(broker.store.heads(0))
+        heads = list(broker.store.reader.heads(0))
         decided = next(head.log_offset for head in heads if head.topic == TXN_TOPIC.encode())
-        cuts = [head.log_offset for head in heads if head.log_offset > places[0]] + [broker.store.log_end]
+        cuts = [head.log_offset for head in heads if head.log_offset > places[0]] + [broker.store.log.end]
     assert len(cuts) >= 11
     for number, cut in enumerate(cuts):
         folder = tmp_path / str(number)
         shutil.copytree(root, folder)
         with MessageStore(small_store(folder), clock, STORE_HOST, "DefaultCluster") as store:
-            if cut < store.log_end:
-                store.truncate(cut)
+            if cut < store.log.end:
+                store.writer.truncate(cut)
         for _ in range(2):
             with open_broker(folder, clock) as broker:
                 closed = broker.appender.closed_queues.has("orders", 0)
@@ -312,7 +312,7 @@ def test_a_full_disk_refuses_each_step_and_the_same_step_works_later(tmp_path, c
             disk.room = 0
             refused(Reason.NOT_STORED, act)
             disk.room = None
-            if act is not None and broker.store.existing_queue(TXN_TOPIC, 0) is None:
+            if act is not None and broker.store.reader.existing_queue(TXN_TOPIC, 0) is None:
                 stage(broker, chunk)
         assert broker.staging.state(T).phase is Phase.OPEN
         rollback(broker, "u@broker-a")  # its queue has room now, and that of the messages has none

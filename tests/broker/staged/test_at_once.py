@@ -14,6 +14,7 @@ from metaq.clock import FakeClock
 from metaq.errors import MetaqError, Refused, StoreFull
 from metaq.model.transactions.staging import Chunk, Lifetime, ManifestPart, Outcome, Phase, Seal
 from metaq.testing.faults import FaultyDisk
+from metaq.wire import hot
 from tests.broker.staged.support import batch, bodies, run_steps, seal_of, stage, whole_part
 from tests.broker.support import open_broker
 
@@ -24,7 +25,7 @@ NAME = "{}@broker-a"
 def log_of(broker):
     """All that the log holds."""
     return b"".join(
-        bytes(file.buffer[: min(file.end, broker.store.log_end) - file.start]) for file in broker.store.log.run.files
+        bytes(file.buffer[: min(file.end, broker.store.log.end) - file.start]) for file in broker.store.log.run.files
     )
 
 
@@ -85,8 +86,7 @@ def test_what_a_full_disk_cuts_goes_on_where_it_was_cut(tmp_path, monkeypatch):
         def full(*_, **__):
             raise StoreFull("the disk is full")
 
-        monkeypatch.setattr(broker.store, "expand_all", full)
-        monkeypatch.setattr(broker.store, "expand", full)
+        monkeypatch.setattr(hot, "expand", full)
         answer = at_once(broker, 1, whole_part("p1", "orders", 0, b"c"), whole_part("p2", "stock", 1, b"d"))
         assert (answer.decision.outcome, answer.remaining, taken) == (Outcome.COMMIT, 2, ["1@broker-a"])
         assert bodies(broker) == [b"a"]
@@ -99,7 +99,7 @@ def test_a_refused_decision_leaves_an_open_transaction(tmp_path, monkeypatch):
     """Its chunks are stored: the same request goes on, and nobody loses them."""
     with open_broker(tmp_path, FakeClock(), staged_seconds_max=60) as broker:
         at_once(broker, 0, whole_part("p1", "orders", 0, b"a"))
-        put, calls = broker.store.put, []
+        put, calls = broker.store.writer.put, []
 
         def second_is_full(records, **more):
             calls.append(records)
@@ -107,7 +107,7 @@ def test_a_refused_decision_leaves_an_open_transaction(tmp_path, monkeypatch):
                 raise StoreFull("the disk is full")
             return put(records, **more)
 
-        monkeypatch.setattr(broker.store, "put", second_is_full)
+        monkeypatch.setattr(broker.store.writer, "put", second_is_full)
         with pytest.raises(Refused):
             at_once(broker, 1, whole_part("p1", "orders", 0, b"b"))
         state = broker.staging.state(NAME.format(1))

@@ -89,7 +89,7 @@ def test_one_byte_more_than_that_is_refused_with_size_and_limit(broker):
     )
     most = encode_batch([(0, b"x" * MOST, b"k\x01" + b"v" * 32_760)])
     assert "32762 bytes of properties" in refused(Reason.ILLEGAL_MESSAGE, stage, broker, one(most))
-    assert broker.store.existing_queue(STAGE_TOPIC, 0) is None
+    assert broker.store.reader.existing_queue(STAGE_TOPIC, 0) is None
     assert stage(broker, one(encode_batch([(0, b"x" * MOST, b"k\x01" + b"v" * 32_000)]))).decision is None
 
 
@@ -158,12 +158,12 @@ def test_a_commit_that_was_cut_behind_any_record_goes_on_there(tmp_path, clock):
     with open_broker(root, clock, STORE) as broker:
         for chunk in chunks:
             stage(broker, chunk)
-        places = [head.log_offset for head in broker.store.heads(0)]
+        places = [head.log_offset for head in broker.store.reader.heads(0)]
         commit(broker, part)
         run_steps(broker)
-        heads = list(broker.store.heads(0))
+        heads = list(broker.store.reader.heads(0))
         decided = next(head.log_offset for head in heads if head.topic == TXN_TOPIC.encode())
-        cuts = [head.log_offset for head in heads if head.log_offset > places[0]] + [broker.store.log_end]
+        cuts = [head.log_offset for head in heads if head.log_offset > places[0]] + [broker.store.log.end]
     assert len(cuts) >= 8
     survey = StagedSurvey(StoreReader(root))
     assert [problem for found in survey.transactions.values() for problem in found.problems] == []
@@ -172,8 +172,8 @@ def test_a_commit_that_was_cut_behind_any_record_goes_on_there(tmp_path, clock):
         folder = tmp_path / str(number)
         shutil.copytree(root, folder)
         with MessageStore(small_store(folder, **STORE), clock, STORE_HOST, "DefaultCluster") as store:
-            if cut < store.log_end:
-                store.truncate(cut)
+            if cut < store.log.end:
+                store.writer.truncate(cut)
         with open_broker(folder, clock, STORE) as broker:
             run_steps(broker)
             assert bodies(broker) == ([b"a", b"b", LARGE, b"c"] if cut > decided else []), cut

@@ -117,7 +117,7 @@ class Node:
         self.broker.staging.stopwatch = lambda: float(next(turns))  # a chunk a turn
         for topic in ("orders", "stock"):
             self.broker.topics.update(TopicConfig(topic, 2, 2))
-        self.store.flush()
+        self.store.flusher.flush()
 
     def leave(self) -> None:
         self.store.folder.close()
@@ -145,7 +145,7 @@ class Link:
                 told = service.settle(question.transaction)
             else:
                 told = service.state(question.transaction)
-            node.store.flush()
+            node.store.flusher.flush()
         except Refused as error:
             told = NoAnswer(str(error))
         done(NoAnswer("the answer was lost") if mode == "lost" else told)
@@ -205,7 +205,7 @@ class StagingModel(RuleBasedStateMachine):
                 raise
             assert isinstance(error, Saving) or error.retriable or error.reason is Reason.NOT_FOUND, error
             return False
-        node.store.flush()
+        node.store.flusher.flush()
         return True
 
     def begin(self, coordinator: str, lifetime: Lifetime) -> None:
@@ -354,7 +354,7 @@ class StagingModel(RuleBasedStateMachine):
 
     def is_retained(self, transaction: ModelTransaction) -> bool:
         """Whether the log's beginning may have taken what was decided."""
-        return self.nodes[transaction.coordinator].store.min_log > 0 and transaction.outcome is not None
+        return self.nodes[transaction.coordinator].store.log.min > 0 and transaction.outcome is not None
 
     @rule(broker=st.sampled_from(NAMES), queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3),
           answered=st.booleans(), large=st.booleans())  # fmt: skip
@@ -428,7 +428,7 @@ class StagingModel(RuleBasedStateMachine):
         node = self.nodes[broker]
         node.broker.tick()
         node.broker.deliver()
-        node.store.flush()
+        node.store.flusher.flush()
 
     @rule(seconds=st.sampled_from((1, 20, 400)))
     def time_passes(self, seconds: int) -> None:
@@ -448,7 +448,7 @@ class StagingModel(RuleBasedStateMachine):
         channel, self.channels[broker] = self.channels[broker], FakeChannel()
         self.connections_end(broker)
         self.nodes[broker].broker.closed(channel)
-        self.nodes[broker].store.flush()
+        self.nodes[broker].store.flusher.flush()
 
     def connections_end(self, broker: str) -> None:
         for transaction in self.transactions.values():
@@ -471,11 +471,11 @@ class StagingModel(RuleBasedStateMachine):
         self.clock.advance(2 * 3600)
         self.grow_old()
         for _ in range(40):
-            node.store.retain(self.clock.now_ms(), at_once=True)
+            node.store.keeper.retain(self.clock.now_ms(), at_once=True)
             node.broker.tick()
             node.broker.staging.step()
-            node.store.flush()
-        node.store.checkpoint()
+            node.store.flusher.flush()
+        node.store.keeper.checkpoint()
 
     # ------------------------------------------------------------------ ends
 
@@ -550,7 +550,7 @@ class StagingModel(RuleBasedStateMachine):
                 before = self.seen[name][queue]
                 first = found[0][0] if found else len(before)
                 kept = [entry for entry in before if entry[0] < first]
-                if found or node.store.existing_queue(*queue) is None:
+                if found or node.store.reader.existing_queue(*queue) is None:
                     self.seen[name][queue] = kept + found
                 offsets = [offset for offset, _ in self.seen[name][queue]]
                 assert offsets == list(range(len(offsets))), (name, queue, offsets)
@@ -583,7 +583,7 @@ class StagingModel(RuleBasedStateMachine):
                 if state.phase is Phase.COMMITTED:
                     assert there == rows, (transaction, part_id, state)
                 elif state.phase is not Phase.COMMITTING:
-                    assert not there or node.store.min_log > 0, (transaction, state)
+                    assert not there or node.store.log.min > 0, (transaction, state)
         assert not left, "something is there that nobody has sent or committed"
 
     @rule()
@@ -597,7 +597,7 @@ class StagingModel(RuleBasedStateMachine):
                 for _ in range(20):
                     node.broker.deliver()
                 node.broker.tick()
-                node.store.flush()
+                node.store.flusher.flush()
             self.clock.advance(30)
             self.grow_old()
         self.look()

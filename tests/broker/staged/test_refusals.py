@@ -44,7 +44,7 @@ def chunk(number=0, body=None, part="p", topic="orders", queue_id=0, seal=None):
 
 
 def nothing_is_stored(broker):
-    return all(broker.store.existing_queue(topic, 0) is None for topic in (STAGE_TOPIC, TXN_TOPIC))
+    return all(broker.store.reader.existing_queue(topic, 0) is None for topic in (STAGE_TOPIC, TXN_TOPIC))
 
 
 @pytest.mark.parametrize("name", ["", "t", "t@", "@broker-a", "t t@broker-a", "x" * 101 + "@broker-a"])

@@ -134,7 +134,7 @@ def test_no_other_broker_is_told_of_a_decision_that_a_power_cut_could_take_back(
             clock.advance(2)
             broker.tick()
         assert asked == []
-        store.flush()
+        store.flusher.flush()
         clock.advance(2)
         broker.tick()
         assert [type(question) for question in asked] == [Finish]

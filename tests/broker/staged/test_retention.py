@@ -116,7 +116,7 @@ def test_rows_are_written_anew_though_a_commit_has_to_wait(tmp_path, clock, monk
         monkeypatch.setattr(Applier, "_is_topic_there", is_held_up)
         assert commit(broker, part).remaining == 1
         assert broker.staging.oldest() == 0
-        end = broker.store.log_end
+        end = broker.store.log.end
         broker.staging.carry(end)
         broker.staging.step()
         monkeypatch.undo()
@@ -166,7 +166,7 @@ def test_committed_chunks_that_are_lost_are_told_at_the_start(tmp_path, clock, c
     with open_broker(tmp_path, clock, store=SMALL, disk=disk) as broker:
         broker.topics.ensure("orders", 4)
         stage(broker, chunk)
-        while broker.store.log_end < 65 * 1024:
+        while broker.store.log.end < 65 * 1024:
             send = Send(topic="fill", queue_id=0, body=b"x" * 15_000, born_ms=clock.now_ms(), born_host=BORN_HOST)
             broker.sends.send(send)
         rollback(broker, "u@broker-a")  # its queue has room now, and that of the messages has none

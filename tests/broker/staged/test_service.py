@@ -51,7 +51,7 @@ def test_staged_messages_are_seen_after_the_commit_in_all_queues_and_not_before(
         assert message.properties == {props.TAGS: "paid", props.KEYS: "k1", props.CLUSTER: "DefaultCluster"}
         assert message.prepared_offset == copy_mark(chunk.log_offset)
         assert message.store_ms == clock.now_ms()
-        assert len(broker.store.query("orders", "k1", 32, 0, 1 << 62)) == 2
+        assert len(broker.store.reader.query("orders", "k1", 32, 0, 1 << 62)) == 2
         assert broker.staging.state(T).phase is Phase.COMMITTED
 
 

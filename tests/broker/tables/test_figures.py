@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from metaq.broker.allowance import Quota
 from metaq.broker.stats import Stats
-from metaq.broker.tables.quota import Quota
 from metaq.clock import FakeClock
 
 

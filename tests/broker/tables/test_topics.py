@@ -15,7 +15,7 @@ from metaq.model.access import Caller
 from metaq.options import BrokerOptions
 from metaq.saved import Saving, TableFile
 from metaq.servers.remoting.messages import send_of
-from metaq.store.message_store import MessageStore
+from metaq.store.message_writer import MessageWriter
 from metaq.wire import fastjson
 from metaq.wire.files import TOPICS
 from tests.broker.support import BORN_HOST, JAVA, MemoryFile, SlowFile, open_broker
@@ -175,15 +175,15 @@ def test_a_start_on_a_full_disk_has_its_topics_all_the_same(caplog):
 
 def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tmp_path, monkeypatch):
     """Beside the event loop, after the save; nothing else gets to it meanwhile, and a failure is left to the first message."""
-    file, seen, prepare = SlowFile(), [], MessageStore.prepare_queue
+    file, seen, prepare = SlowFile(), [], MessageWriter.prepare_queue
 
-    def look(store, topic, queue_id):
+    def look(writer, topic, queue_id):
         if topic == "bills":
             raise ZeroDivisionError
         seen.append((topic, queue_id, broker.topics.get(topic), broker.topics.closed(topic)))
-        prepare(store, topic, queue_id)
+        prepare(writer, topic, queue_id)
 
-    monkeypatch.setattr(MessageStore, "prepare_queue", look)
+    monkeypatch.setattr(MessageWriter, "prepare_queue", look)
     file.slow = False
     with open_broker(tmp_path, files={"topics.json": file}) as broker:
         file.slow = True

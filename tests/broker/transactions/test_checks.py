@@ -183,7 +183,7 @@ def test_producer_that_always_answers_unknown_is_asked_as_often_as_allowed(tmp_p
             "3",
         )
         assert broker.topics.get(CHECK_MAX_TOPIC).read_queues == 1
-        assert broker.store.queue(HALF_TOPIC, 0).max_offset == 4
+        assert broker.store.reader.queue(HALF_TOPIC, 0).max_offset == 4
         assert broker.transactions.progress.first_open == 4
         assert stored(broker) == []
 
@@ -269,7 +269,7 @@ def test_checks_wait_for_producers_that_leave_much_unread(tmp_path, clock):
         slow.congested = True
         half(broker)
         pass_time(broker, clock, 61)
-        assert broker.store.queue(HALF_TOPIC, 0).max_offset == 1
+        assert broker.store.reader.queue(HALF_TOPIC, 0).max_offset == 1
         other = producer(broker, remote="127.0.0.1:2")
         pass_time(broker, clock, 0.2)
         assert len(other.told) == 1
@@ -335,7 +335,7 @@ def test_a_producer_is_judged_by_who_signed_its_heartbeat(tmp_path, clock):
 def test_checks_that_cannot_be_stored_hold_up_nothing_else(tmp_path, clock, monkeypatch, caplog):
     """Whatever the reason; those that were begun go out, and the others follow."""
     with open_broker(tmp_path, clock) as broker:
-        channel, put = producer(broker), broker.store.put
+        channel, put = producer(broker), broker.store.writer.put
         for number in range(3):
             half(broker, b"%d" % number)
 
@@ -345,7 +345,7 @@ def test_checks_that_cannot_be_stored_hold_up_nothing_else(tmp_path, clock, monk
             return put(records)
 
         with monkeypatch.context() as patch:
-            patch.setattr(broker.store, "put", no_files)
+            patch.setattr(broker.store.writer, "put", no_files)
             pass_time(broker, clock, 61)
         assert [check.half.body for check in channel.told] == [b"0"]
         assert "checks of transactions are held up: this server has too many open files" in caplog.text
@@ -453,7 +453,7 @@ def crash(tmp_path, clock, monkeypatch):
     def live(act, **options):
         with pytest.raises(Crash), open_broker(tmp_path, clock, **options) as broker:
             act(broker)
-            broker.store.flush()
+            broker.store.flusher.flush()
             raise Crash
 
     return live
@@ -534,7 +534,7 @@ def test_positions_wait_until_the_log_is_durable(tmp_path, clock):
     with open_broker(tmp_path, clock) as broker:
         producer(broker)
         half(broker)
-        broker.store.flush()
+        broker.store.flusher.flush()
         pass_time(broker, clock, 61)
         progress = broker.transactions.progress
         assert progress.first_open == 1
@@ -544,7 +544,7 @@ def test_positions_wait_until_the_log_is_durable(tmp_path, clock):
             broker.tick()
         assert broker.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) in {None, 0}
         state.flushed = flushed
-        broker.store.flush()
+        broker.store.flusher.flush()
         for _ in range(3):
             broker.tick()
         assert broker.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
@@ -572,7 +572,7 @@ def test_generation_that_a_rocketmq_wrote_replaces_the_one_before_it(tmp_path, c
         record = renewed(first, checked=True)
         record.prepared_offset = 0
         record.properties = record.properties.replace(b"\x02TRAN_PREPARED_QUEUE_OFFSET\x010", b"")
-        broker.store.put([record])
+        broker.store.writer.put([record])
 
     crash(act)
     with open_broker(tmp_path, clock) as broker:

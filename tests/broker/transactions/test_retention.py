@@ -40,7 +40,7 @@ def fill(broker, files=3):
 
 def retain(broker, clock):
     clock.advance(1)
-    return broker.store.retain(clock.now_ms(), at_once=True)
+    return broker.store.keeper.retain(clock.now_ms(), at_once=True)
 
 
 def turns(broker):
@@ -63,7 +63,7 @@ def test_open_half_messages_are_written_anew_before_their_file_goes(tmp_path, cl
         assert retain(broker, clock) == 0, "the file stays"
         turns(broker)
         assert retain(broker, clock) > 0
-        assert broker.store.min_log > sent[-1].put.log_offset
+        assert broker.store.log.min > sent[-1].put.log_offset
         anew = [
             message for message in stored(broker, HALF_TOPIC, 0) if props.PREPARED_QUEUE_OFFSET in message.properties
         ]
@@ -92,7 +92,7 @@ def test_half_record_that_cannot_be_written_anew_holds_up_no_other(tmp_path, clo
         for _ in range(3):
             retain(broker, clock)
             turns(broker)
-        assert broker.store.min_log > sent.put.log_offset
+        assert broker.store.log.min > sent.put.log_offset
         assert bodies(broker, CHECK_MAX_TOPIC, 0) == [b"lost"]
         (anew,) = stored(broker, HALF_TOPIC, 0)
         assert anew.body == b"hello"
@@ -122,7 +122,7 @@ def test_what_was_carried_is_known_after_a_crash(tmp_path, clock):
         fill(broker)
         retain(broker, clock)
         turns(broker)
-        broker.store.flush()
+        broker.store.flusher.flush()
         raise KeyboardInterrupt
     with open_broker(tmp_path, clock, STORE, **SELDOM) as broker:
         assert broker.transactions.progress.first_open == 1

@@ -52,10 +52,12 @@ def end(broker, sent, outcome=TransactionOutcome.COMMIT, group="payers", who=SOM
 
 
 def stored(broker, topic="orders", queue_id=1):
-    queue = broker.store.existing_queue(topic, queue_id)
+    queue = broker.store.reader.existing_queue(topic, queue_id)
     if queue is None:
         return []
-    return [decode_record(broker.store.record_at(unit.log_offset)) for unit in queue.units(queue.min_offset, 1000)]
+    return [
+        decode_record(broker.store.reader.record_at(unit.log_offset)) for unit in queue.units(queue.min_offset, 1000)
+    ]
 
 
 def bodies(broker, topic="orders", queue_id=1):
@@ -91,7 +93,7 @@ def test_half_message_waits_unseen_and_its_commit_makes_it_seen_once(tmp_path, c
         assert seen.prepared_offset == sent.put.log_offset
         assert seen.properties == waiting.properties
         assert (seen.born_ms, seen.born_host_raw) == (waiting.born_ms, waiting.born_host_raw)
-        (found,) = broker.store.query("orders", "k2", 32, 0, 1 << 60)
+        (found,) = broker.store.reader.query("orders", "k2", 32, 0, 1 << 60)
         assert decode_record(found).body == b"hello"
         assert ops(broker) == [b"0"]
 
@@ -119,9 +121,9 @@ def test_unknown_changes_nothing(tmp_path, clock):
     """The transaction stays open, and can be ended afterwards."""
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
-        before = broker.store.log_end
+        before = broker.store.log.end
         assert "stays open" in end(broker, sent, TransactionOutcome.UNKNOWN)
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
         assert end(broker, sent) == ""
         assert bodies(broker) == [b"hello"]
 
@@ -133,12 +135,12 @@ def test_first_end_stands(tmp_path, clock, first, again):
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
         end(broker, sent, first)
-        before = broker.store.log_end
+        before = broker.store.log.end
         assert "ended before" in end(broker, sent, again)
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
     with open_broker(tmp_path, clock) as broker:
         assert "ended before" in end(broker, sent, again)
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
 
 
 def test_end_that_is_repeated_is_looked_up_once(tmp_path, clock, monkeypatch):
@@ -148,8 +150,8 @@ def test_end_that_is_repeated_is_looked_up_once(tmp_path, clock, monkeypatch):
         sent = [half(broker) for _ in range(3)]
         for one in sent:
             end(broker, one)
-        looked, query = [], broker.store.query
-        monkeypatch.setattr(broker.store, "query", lambda *asked: looked.append(asked) or query(*asked))
+        looked, query = [], broker.store.reader.query
+        monkeypatch.setattr(broker.store.reader, "query", lambda *asked: looked.append(asked) or query(*asked))
         for _ in range(5):
             assert "ended before" in end(broker, sent[0])
         once = len(looked)
@@ -191,7 +193,7 @@ def test_foreign_and_forged_ends_touch_nothing(tmp_path, clock):
         other = half(broker)
         broker.sends.send(Send(topic="orders", body=b"plain", born_ms=1, born_host=BORN_HOST, queue_id=1))
         (plain,) = stored(broker)
-        before = broker.store.log_end
+        before = broker.store.log.end
         assert "producer group wrong" in refused(Reason.INVALID, lambda: end(broker, sent, group="thieves"))
         for slot in (1, -1, 77, (1 << 63) - 1):
             assert "state table offset wrong" in refused(Reason.INVALID, lambda slot=slot: end(broker, sent, slot=slot))
@@ -201,14 +203,14 @@ def test_foreign_and_forged_ends_touch_nothing(tmp_path, clock):
         assert "state table offset wrong" in refused(
             Reason.INVALID, lambda: end(broker, sent, log_offset=other.put.log_offset)
         )
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
         # A body that holds a half record made for the very place where it will lie.
-        copy = bytearray(broker.store.record_at(sent.put.log_offset))
+        copy = bytearray(broker.store.reader.record_at(sent.put.log_offset))
         place = before + 88
         copy[28:36] = place.to_bytes(8, "big")
         forged = bytes(copy)
         broker.sends.send(Send(topic="orders", body=forged, born_ms=1, born_host=BORN_HOST, queue_id=1))
-        assert broker.store.record_at(place) == forged
+        assert broker.store.reader.record_at(place) == forged
         assert "commit log offset wrong" in refused(Reason.INVALID, lambda: end(broker, sent, log_offset=place))
         assert len(stored(broker)) == 2
         assert ops(broker) == []
@@ -289,10 +291,10 @@ def test_half_messages_can_be_forbidden_while_running(tmp_path, clock):
 def test_transaction_flags_need_the_property(tmp_path, clock):
     """A record with flags alone would be in no queue: nobody could find it."""
     with open_broker(tmp_path, clock) as broker:
-        before = broker.store.log_end
+        before = broker.store.log.end
         text = refused(Reason.NO_PERMISSION, lambda: half(broker, **{props.TRANSACTION_PREPARED: ""}))
         assert "TRAN_MSG" in text
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
 
 
 def test_half_message_without_a_group_takes_the_senders(tmp_path, clock):
@@ -308,7 +310,7 @@ def test_half_message_ignores_a_delay(tmp_path, clock):
     """It is stored as a half message, and neither half nor committed message is delayed."""
     with open_broker(tmp_path, clock) as broker:
         end(broker, half(broker, **{props.DELAY: "3"}))
-        assert broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", 2) is None
+        assert broker.store.reader.existing_queue("SCHEDULE_TOPIC_XXXX", 2) is None
         (seen,) = stored(broker)
         assert props.DELAY not in seen.properties
 
@@ -324,11 +326,11 @@ def test_sender_cannot_name_another_origin(tmp_path, clock):
 def test_half_message_that_is_too_large_is_refused(tmp_path, clock):
     """Body above maxMessageSize; properties that leave no room for the checks' own."""
     with open_broker(tmp_path, clock) as broker:
-        before = broker.store.log_end
+        before = broker.store.log.end
         refused(Reason.ILLEGAL_MESSAGE, lambda: half(broker, bytes((1 << 20) + 1)))
         room = props.PROPERTIES_BYTES_MAX
         assert "32639" in refused(Reason.ILLEGAL_MESSAGE, lambda: half(broker, big="x" * (room - 250)))
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
         half(broker, bytes(1 << 20))
 
 
@@ -337,14 +339,14 @@ def test_batch_cannot_be_transactional(tmp_path, clock):
     from metaq.wire.record import encode_batch
 
     with open_broker(tmp_path, clock) as broker:
-        before = broker.store.log_end
+        before = broker.store.log.end
         for common, single in ((b"", b"TRAN_MSG\x01true"), (b"TRAN_MSG\x01true", b"")):
             batch = Send(
                 topic="orders", body=encode_batch([(0, b"a", single)]), born_ms=1, born_host=BORN_HOST, queue_id=1,
                 properties=common.decode(), batch=True,
             )  # fmt: skip
             assert "transactional" in refused(Reason.ILLEGAL_MESSAGE, lambda batch=batch: broker.sends.send(batch))
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
 
 
 @pytest.mark.parametrize("topic", [HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC])
@@ -367,7 +369,7 @@ def test_commit_into_a_deleted_topic_waits_until_it_is_there_again(tmp_path, clo
         broker.topics.update(TopicConfig("orders", 4, 4))
         first, second = half(broker), half(broker)
         broker.delete_topic("orders")
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.tick()
         assert broker.topics.get("orders") is None
         assert "metaq topic create orders" in refused(Reason.NO_TOPIC, lambda: end(broker, first))
@@ -413,7 +415,7 @@ def test_end_whose_op_record_finds_no_room_gets_it_later(tmp_path, clock, monkey
     """The message is committed once; until the op record is there, the positions stay."""
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
-        real, count = broker.store.put, [0]
+        real, count = broker.store.writer.put, [0]
 
         def put(records):
             count[0] += 1
@@ -421,18 +423,18 @@ def test_end_whose_op_record_finds_no_room_gets_it_later(tmp_path, clock, monkey
                 raise error
             return real(records)
 
-        monkeypatch.setattr(broker.store, "put", put)
+        monkeypatch.setattr(broker.store.writer, "put", put)
         assert end(broker, sent) == ""
         assert bodies(broker) == [b"hello"]
         assert ops(broker) == []
         assert "ended before" in end(broker, sent)
         broker.tick()
-        broker.store.flush()
+        broker.store.flusher.flush()
         broker.tick()
         assert broker.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) is None
         for _ in range(3):
             broker.tick()
-            broker.store.flush()
+            broker.store.flusher.flush()
         assert ops(broker) == [b"0"]
         assert broker.offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) == 1
 
@@ -442,7 +444,7 @@ def test_commit_that_finds_no_room_leaves_the_transaction_open(tmp_path, clock, 
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
         with monkeypatch.context() as patch:
-            patch.setattr(broker.store, "put", lambda records: (_ for _ in ()).throw(StoreFull("no room")))
+            patch.setattr(broker.store.writer, "put", lambda records: (_ for _ in ()).throw(StoreFull("no room")))
             refused(Reason.NOT_STORED, lambda: end(broker, sent))
         assert end(broker, sent) == ""
         assert bodies(broker) == [b"hello"]
@@ -453,7 +455,7 @@ def test_rollback_that_finds_no_room_leaves_the_transaction_open(tmp_path, clock
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
         with monkeypatch.context() as patch:
-            patch.setattr(broker.store, "put", lambda records: (_ for _ in ()).throw(StoreFull("no room")))
+            patch.setattr(broker.store.writer, "put", lambda records: (_ for _ in ()).throw(StoreFull("no room")))
             refused(Reason.NOT_STORED, lambda: end(broker, sent, TransactionOutcome.ROLLBACK))
         assert broker.transactions.progress.is_open(0)
         assert end(broker, sent, TransactionOutcome.ROLLBACK) == ""
@@ -499,7 +501,7 @@ def test_end_that_comes_after_a_check_ends_what_the_check_wrote(tmp_path, clock,
         for _ in range(3):
             ask(broker, clock)
         assert channel.told == []
-        assert broker.transactions.progress.first_open == broker.store.queue(HALF_TOPIC, 0).max_offset
+        assert broker.transactions.progress.first_open == broker.store.reader.queue(HALF_TOPIC, 0).max_offset
 
 
 def test_end_of_what_was_given_up_still_counts_once(tmp_path, clock):
@@ -528,14 +530,14 @@ def test_rollback_of_what_was_given_up_stands(tmp_path, clock):
         ask(broker, clock)
         ask(broker, clock)
         assert end(broker, sent, TransactionOutcome.ROLLBACK) == ""
-        before = broker.store.log_end
+        before = broker.store.log.end
         for outcome in (TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK):
             assert "ended before" in end(broker, sent, outcome)
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
     with open_broker(tmp_path, clock, transaction_check_max=1) as broker:
         assert "ended before" in end(broker, sent)
         assert bodies(broker) == []
-        assert broker.transactions.progress.first_open == broker.store.queue(HALF_TOPIC, 0).max_offset
+        assert broker.transactions.progress.first_open == broker.store.reader.queue(HALF_TOPIC, 0).max_offset
 
 
 @pytest.mark.parametrize(("store", "more"), [({"message_index_enable": False}, {}), ({}, {props.UNIQUE_ID: ""})])

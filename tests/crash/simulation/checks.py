@@ -21,10 +21,10 @@ class Checks:
         """Hold everything against the ledger, right after a start."""
         ledger, store = self._life.ledger, self._life.store
         ledger.in_flight += [*ledger.delayed, *ledger.of_transactions()]
-        found = read_log(self._life.disk.root, store.min_log, store.log_end)
-        self._life.report.lost += ledger.hold_against(found, store.min_log, power_was_cut=self._life.power_was_cut)
-        ledger.log_end, ledger.log_min = store.log_end, max(ledger.log_min, store.min_log)
-        ledger.durable_end = store.flushed
+        found = read_log(self._life.disk.root, store.log.min, store.log.end)
+        self._life.report.lost += ledger.hold_against(found, store.log.min, power_was_cut=self._life.power_was_cut)
+        ledger.log_end, ledger.log_min = store.log.end, max(ledger.log_min, store.log.min)
+        ledger.durable_end = store.state.flushed
         self._life.power_was_cut = False
         wanted = ledger.wanted()
         self._settle(wanted)
@@ -37,14 +37,14 @@ class Checks:
                     raise Broken(f"the unit of {short(record)} is {units.get(record.queue_offset)}")
                 key = ledger.keys.get(record.body)
                 if key and topic != SCHEDULE_TOPIC:
-                    found_bodies = [decode_record(data).body for data in store.query(topic, key, 32, 0, 1 << 60)]
+                    found_bodies = [decode_record(data).body for data in store.reader.query(topic, key, 32, 0, 1 << 60)]
                     if record.body not in found_bodies:
                         raise Broken(f"{short(record)} is not found under its key {key}")
         self._look_at_tables()
 
     def _settle(self, wanted: dict[Key, list[BareRecord]]) -> None:
         """A deletion that was interrupted has happened, or not: the topic tells, also by what nobody expects any more."""
-        keys = sorted({*wanted, *self._life.store.queues()})
+        keys = sorted({*wanted, *self._life.store.reader.queues()})
         for topic, place in sorted(self._life.ledger.limbo.items()):
             if not any(self._served(key) for key in keys if key[0] == topic):
                 self._life.ledger.deleted_at[topic] = place
@@ -53,7 +53,7 @@ class Checks:
         self._life.ledger.limbo.clear()
 
     def queues(self, wanted: dict[Key, list[BareRecord]]) -> None:
-        keys = set(wanted) | {key for key, queue in self._life.store.queues().items() if queue.max_offset}
+        keys = set(wanted) | {key for key, queue in self._life.store.reader.queues().items() if queue.max_offset}
         for key in sorted(keys):
             if key[0] in self._life.ledger.limbo:
                 continue
@@ -66,10 +66,10 @@ class Checks:
     def _served(self, key: Key) -> list[tuple[int, bytes]]:
         """(queue offset, body) of all that pulls give from a queue."""
         store, found = self._life.store, list[tuple[int, bytes]]()
-        queue = store.existing_queue(*key)
+        queue = store.reader.existing_queue(*key)
         offset = queue.min_offset if queue else 0
         while True:
-            pulled = store.pull(*key, offset, 32)
+            pulled = store.reader.pull(*key, offset, 32)
             if pulled.status is ReadStatus.COLD and pulled.job:
                 pulled = pulled.job()
             place = 0

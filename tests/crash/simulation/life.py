@@ -216,7 +216,7 @@ class Life:
         """A change of a table was asked for: `true` says what holds once it is answered."""
         self.outstanding.append((pending, true))
         if self.chance.random() < 0.7:
-            self.store.flush()  # a deletion waits for it
+            self.store.flusher.flush()  # a deletion waits for it
             self.save()
         self.answer()
 
@@ -238,7 +238,7 @@ class Life:
 
     @property
     def is_troubled(self) -> bool:
-        return self.disk_is_bad or self.store.failed is not None
+        return self.disk_is_bad or self.store.state.failed is not None
 
     @property
     def disk_is_bad(self) -> bool:
@@ -259,14 +259,14 @@ class Life:
     def absorb(self, bodies: list[bytes]) -> list[BareRecord]:
         """Enter what was stored since into the ledger; it must be these bodies, or copies of delayed ones."""
         ledger, store = self.ledger, self.store
-        if store.log_end == ledger.log_end:
+        if store.log.end == ledger.log_end:
             return []
-        start = max(ledger.log_end, store.min_log)
-        found = read_log(self.disk.root, start, store.log_end)
+        start = max(ledger.log_end, store.log.min)
+        found = read_log(self.disk.root, start, store.log.end)
         for record in found:
             if not ledger.may_be_new(record, bodies):
                 raise Broken(f"{short(record)} was stored, and nobody has just sent it")
-        ledger.added(found, store.log_end)
+        ledger.added(found, store.log.end)
         self.report.stored += len(found)
         return found
 

@@ -88,7 +88,7 @@ class _Course:
                 with self._interruption():
                     for _ in range(self._life.chance.choice((0, 3, 10, 30))):
                         self._steps.step()
-                        if self._life.store.failed is not None:
+                        if self._life.store.state.failed is not None:
                             break
                     self._finish()
             except PowerOff:
@@ -179,10 +179,10 @@ class _Course:
         """End the process, in order or not."""
         way = (
             "close"
-            if orderly or self._life.store.failed
+            if orderly or self._life.store.state.failed
             else self._life.chance.choice(("close", "kill", "kill", "cut", "cut"))
         )
-        if self._life.store.failed is not None and not orderly:
+        if self._life.store.state.failed is not None and not orderly:
             way = self._life.chance.choice(("close", "kill", "cut"))
         self._life.tell(way)
         self._life.disk.on_call = None if orderly else self._life.disk.on_call
@@ -195,7 +195,7 @@ class _Course:
             self._life.answer()
             with self._life.refusals():
                 self._life.store.close()
-                if self._life.store.failed is None:
+                if self._life.store.state.failed is None:
                     self._life.ledger.durable_end = self._life.ledger.log_end
                     for place in self._life.ledger.positions if not self._life.broker.offsets.failing else ():
                         self._life.ledger.positions[place] = {self._life.broker.offsets.get(*place)}

@@ -395,7 +395,7 @@ class StagedTransactions:
                     raise Broken(
                         f"{planned.transaction} is {state.phase} with {here}, its records say {phase} with {wanted}"
                     )
-            elif found.place < self._life.store.min_log and state.phase is Phase.UNKNOWN:
+            elif found.place < self._life.store.log.min and state.phase is Phase.UNKNOWN:
                 continue  # it was over, and its file has gone
             elif found.outcome == "commit":
                 if state.phase not in {Phase.COMMITTING, Phase.COMMITTED}:
@@ -419,7 +419,7 @@ class StagedTransactions:
                 if found.outcome == "commit" and part.part in found.named:
                     self._check_part(planned, part, found)
             state = life.broker.staging.state(planned.transaction)
-            gone = found.place < life.store.min_log and state.phase is Phase.UNKNOWN
+            gone = found.place < life.store.log.min and state.phase is Phase.UNKNOWN
             if found.outcome == "commit" and (state.phase is not Phase.COMMITTED or state.remaining) and not gone:
                 raise Broken(f"{planned.transaction} is {state.phase} with {state.remaining} chunks left")
 

@@ -50,7 +50,7 @@ class Steps:
             self._life.save()
         self._life.answer()
         self._life.ledger.durable_end = max(
-            self._life.ledger.durable_end, min(self._life.store.flushed, self._life.ledger.log_end)
+            self._life.ledger.durable_end, min(self._life.store.state.flushed, self._life.ledger.log_end)
         )
 
     def _body(self) -> bytes:
@@ -116,7 +116,9 @@ class Steps:
             raise Broken(f"{acknowledged} messages were acknowledged, and {len(found)} are in the log")
         self._life.ledger.in_flight = []
         if found and self._life.flush_type == "SYNC_FLUSH":
-            self._life.store.when_flushed(found[-1].log_end, lambda good: self._answered(found[-1].log_end, good=good))
+            self._life.store.flusher.when_flushed(
+                found[-1].log_end, lambda good: self._answered(found[-1].log_end, good=good)
+            )
             if self._life.chance.random() < 0.3:
                 self._flush_now()
 
@@ -181,7 +183,7 @@ class Steps:
             return
         self._life.tell(f"delete the topic {name}")
         self._life.ledger.topics[name] = None
-        self._life.ledger.limbo[name] = self._life.store.log_end
+        self._life.ledger.limbo[name] = self._life.store.log.end
         with self._life.refusals():
             self._life.change(self._life.broker.delete_topic(name), lambda: self._is_gone(name))
 
@@ -237,17 +239,17 @@ class Steps:
 
     def _flush_now(self) -> None:
         self._life.tell("flush")
-        self._life.store.flush()
+        self._life.store.flusher.flush()
 
     def _checkpoint(self) -> None:
         self._life.tell("checkpoint")
         with self._life.refusals():
-            self._life.store.checkpoint()
+            self._life.store.keeper.checkpoint()
 
     def _populate(self) -> None:
         self._life.tell("populate")
         with self._life.refusals():
-            self._life.store.populate()
+            self._life.store.writer.populate()
 
     def _retain(self) -> None:
         self._life.tell("an hour passes, what is over goes")
@@ -279,13 +281,13 @@ class Steps:
         owed, open_halves = self._life.ledger.still_to_deliver(), self.transactions.owed()
         before, self._life.ledger.log_min = self._life.ledger.log_min, max([self._life.ledger.log_min, *files])
         with self._life.refusals():
-            self._life.store.retain(self._life.clock.now_ms(), at_once=True)
-        self._life.ledger.log_min = max(before, self._life.store.min_log)
+            self._life.store.keeper.retain(self._life.clock.now_ms(), at_once=True)
+        self._life.ledger.log_min = max(before, self._life.store.log.min)
         for record in owed:
-            if record.log_offset < self._life.store.min_log:
+            if record.log_offset < self._life.store.log.min:
                 raise Broken(f"{short(record)} was still to be delivered, and its log file went")
         for body, place in open_halves.items():
-            if place < self._life.store.min_log:
+            if place < self._life.store.log.min:
                 raise Broken(f"the half message {body[:6]!r} at log offset {place} was open, and its log file went")
 
     def _trouble(self) -> None:

@@ -73,8 +73,8 @@ class Transactions:
             properties=send.properties,
         )  # fmt: skip
         if life.chance.random() < 0.5 and self._fast(RequestCode.SEND_MESSAGE_V2, header, send.body, send.topic):
-            transaction.slot = life.store.queue(HALF_TOPIC, 0).max_offset - 1
-            (unit,) = life.store.queue(HALF_TOPIC, 0).units(transaction.slot, 1)
+            transaction.slot = life.store.reader.queue(HALF_TOPIC, 0).max_offset - 1
+            (unit,) = life.store.reader.queue(HALF_TOPIC, 0).units(transaction.slot, 1)
             transaction.log_offset = unit.log_offset
         else:
             put = life.broker.sends.send(send).put
@@ -103,7 +103,7 @@ class Transactions:
 
     def _end(self, body: bytes, transaction: Transaction) -> None:
         life = self._life
-        log_min = max(life.store.min_log, life.ledger.log_min)  # a power cut may bring a file back, without its queue
+        log_min = max(life.store.log.min, life.ledger.log_min)  # a power cut may bring a file back, without its queue
         there: bool | None = life.ledger.knows_half(body, transaction, log_min)
         if not there and transaction.log_offset < log_min:
             there = None  # it is found by its unique id, if it was written anew
@@ -166,7 +166,7 @@ class Transactions:
             self._life.tell(f"it answers the check of {body[:6]!r} at {slot}")
             there = (
                 any(record.log_offset == log_offset and record.body == body for record in self._life.ledger.log)
-                and log_offset >= self._life.store.min_log
+                and log_offset >= self._life.store.log.min
             )
             self._end_at(body, transaction, slot, log_offset, there=there)
 

@@ -191,7 +191,7 @@ def test_a_put_to_a_topic_that_is_being_made_keeps_its_place(tmp_path, clock) ->
         found = list[Line]()
         for _ in range(3):  # the topic; what its positions begin with; and the rest of what was read
             client.go_on()
-            broker.store.flush()
+            broker.store.flusher.flush()
             broker.deliver()
             found += client.answers()
         assert [(answer.opaque, answer.code) for answer in found] == [(2, 200), (3, 200), (4, 200)]

@@ -54,7 +54,7 @@ def test_a_deleted_topic_is_gone_with_its_positions(server, client):
     client.send("orders")
     client.pull("orders", sys_flag=5, commit_offset=1)
     for _ in range(2):
-        server.broker.store.flush()
+        server.broker.store.flusher.flush()
         assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
     assert client.pull("orders")[0].code == ResponseCode.TOPIC_NOT_EXIST
     assert server.broker.offsets.get("G", "orders", 0) is None

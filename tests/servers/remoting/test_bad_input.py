@@ -17,9 +17,9 @@ def others_are_untouched(server):
     for n in range(3):
         other.send("orders", b"%d" % n)
     assert other.pull("orders", offset=3, sys_flag=6, suspend_ms=15_000, group="other") == []
-    end = server.broker.store.log_end
+    end = server.broker.store.log.end
     yield
-    assert server.broker.store.log_end == end
+    assert server.broker.store.log.end == end
     assert len(server.broker.hold) == 1
     Client(server).send("orders", b"after")
     assert [answer.remark for answer in other.received()] == ["FOUND"]

@@ -82,9 +82,9 @@ def back(client, place, level=0, **more):
 
 
 def bodies_of(broker, topic, queue_id=0):
-    queue = broker.store.existing_queue(topic, queue_id)
+    queue = broker.store.reader.existing_queue(topic, queue_id)
     units = queue.units(0, 1000) if queue else []
-    return [decode_record(broker.store.record_at(unit.log_offset)).body for unit in units]
+    return [decode_record(broker.store.reader.record_at(unit.log_offset)).body for unit in units]
 
 
 def test_delayed_sends_and_retries_take_the_fast_path_and_are_delivered(tmp_path, monkeypatch):
@@ -119,9 +119,9 @@ def test_what_comes_back_takes_the_fast_path_once(tmp_path, monkeypatch):
         slow, place = Counting(broker, monkeypatch), send_place(client)
         done = back(client, place)
         assert (done.code, done.remark, done.ext, slow.backs) == (0, None, {}, 0)
-        waiting = broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset
+        waiting = broker.store.reader.existing_queue(SCHEDULE_TOPIC, 2).max_offset
         assert back(client, place).code == 0
-        assert (slow.backs, broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset) == (1, waiting)
+        assert (slow.backs, broker.store.reader.existing_queue(SCHEDULE_TOPIC, 2).max_offset) == (1, waiting)
         clock.advance(10)
         tick(server)
         assert bodies_of(broker, RETRY) == [b"hello"]
@@ -134,11 +134,11 @@ def test_what_came_back_in_the_fast_path_is_known_after_a_crash(tmp_path, monkey
         ready(broker, client)
         place, slow = send_place(client), Counting(broker, monkeypatch)
         assert back(client, place).code == slow.backs == 0
-        waiting = broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset
+        waiting = broker.store.reader.existing_queue(SCHEDULE_TOPIC, 2).max_offset
         copy_running(tmp_path / "one", tmp_path / "two")
     with open_server(tmp_path / "two") as (broker, server):
         assert back(Client(server), place, repeated=True).code == 0
-        assert broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset == waiting
+        assert broker.store.reader.existing_queue(SCHEDULE_TOPIC, 2).max_offset == waiting
 
 
 @pytest.mark.parametrize("fast_path", ["fast", "slow"])
@@ -177,9 +177,9 @@ def test_refusals_are_told_alike(tmp_path, fast_path):
         assert "may not be written" in back(client, place).remark
         broker.settings.change({"brokerPermission": "6"})
         broker.groups.update(GroupConfig("G", retry_queues=0))
-        end = broker.store.log_end
+        end = broker.store.log.end
         assert back(client, place).code == 0
-        assert broker.store.log_end == end
+        assert broker.store.log.end == end
         client.feed(client.frame(RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "G", "offset": "1"}))
         (answer,) = client.received()
         assert "delayLevel" in answer.remark
@@ -233,7 +233,7 @@ def test_a_consumer_that_waits_on_a_level_is_woken(tmp_path):
     with open_server(tmp_path) as (broker, server):
         client, consumer = Client(server), Client(server)
         ready(broker, client)
-        end = broker.store.existing_queue(SCHEDULE_TOPIC, 2).max_offset
+        end = broker.store.reader.existing_queue(SCHEDULE_TOPIC, 2).max_offset
         for act in (
             lambda: client.send("orders", b"x", properties={props.DELAY: "3"}),
             lambda: back(client, send_place(client)),
@@ -313,16 +313,16 @@ class Played:
             case ("group", retry_max, retry_queues):
                 self.broker.groups.update(GroupConfig("G", retry_max=retry_max, retry_queues=retry_queues))
             case ("flush",):
-                self.broker.store.flush()
+                self.broker.store.flusher.flush()
 
     def settle(self):
         """Let the disk come up with what waits for it: else the time that a step lets pass may be too long for an answer."""
-        self.broker.store.flush()
+        self.broker.store.flusher.flush()
         eventually(lambda: not self.broker.acks.waiting_bytes)
 
     def places(self):
         """Of every message in a queue."""
-        queues = sorted(self.broker.store.queues().items())
+        queues = sorted(self.broker.store.reader.queues().items())
         return sorted(unit.log_offset for _, queue in queues for unit in queue.units(0, 1000))
 
     def state(self):
@@ -339,7 +339,7 @@ class Played:
             key: (made.topic, made.queue_id, made.put, made.at) for key, made in self.broker.retries._taken.items()
         }
         return (
-            store.log_end, files, self.answers, stats.put_messages, stats.put_bytes, stats.put_failures,
+            store.log.end, files, self.answers, stats.put_messages, stats.put_bytes, stats.put_failures,
             schedule.positions.offsets, taken, sorted(self.broker.topics.table), sorted(self.broker.groups.table),
         )  # fmt: skip
 
@@ -359,7 +359,7 @@ def test_both_paths_do_the_same(script, serialize, sync):
                 for found in ({}, DELAYED, {props.DELAY: "3"}, {props.DELAY: "4"}):
                     player.play(("send", "orders", found, 0, 0, 0, None, False), [])
                 player.play(("event",), [])
-                player.broker.store.flush()
+                player.broker.store.flusher.flush()
             for step in (*script, ("event",), ("tick", 5), ("tick", 30), ("flush",), ("tick", 0.1)):
                 places = played[0].places()
                 assert places == played[1].places()

@@ -182,7 +182,7 @@ def test_a_log_that_cannot_be_written_stops_the_store(tmp_path: pathlib.Path) ->
         os.dup2(reading, log._descriptor)
         os.close(reading)
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("known"), b"lost"))
-        assert "records could not be written to the commit log: Bad file descriptor" in broker.store.failed
+        assert "records could not be written to the commit log: Bad file descriptor" in broker.store.state.failed
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("known"), b"late"))
         answers = eventually(client.received)
         assert {answer.code for answer in answers} <= RETRIED

@@ -175,7 +175,7 @@ def test_old_messages_are_found_in_a_thread(tmp_path):
                 admission = broker.pulls.admit(
                     client.session.caller, b"G", b"orders", wanted.encode(), b"SQL92", brought=True
                 )
-                read = broker.store.pull("orders", 0, offset, 32, None, admission.wanted)
+                read = broker.store.reader.pull("orders", 0, offset, 32, None, admission.wanted)
                 assert read.job is not None
                 result = read.job()
                 offset = result.next_offset

@@ -42,11 +42,11 @@ class Bench:
 
     def stored(self, topic: str, queue_id: int = 0) -> list[bytes]:
         """Bodies of a queue, in order."""
-        queue = self.broker.store.existing_queue(topic, queue_id)
+        queue = self.broker.store.reader.existing_queue(topic, queue_id)
         if queue is None:
             return []
         units = queue.units(0, 1000)
-        return [decode_record(self.broker.store.record_at(unit.log_offset)).body for unit in units]
+        return [decode_record(self.broker.store.reader.record_at(unit.log_offset)).body for unit in units]
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def make_topic(bench, client: Client, *sent: bytes, topic: str = "orders") -> No
         start_send(client, topic, body)
     bench.save_all()
     assert codes(client) == [0] * len(sent)
-    bench.broker.store.flush()
+    bench.broker.store.flusher.flush()
     bench.broker.offsets.put("G", topic, 0, len(sent))
 
 
@@ -282,7 +282,7 @@ def test_a_deletion_is_answered_when_it_is_remembered(bench):
     """Settings, memory, positions: each is saved before the next and all before the answer. Sends wait that long."""
     client = Client(bench.server)
     make_topic(bench, client, b"old", b"older")
-    end = bench.broker.store.log_end
+    end = bench.broker.store.log.end
     delete(client, "orders")
     start_send(client, "orders", b"new")
     for file in (bench.topics, bench.deleted, bench.offsets):

@@ -345,7 +345,7 @@ def test_a_closed_connection_is_forgotten(server, client):
     other.leave()
     assert len(server.broker.hold) == 0
     client.send("orders")  # the last growth of the queue that the table is told of
-    assert not server.broker.store.queue("orders", 0).tail.watched
+    assert not server.broker.store.reader.queue("orders", 0).tail.watched
 
 
 def test_short_polling_when_long_polling_is_off(tmp_path, clock):

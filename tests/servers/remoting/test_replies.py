@@ -85,12 +85,12 @@ def test_a_reply_is_only_handed_on_where_replies_are_not_stored(tmp_path, clock)
     """`storeReplyMessageEnable=false`: RocketMQ's placeholders stand for the place."""
     with open_server(tmp_path, clock, store_reply_message_enable=False) as (broker, server):
         asker, responder = requester(server), Client(server)
-        before = broker.store.log_end
+        before = broker.store.log.end
         replying(responder)
         confirm(asker, the_one(asker.received()))
         answer = the_one(responder.received())
         assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"]) == (0, "0", "0")
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
 
 
 @pytest.mark.parametrize("confirmed_first", [False, True])
@@ -103,10 +103,10 @@ def test_a_reply_is_handed_on_before_it_is_stored(server, monkeypatch, confirmed
     assert watcher.pull(TOPIC, offset=1, sys_flag=6, suspend_ms=15_000) == []
     later = []
     monkeypatch.setattr(server.broker, "_call_soon", later.append)
-    end = server.broker.store.log_end
+    end = server.broker.store.log.end
     replying(responder)
     push = the_one(asker.received())
-    assert server.broker.store.log_end == end
+    assert server.broker.store.log.end == end
     if confirmed_first:
         confirm(asker, push)
     for work in later:
@@ -219,11 +219,11 @@ def test_a_reply_that_is_too_long_is_refused_and_the_connection_goes_on(server):
     asker, responder = requester(server), Client(server)
     limit = server.broker.store_options.max_message_size
     assert limit <= 4 * MIB
-    end = server.broker.store.log_end
+    end = server.broker.store.log.end
     answer = the_one(replying(responder, bytes(limit + 1)))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert str(limit) in answer.remark
-    assert (asker.received(), server.broker.store.log_end) == ([], end)
+    assert (asker.received(), server.broker.store.log.end) == ([], end)
     assert replying(responder, bytes(limit)) == []
     assert len(the_one(asker.received()).body) == limit
 

@@ -15,7 +15,7 @@ from tests.servers.support import Client, SlowDisk, open_server, send_header
 
 def stored(server, answer):
     """The record that an answer names."""
-    return decode_record(server.broker.store.record_at(parse_offset_id(answer.ext["msgId"])[2]))
+    return decode_record(server.broker.store.reader.record_at(parse_offset_id(answer.ext["msgId"])[2]))
 
 
 @pytest.mark.parametrize("serialize", list(SerializeType))
@@ -40,10 +40,10 @@ def test_both_paths_store_the_same_record(server, client):
         assert getattr(slow, name) == getattr(fast, name), name
     assert slow.properties[props.CLUSTER] == "DefaultCluster"
     assert props.WAIT not in slow.properties
-    units = server.broker.store.queue("orders", 0).units(0, 2)
+    units = server.broker.store.reader.queue("orders", 0).units(0, 2)
     assert units[0].tags_code == units[1].tags_code == hot.java_hash(b"paid")
     for key in ("a", "b", slow.message_id):
-        assert len(server.broker.store.query("orders", key, 32, 0, 1 << 60)) == 2
+        assert len(server.broker.store.reader.query("orders", key, 32, 0, 1 << 60)) == 2
 
 
 def test_code_10_with_long_names_is_the_same_send(server, client):
@@ -85,8 +85,8 @@ def test_one_connections_order_holds_across_the_paths(server, client):
     ]
     client.feed(b"".join(frames))
     bodies = [
-        decode_record(server.broker.store.record_at(unit.log_offset)).body
-        for unit in server.broker.store.queue("orders", 0).units(1, 30)
+        decode_record(server.broker.store.reader.record_at(unit.log_offset)).body
+        for unit in server.broker.store.reader.queue("orders", 0).units(1, 30)
     ]
     assert bodies == [b"%d" % n for n in range(30)]
 
@@ -96,7 +96,7 @@ def test_oneway_is_stored_without_an_answer(server, client):
     for _ in range(2):
         client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x", oneway=True))
     assert client.received() == []
-    assert server.broker.store.queue("orders", 0).max_offset == 2
+    assert server.broker.store.reader.queue("orders", 0).max_offset == 2
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_MESSAGE_V2])
@@ -108,7 +108,7 @@ def test_a_batch_is_contiguous_and_answered_with_all_its_ids(server, client, cod
     for start in (0, 5):
         answer = client.ask(code, header, body)
         ids = answer.ext["msgId"].split(",")
-        records = [decode_record(server.broker.store.record_at(parse_offset_id(one)[2])) for one in ids]
+        records = [decode_record(server.broker.store.reader.record_at(parse_offset_id(one)[2])) for one in ids]
         assert (answer.code, answer.ext["queueOffset"]) == (0, str(start))
         assert [(record.body, record.flag, record.queue_offset) for record in records] == [
             (b"%d" % n, n, start + n) for n in range(5)
@@ -142,11 +142,11 @@ REFUSALS = [
 def test_a_refused_send_says_why_and_stores_nothing(server, client, more, code, text):
     """Each check answers with its code and a text that names the reason; nothing reaches the log."""
     client.send("orders")
-    end = server.broker.store.log_end
+    end = server.broker.store.log.end
     answer = client.send(**more)
     assert answer.code == code
     assert text in answer.remark
-    assert server.broker.store.log_end == end
+    assert server.broker.store.log.end == end
     assert client.send("orders").code == 0
 
 
@@ -163,7 +163,7 @@ def test_a_malformed_batch_is_illegal(server, client, body):
     client.send("orders")
     answer = client.ask(RequestCode.SEND_BATCH_MESSAGE, send_header("orders", batch=True), body)
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert server.broker.store.queue("orders", 0).max_offset == 1
+    assert server.broker.store.reader.queue("orders", 0).max_offset == 1
 
 
 def test_a_batch_may_not_be_delayed(server, client):
@@ -190,14 +190,14 @@ def test_a_full_disk_is_named_and_nothing_else_suffers(tmp_path):
         client, store = Client(server), broker.store
         client.send("orders", b"before")
         disk.used = 91
-        store.retain(store.clock.now_ms())
+        store.keeper.retain(store.clock.now_ms())
         answer = client.send("orders", b"refused")
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "90 percent full" in answer.remark
         (pulled,) = client.pull("orders")
         assert pulled.code == 0
         disk.used = 50
-        store.retain(store.clock.now_ms())
+        store.keeper.retain(store.clock.now_ms())
         assert client.send("orders").code == 0
 
 
@@ -215,7 +215,7 @@ def test_a_producer_faster_than_the_disk_is_refused_as_busy(tmp_path):
             assert [client.send(topic).code for topic in ("orders", "other")] == [ResponseCode.SYSTEM_BUSY] * 2
         finally:
             disk.may_sync.set()
-        broker.store.flush()
+        broker.store.flusher.flush()
         client.received()
         assert client.send("orders").code == 0
 
@@ -223,7 +223,7 @@ def test_a_producer_faster_than_the_disk_is_refused_as_busy(tmp_path):
 def test_a_failed_store_acknowledges_nothing(server, client):
     """After a failed fsync every send is refused with the store's own words."""
     client.send("orders")
-    server.broker.store.fail("fsync failed: Input/output error")
+    server.broker.store.state.fail("fsync failed: Input/output error")
     answer = client.send("orders")
     assert (answer.code, "Input/output error" in answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
 
@@ -232,7 +232,7 @@ def test_deleting_a_topic_closes_its_gate(server, client):
     """After a deletion the topic is made anew by the next send, from offset 0."""
     for _ in range(3):
         client.send("orders")
-    server.broker.store.flush()
+    server.broker.store.flusher.flush()
     assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
     assert b"orders" not in client.session.gates.table
     assert client.send("orders").ext["queueOffset"] == "0"
@@ -249,7 +249,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
         frames = [client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x" * 1000) for _ in range(100)]
         client.feed(b"".join(frames))
         codes = sorted(answer.code for answer in client.received())
-        stored = broker.store.queue("orders", 0).max_offset - 1
+        stored = broker.store.reader.queue("orders", 0).max_offset - 1
         assert 30 < stored < 65
         assert codes == [0] * stored + [ResponseCode.SERVICE_NOT_AVAILABLE] * (100 - stored)
         assert waiting.received()[0].remark == "FOUND"

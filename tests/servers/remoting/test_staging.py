@@ -440,14 +440,14 @@ def test_answers_wait_for_the_disk(tmp_path):
         answers = []
         eventually(lambda: answers.extend(client.received()) or len(answers) == 4)
         assert [answer.code for answer in answers] == [0] * 4
-        assert broker.store.flushed >= broker.store.log_end
+        assert broker.store.state.flushed >= broker.store.log.end
 
 
 def test_disk_that_is_late_is_told(tmp_path, monkeypatch):
     """After syncFlushTimeout: the decision stands, but nobody knows yet whether a power cut would take it back."""
     clock = FakeClock()
     with open_server(tmp_path, clock, {"flush_disk_type": "SYNC_FLUSH"}) as (broker, server):
-        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        monkeypatch.setattr(broker.store.flusher, "when_flushed", lambda _end, _done: None)
         client = Client(server)
         for code, header, body in requests_of("broker-a")[2:5]:
             client.feed(client.frame(code, header, body))

@@ -135,7 +135,7 @@ def served(root, *, sweeping: bool, disk=None, **store) -> tuple[list[list[tuple
 
 def _bodies(broker, queue_id: int) -> Iterator[bytes]:
     offset = 0
-    while (found := broker.store.pull("orders", queue_id, offset, 1)).body:
+    while (found := broker.store.reader.pull("orders", queue_id, offset, 1)).body:
         yield bytes(decode_record(found.body).body)
         offset = found.next_offset
 

@@ -63,7 +63,7 @@ def warm(client):
 
 
 def end_of(broker, topic, queue_id=0):
-    queue = broker.store.existing_queue(topic, queue_id)
+    queue = broker.store.reader.existing_queue(topic, queue_id)
     return queue.max_offset if queue else 0
 
 
@@ -107,7 +107,7 @@ def test_a_restart_knows_what_the_fast_path_ended(tmp_path):
         places = [half(client) for _ in range(4)]
         assert end(client, places[2]).code == 0
         assert end(client, places[0], 12).code == 0
-        broker.store.flush()
+        broker.store.flusher.flush()
     with open_server(tmp_path) as (broker, server):
         client = Client(server)
         open_still = [broker.transactions.progress.is_open(slot) for slot, _ in places]
@@ -124,7 +124,7 @@ def test_a_half_message_of_a_log_file_that_is_full_is_ended_by_the_slow_path(tmp
         warm(client)
         slow = CountingEnds(broker, monkeypatch)
         place = half(client)
-        while broker.store.log_end < 70_000:
+        while broker.store.log.end < 70_000:
             client.send("orders", b"x" * 5000, 0)
         assert end(client, place).remark is None
         assert (slow.count, end_of(broker, "orders", 1)) == (1, 2)
@@ -177,8 +177,8 @@ def test_op_records_that_are_owed_come_first(tmp_path):
         broker.transactions.progress.owed.append(first[0])
         assert end(client, second).remark is None
         bodies = [
-            decode_record(broker.store.record_at(unit.log_offset)).body
-            for unit in broker.store.existing_queue(OP_TOPIC, 0).units(1, 10)
+            decode_record(broker.store.reader.record_at(unit.log_offset)).body
+            for unit in broker.store.reader.existing_queue(OP_TOPIC, 0).units(1, 10)
         ]
         assert bodies == [b"%d" % first[0], b"%d" % second[0]]
 
@@ -300,11 +300,11 @@ class Played:
                     self.answers[answer.opaque] = (answer.code, answer.remark, answer.ext)
             case ("tick",):
                 self.broker.clock.advance(1)
-                self.broker.store.flush()
+                self.broker.store.flusher.flush()
                 tick(self.server)
 
     def places(self):
-        queue = self.broker.store.existing_queue(HALF_TOPIC, 0)
+        queue = self.broker.store.reader.existing_queue(HALF_TOPIC, 0)
         return [(number, unit.log_offset) for number, unit in enumerate(queue.units(0, 1000))] if queue else []
 
     def state(self):
@@ -319,7 +319,7 @@ class Played:
         half_end = end_of(self.broker, HALF_TOPIC)
         stats = self.broker.stats
         return (
-            store.log_end, files, self.answers, [progress.is_open(slot) for slot in range(half_end)], progress.first_open,
+            store.log.end, files, self.answers, [progress.is_open(slot) for slot in range(half_end)], progress.first_open,
             list(progress.owed), self.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0),
             self.broker.offsets.get("CID_RMQ_SYS_TRANS", OP_TOPIC, 0), stats.put_messages, stats.put_bytes,
             stats.put_failures,

@@ -65,13 +65,13 @@ def test_half_message_is_answered_as_a_send_and_its_end_with_success(tmp_path, c
         answer = half(client)
         assert (answer.code, answer.ext["queueId"], answer.ext["queueOffset"]) == (0, "2", "0")
         assert {"MSG_REGION", "TRACE_ON"} <= answer.ext.keys()
-        assert broker.store.queue("orders", 2).max_offset == 1
+        assert broker.store.reader.queue("orders", 2).max_offset == 1
         done = end(client, answer)
         assert (done.code, done.remark) == (0, None)
-        assert broker.store.queue("orders", 2).max_offset == 2
+        assert broker.store.reader.queue("orders", 2).max_offset == 2
         again = end(client, answer)
         assert (again.code, "ended before" in again.remark) == (0, True)
-        assert broker.store.queue("orders", 2).max_offset == 2
+        assert broker.store.reader.queue("orders", 2).max_offset == 2
 
 
 def test_go_s_long_names_make_a_half_message_too(tmp_path, clock):
@@ -81,7 +81,7 @@ def test_go_s_long_names_make_a_half_message_too(tmp_path, clock):
         header = send_header("orders", 2, sys_flag=4, properties=HALF).to_long_ext()
         answer = client.ask(RequestCode.SEND_MESSAGE, header, b"hello")
         assert answer.code == 0
-        assert broker.store.queue(HALF_TOPIC, 0).max_offset == 1
+        assert broker.store.reader.queue(HALF_TOPIC, 0).max_offset == 1
 
 
 def test_one_way_end_counts_and_nothing_is_answered(tmp_path, clock):
@@ -91,7 +91,7 @@ def test_one_way_end_counts_and_nothing_is_answered(tmp_path, clock):
         answer = half(client)
         client.feed(client.frame(RequestCode.END_TRANSACTION, end_header(answer), oneway=True))
         assert client.received() == []
-        assert broker.store.queue("orders", 2).max_offset == 1
+        assert broker.store.reader.queue("orders", 2).max_offset == 1
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_end_with_foreign_or_forged_values_is_refused(tmp_path, clock, caplog, m
     with open_server(tmp_path, clock) as (broker, server):
         client = Client(server)
         answer = half(client)
-        before = broker.store.log_end
+        before = broker.store.log.end
         refused = end(client, answer, outcome, **more)
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert refused.remark.startswith(remark)
         assert remark in caplog.text
-        assert broker.store.log_end == before
+        assert broker.store.log.end == before
         assert end(client, answer).code == 0
 
 
@@ -152,7 +152,7 @@ def test_check_is_the_half_message_under_its_own_topic(tmp_path, clock):
         )  # fmt: skip
         assert client.ask(RequestCode.END_TRANSACTION, answer).code == 0
         assert pulled(client).prepared_offset == header.log_offset
-        assert broker.store.queue("orders", 2).max_offset == 1
+        assert broker.store.reader.queue("orders", 2).max_offset == 1
 
 
 def test_check_as_bytes(tmp_path, clock):
@@ -192,7 +192,7 @@ def test_member_of_the_group_that_joined_later_is_asked(tmp_path, clock):
             producer_group="PG", half_queue_offset=header.half_queue_offset, log_offset=header.log_offset, outcome=8
         )
         heir.feed(heir.frame(RequestCode.END_TRANSACTION, answer, oneway=True))
-        assert broker.store.queue("orders", 2).max_offset == 1
+        assert broker.store.reader.queue("orders", 2).max_offset == 1
 
 
 def test_administrator_has_what_was_given_up_asked_about_again(tmp_path, clock):
@@ -202,8 +202,8 @@ def test_administrator_has_what_was_given_up_asked_about_again(tmp_path, clock):
         half(client)
         pass_time(server, clock, 61)
         pass_time(server, clock, 61)
-        (unit,) = broker.store.queue("TRANS_CHECK_MAX_TIME_TOPIC", 0).units(0, 1)
-        kept = decode_record(broker.store.record_at(unit.log_offset))
+        (unit,) = broker.store.reader.queue("TRANS_CHECK_MAX_TIME_TOPIC", 0).units(0, 1)
+        kept = decode_record(broker.store.reader.record_at(unit.log_offset))
         answer = client.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, headers.ResumeCheckHeader(message_id=kept.offset_id))
         assert (answer.code, HALF_TOPIC in answer.remark) == (0, True)
         for wrong in ("nonsense", "", kept.offset_id[:-1] + "0"):

@@ -170,7 +170,7 @@ def test_rows_are_what_consumers_could_see(tmp_path):
         for flag in (SysFlag.PREPARED, SysFlag.ROLLED_BACK, SysFlag.COMMITTED):
             record = message("orders", 0, str(int(flag)).encode())
             record.sys_flag = int(flag)
-            store.put([record])
+            store.writer.put([record])
     assert bodies(tmp_path) == [b"orders", b"8"]
     assert bodies(tmp_path, topics="*") == [b"orders", b"8"]
     assert bodies(tmp_path, topics="%RETRY%g, SCHEDULE_TOPIC_XXXX") == [b"%RETRY%g", b"SCHEDULE_TOPIC_XXXX"]
@@ -194,7 +194,7 @@ def test_compressed_bodies_are_undone_and_one_that_cannot_be_is_damage(tmp_path)
         for data in (zlib.compress(b"hello" * 100), b"no zlib", zlib.compress(b"after")):
             record = message("T", 0, data)
             record.sys_flag = 0x1
-            places.append(store.put([record]).log_offset)
+            places.append(store.writer.put([record]).log_offset)
     rows, damage = read(tmp_path, ("body",))
     assert [row["body"] for row in rows] == [b"hello" * 100, b"after"]
     assert [(one.path, one.place) for one in damage] == [(str(log_file(tmp_path)), places[1])]
@@ -208,7 +208,7 @@ def test_bodies_that_cannot_be_undone_behind_a_cut_double_no_row(tmp_path, monke
         for number in range(9):
             record = message("T", 0, b"no zlib" if number == 6 else zlib.compress(b"%d" % number * 1000))
             record.sys_flag = 0x1
-            store.put([record])
+            store.writer.put([record])
     rows, damage = read(tmp_path, ("body",))
     assert [row["body"][:1] for row in rows] == [b"%d" % number for number in range(9) if number != 6]
     assert len(damage) == 1

@@ -36,7 +36,7 @@ class Lane:
         assert self.table.scan(self.data, 0, len(self.data)) == len(self.data)
         self.gates = {
             topic.encode(): hot.TopicGate(
-                topic.encode(), [store.queue(topic, i).tail for i in range(3)], 4 << 20, (b"DELAY",)
+                topic.encode(), [store.reader.queue(topic, i).tail for i in range(3)], 4 << 20, (b"DELAY",)
             )
             for topic in ("T", "U")
         }
@@ -44,7 +44,7 @@ class Lane:
         self.outcome = hot.AppendOutcome()
 
     def run(self, row=0):
-        self.store.append_rows(self.table, row, len(self.table), self.gates, BORN, self.replies, self.outcome)
+        self.store.writer.append_rows(self.table, row, len(self.table), self.gates, BORN, self.replies, self.outcome)
         return self.outcome.stop, self.outcome.row
 
 
@@ -65,7 +65,7 @@ def test_rows_are_stored_over_every_border_of_the_files(store):
         assert read_all(store, "T", queue_id) == bodies[queue_id::3]
     assert len(store.log.run.files) > 2
     assert len(store.index.files) == 3
-    assert [b"%d" % 555 * 100 in record for record in store.query("T", f"{555:032d}", 5, 0, 1 << 60)] == [True]
+    assert [b"%d" % 555 * 100 in record for record in store.reader.query("T", f"{555:032d}", 5, 0, 1 << 60)] == [True]
 
 
 def test_rows_stop_at_one_that_is_not_plain(store):
@@ -80,10 +80,10 @@ def test_rows_stop_at_one_that_is_not_plain(store):
 
 def test_touched_names_each_watched_queue_once_for_the_whole_run(store):
     """Though the run was cut by a full log file in between."""
-    store.queue("T", 1).tail.watched = True
+    store.reader.queue("T", 1).tail.watched = True
     fast_path = Lane(store, [send("T", i % 2, b"x" * 30_000) for i in range(8)])
     fast_path.run()
-    assert fast_path.outcome.touched == [store.queue("T", 1).tail]
+    assert fast_path.outcome.touched == [store.reader.queue("T", 1).tail]
     assert fast_path.outcome.messages == 8
 
 
@@ -92,7 +92,7 @@ def test_a_batch_that_does_not_fit_into_its_queue_file_is_for_the_slow_path(stor
     rows = [send("T", 0, encode_batch([(0, b"%d" % i, b"")]) * 60, batch=True) for i in range(2)]
     fast_path = Lane(store, rows)
     assert fast_path.run() == (hot.STOP_SLOW, 1)
-    assert store.queue("T", 0).max_offset == 60
+    assert store.reader.queue("T", 0).max_offset == 60
 
 
 def test_a_row_larger_than_a_log_file_is_for_the_slow_path(store):
@@ -106,7 +106,7 @@ def test_a_full_disk_ends_the_run_at_its_row(tmp_path):
     with open_store(tmp_path, disk=disk) as store:
         store._populator.stop()
         fast_path = Lane(store, [send("T", 0, b"x" * 30_000) for _ in range(4)])
-        store.queue("T", 0).grow()
+        store.reader.queue("T", 0).grow()
         disk.room = 64 * 1024 + 2000 + 5000
         with pytest.raises(StoreFull):
             fast_path.run()
@@ -120,7 +120,7 @@ def test_a_full_disk_ends_the_run_at_its_row(tmp_path):
 
 def test_a_failed_store_takes_no_row(store):
     """Nothing is acknowledged any more."""
-    store.fail("a test says so")
+    store.state.fail("a test says so")
     fast_path = Lane(store, [send("T", 0, b"x")])
     with pytest.raises(StoreFailed, match="a test says so"):
         fast_path.run()

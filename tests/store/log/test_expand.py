@@ -29,11 +29,12 @@ class Lane:
 
     def __init__(self, store):
         self.store = store
-        self.gates = {b"T": hot.TopicGate(b"T", [store.queue("T", i).tail for i in range(3)], 4 << 20)}
+        self.gates = {b"T": hot.TopicGate(b"T", [store.reader.queue("T", i).tail for i in range(3)], 4 << 20)}
         self.outcome = hot.AppendOutcome()
 
     def run(self, record, row=0):
-        self.store.expand(PLACE, row, self.gates, self.outcome, record=record)
+        self.outcome.row = row
+        self.store.writer.expand(self.outcome, PLACE, self.gates, record=record)
         return self.outcome.stop, self.outcome.row, self.outcome.messages
 
 
@@ -44,7 +45,7 @@ def store(tmp_path):
 
 
 def places(store, queue_id=1):
-    queue = store.existing_queue("T", queue_id)
+    queue = store.reader.existing_queue("T", queue_id)
     return [unit.log_offset for unit in queue.units(0, queue.max_offset)]
 
 
@@ -72,7 +73,7 @@ def test_a_chunk_larger_than_any_file(store):
     assert {copied_from(record_of(store, place).prepared_offset) for place in places(store)} == {PLACE}
     assert len(store.log.run.files) > 2
     assert len(store.index.files) == 3
-    assert [b"%d" % 555 * 60 in record for record in store.query("T", f"{555:032d}", 5, 0, 1 << 60)] == [True]
+    assert [b"%d" % 555 * 60 in record for record in store.reader.query("T", f"{555:032d}", 5, 0, 1 << 60)] == [True]
 
 
 def test_a_chunk_over_the_border_of_a_queue_file(store):
@@ -88,10 +89,10 @@ def test_the_rest_of_a_chunk(store):
 
 def test_touched_names_a_watched_queue_once(store):
     """Though the run was cut by full files in between."""
-    store.queue("T", 1).tail.watched = True
+    store.reader.queue("T", 1).tail.watched = True
     fast_path = Lane(store)
     fast_path.run(chunk([b"x" * 400] * 300))
-    assert fast_path.outcome.touched == [store.queue("T", 1).tail]
+    assert fast_path.outcome.touched == [store.reader.queue("T", 1).tail]
     assert fast_path.outcome.messages == 300
 
 
@@ -106,25 +107,25 @@ def test_a_full_disk_takes_all_of_a_chunk_or_none(tmp_path):
         store._populator.stop()
         fast_path = Lane(store)
         put(store, "T", 1, *[b"before"] * 95)
-        end, record = store.log_end, chunk([b"%d" % number for number in range(20)])
+        end, record = store.log.end, chunk([b"%d" % number for number in range(20)])
         disk.room = 0  # for the next queue file
         with pytest.raises(StoreFull):
             fast_path.run(record)
-        assert (fast_path.outcome.row, fast_path.outcome.messages, store.log_end) == (0, 0, end)
+        assert (fast_path.outcome.row, fast_path.outcome.messages, store.log.end) == (0, 0, end)
         disk.room = None
         assert fast_path.run(record) == (hot.STOP_END, 20, 20)
         assert read_all(store, "T", 1)[95:] == [b"%d" % number for number in range(20)]
 
 
 def test_a_failed_store_expands_nothing(store):
-    store.fail("a test says so")
+    store.state.fail("a test says so")
     with pytest.raises(StoreFailed, match="a test says so"):
         Lane(store).run(chunk([b"a"]))
 
 
 def staged(store, bodies, **more):
     entries = [(0, body, b"") for body in bodies]
-    return store.put([
+    return store.writer.put([
         PutRecord("rmq_sys_METAQ_STAGE", 0, encode_batch(entries), b"REAL_TOPIC\x01T\x02REAL_QID\x011", 0, 0, 1, BORN, **more)
     ]).log_offset  # fmt: skip
 
@@ -132,17 +133,18 @@ def staged(store, bodies, **more):
 def test_a_chunk_in_the_current_file_is_read_there(store):
     """One in an older file is not, nor what is no record."""
     fast_path, place = Lane(store), staged(store, [b"a", b"b"])
-    store.expand(place, 0, fast_path.gates, fast_path.outcome)
+    store.writer.expand(fast_path.outcome, place, fast_path.gates)
     assert (fast_path.outcome.stop, read_all(store, "T", 1)) == (hot.STOP_END, [b"a", b"b"])
     assert {copied_from(record_of(store, copy).prepared_offset) for copy in places(store)} == {place}
-    for wrong in (place + 1, -1, store.log_end, 1 << 40):
-        store.expand(wrong, 0, fast_path.gates, fast_path.outcome)
+    for wrong in (place + 1, -1, store.log.end, 1 << 40):
+        store.writer.expand(fast_path.outcome, wrong, fast_path.gates)
         assert (fast_path.outcome.stop, fast_path.outcome.messages) == (hot.STOP_SLOW, 0)
     put(store, "U", 0, b"x" * 60_000)
     put(store, "U", 0, b"x" * 60_000)
-    store.expand(place, 0, fast_path.gates, fast_path.outcome)
+    store.writer.expand(fast_path.outcome, place, fast_path.gates)
     assert fast_path.outcome.stop == hot.STOP_SLOW
-    store.expand(place, 0, fast_path.gates, fast_path.outcome, record=store.record_at(place))
+    fast_path.outcome.row = 0
+    store.writer.expand(fast_path.outcome, place, fast_path.gates, record=store.reader.record_at(place))
     assert read_all(store, "T", 1) == [b"a", b"b"] * 2
 
 
@@ -151,6 +153,6 @@ def test_a_disk_that_is_nearly_full_takes_what_is_carried(store):
     fast_path, place = Lane(store), staged(store, [b"a"])
     store.state.set_writable(False)
     with pytest.raises(StoreFull):
-        store.expand(place, 0, fast_path.gates, fast_path.outcome)
-    store.expand(place, 0, fast_path.gates, fast_path.outcome, carrying=True)
+        store.writer.expand(fast_path.outcome, place, fast_path.gates)
+    store.writer.expand(fast_path.outcome, place, fast_path.gates, carrying=True)
     assert read_all(store, "T", 1) == [b"a"]

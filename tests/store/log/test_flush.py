@@ -53,7 +53,7 @@ def loop() -> Iterator[Loop]:
 @pytest.fixture
 def store(tmp_path, loop):
     with open_store(tmp_path, **SYNCED) as opened:
-        assert opened.watch_flushes(loop.look_at, loop.forget)
+        assert opened.flusher.watch(loop.look_at, loop.forget)
         yield opened
 
 
@@ -65,7 +65,7 @@ is soon another thread's, and a sync of that succeeds."""
 def wait_for(store, loop, log_end):
     """What `when_flushed` says, and in which thread."""
     told = []
-    store.when_flushed(log_end, lambda good: told.append((good, threading.get_ident())))
+    store.flusher.when_flushed(log_end, lambda good: told.append((good, threading.get_ident())))
     while not told:
         loop.turn()
     [(good, thread)] = told
@@ -78,11 +78,11 @@ def test_who_waits_is_told_in_the_thread_of_the_loop(store, loop):
     for number in range(20):
         done = put(store, "T", 0, b"x" * number)
         assert wait_for(store, loop, done.log_end)
-        assert store.flushed >= done.log_end
+        assert store.state.flushed >= done.log_end
     told = []
     ends = [put(store, "T", 0, b"y").log_end for _ in range(5)]
     for end in ends:
-        store.when_flushed(end, lambda good, end=end: told.append((good, end)))
+        store.flusher.when_flushed(end, lambda good, end=end: told.append((good, end)))
     while len(told) < 5:
         loop.turn()
     assert told == [(True, end) for end in ends]
@@ -93,7 +93,7 @@ def test_what_is_durable_already_is_told_at_once(store, loop):
     done = put(store, "T", 0, b"x")
     assert wait_for(store, loop, done.log_end)
     told = []
-    store.when_flushed(done.log_end, told.append)
+    store.flusher.when_flushed(done.log_end, told.append)
     assert told == [True]
 
 
@@ -103,7 +103,7 @@ def test_a_wait_reaches_over_the_end_of_a_file(store, loop):
         ends = [put(store, "T", 0, b"x" * 30_000).log_end for _ in range(5)]
         assert wait_for(store, loop, ends[-1])
     assert len(store.log.run.files) >= 6
-    assert store.flushed == store.log_end
+    assert store.state.flushed == store.log.end
 
 
 def test_a_long_stretch_is_synced_in_steps(store, loop, monkeypatch):
@@ -112,27 +112,27 @@ def test_a_long_stretch_is_synced_in_steps(store, loop, monkeypatch):
     ends = [put(store, "T", 0, b"x" * 4_000).log_end for _ in range(12)]
     told = []
     for end in ends:
-        store.when_flushed(end, lambda good, end=end: told.append((good, end, store.flushed)))
+        store.flusher.when_flushed(end, lambda good, end=end: told.append((good, end, store.state.flushed)))
     while len(told) < len(ends):
         loop.turn()
     assert [(good, end) for good, end, _ in told] == [(True, end) for end in ends]
     assert told[0][2] < ends[-1]
     put(store, "T", 0, b"x" * 40_000)
-    store.flush()
-    assert store.flushed == store.log_end
+    store.flusher.flush()
+    assert store.state.flushed == store.log.end
 
 
 def test_others_may_flush_beside_the_loop(store, loop):
     """`flush` waits for the same thread, and tells those who wait, too."""
     done = put(store, "T", 0, b"x" * 30_000)
     told = []
-    store.when_flushed(done.log_end, told.append)
-    store.flush()
-    assert store.flushed == store.log_end
+    store.flusher.when_flushed(done.log_end, told.append)
+    store.flusher.flush()
+    assert store.state.flushed == store.log.end
     assert told == [True]
     end = put(store, "T", 0, b"x" * 50_000).log_end
-    store.flush()
-    assert store.flushed == end == store.log_end
+    store.flusher.flush()
+    assert store.state.flushed == end == store.log.end
 
 
 def test_a_log_that_was_cut_goes_on(store, loop):
@@ -140,11 +140,11 @@ def test_a_log_that_was_cut_goes_on(store, loop):
     keep = put(store, "T", 0, b"kept")
     lost = put(store, "T", 0, b"lost")
     assert wait_for(store, loop, lost.log_end)
-    store.truncate(keep.log_end)
-    assert store.flushed == keep.log_end
+    store.writer.truncate(keep.log_end)
+    assert store.state.flushed == keep.log_end
     again = put(store, "T", 0, b"again")
     assert wait_for(store, loop, again.log_end)
-    assert store.flushed == again.log_end
+    assert store.state.flushed == again.log_end
     assert read_all(store, "T", 0) == [b"kept", b"again"]
 
 
@@ -155,20 +155,20 @@ def test_a_failed_sync_is_final(store, loop, monkeypatch):
     waits = [done.log_end, done.log_end]
     told = []
     for end in waits:
-        store.when_flushed(end, told.append)
+        store.flusher.when_flushed(end, told.append)
     while not told:
         loop.turn()
     eventually(lambda: told == [False, False])
-    assert "could not be made durable: Cannot allocate memory" in store.failed
-    store.when_flushed(done.log_end, told.append)
+    assert "could not be made durable: Cannot allocate memory" in store.state.failed
+    store.flusher.when_flushed(done.log_end, told.append)
     assert told[2:] == [False]
-    assert store.flushed < done.log_end
+    assert store.state.flushed < done.log_end
 
 
 def test_a_file_that_cannot_be_mapped_stops_the_store(tmp_path, loop, monkeypatch):
     """An error of our side, before the kernel is asked."""
     with open_store(tmp_path, **SYNCED) as store:
-        assert store.watch_flushes(loop.look_at, loop.forget)
+        assert store.flusher.watch(loop.look_at, loop.forget)
         done = put(store, "T", 0, b"x")
 
         def refuse(self, flushed):
@@ -176,18 +176,18 @@ def test_a_file_that_cannot_be_mapped_stops_the_store(tmp_path, loop, monkeypatc
 
         monkeypatch.setattr(sync_thread.SyncThread, "ask", refuse)
         told = []
-        store.when_flushed(done.log_end, told.append)
+        store.flusher.when_flushed(done.log_end, told.append)
         eventually(lambda: told == [False])
-        assert store.failed
+        assert store.state.failed
 
 
 def test_the_end_makes_everything_durable_and_lets_the_loop_go(tmp_path, loop):
     """Who still waits is told, no thread is left, and the folder opens without a look at the log."""
     before = threading.active_count()
     with open_store(tmp_path, **SYNCED) as store:
-        assert store.watch_flushes(loop.look_at, loop.forget)
+        assert store.flusher.watch(loop.look_at, loop.forget)
         told = []
-        store.when_flushed(put(store, "T", 0, b"x").log_end, told.append)
+        store.flusher.when_flushed(put(store, "T", 0, b"x").log_end, told.append)
     assert told == [True]
     assert loop.forgotten == 1
     assert threading.active_count() == before
@@ -198,10 +198,10 @@ def test_the_end_makes_everything_durable_and_lets_the_loop_go(tmp_path, loop):
 def test_a_disk_of_a_tests_own_syncs_itself(tmp_path, loop):
     """What it counts or refuses would be passed over."""
     with open_store(tmp_path, disk=(disk := FaultyDisk()), **SYNCED) as store:
-        assert not store.watch_flushes(loop.look_at, loop.forget)
+        assert not store.flusher.watch(loop.look_at, loop.forget)
         told = threading.Event()
         disk.synced.clear()
-        store.when_flushed(put(store, "T", 0, b"x").log_end, lambda good: good and told.set())
+        store.flusher.when_flushed(put(store, "T", 0, b"x").log_end, lambda good: good and told.set())
         assert told.wait(PATIENCE)
         assert disk.synced
 
@@ -236,7 +236,7 @@ def test_without_a_descriptor_records_are_written_in_place(tmp_path, caplog):
         put(store, "T", 0, b"x" * 40_000)
         disk.open_error = errno.EMFILE
         # The next file is there, and mapped: only the descriptor for writing cannot be had.
-        store.log._attach(store.log._attached, store.log_end)
+        store.log._attach(store.log._attached, store.log.end)
         disk.open_error = 0
         put(store, "T", 0, b"y")
         assert read_all(store, "T", 0) == [b"x" * 40_000, b"y"]

@@ -43,8 +43,8 @@ def test_populated_pages_are_the_files_and_bounded(tmp_path):
         for _ in range(5):
             populator.round()
             clock.advance(1)
-        assert populator._populated <= store.log_end + AHEAD_BYTES_MIN
-        assert populator.due_at == store.log_end + AHEAD_BYTES_MIN // 8 * 7
+        assert populator._populated <= store.log.end + AHEAD_BYTES_MIN
+        assert populator.due_at == store.log.end + AHEAD_BYTES_MIN // 8 * 7
         assert log_file(tmp_path).read_bytes()[:10_000] == before[0]
         assert rss_kib("RssAnon") - before[1] < 8192
 
@@ -65,7 +65,7 @@ def test_page_by_page_until_a_flood_comes_and_again_behind_it(tmp_path, monkeypa
             told.clear()
             clock.advance(seconds)
             populator.round()
-            return told[:], pytest.approx((populator.due_at - store.log_end) / MIB, abs=0.1)
+            return told[:], pytest.approx((populator.due_at - store.log.end) / MIB, abs=0.1)
 
         assert turn(0.1, 1) == ([True], 3.5)
         assert turn(0.1, 3_000_000) == ([], 6.3)  # 30 MB/s: seven eighths of what a quarter of a second brings
@@ -98,7 +98,7 @@ def test_next_file_is_there_before_it_is_needed(tmp_path):
     """At four fifths of the current one."""
     with open_store(tmp_path) as store:
         put(store, "T", 0, b"x" * 40_000)
-        store.populate()
+        store.writer.populate()
         assert not log_file(tmp_path, 65_536).exists()
         put(store, "T", 0, b"x" * 15_000)
         store._populator.wake()
@@ -111,7 +111,7 @@ def test_a_next_file_that_cannot_be_made_is_tried_again_when_it_is_needed(tmp_pa
     with open_store(tmp_path, disk=disk) as store:
         put(store, "T", 0, b"x" * 55_000)
         disk.room = 0
-        store.populate()
+        store.writer.populate()
         assert not log_file(tmp_path, 65_536).exists()
         try:
             put(store, "T", 0, b"y" * 55_000)

@@ -30,9 +30,9 @@ def fill(store: MessageStore, messages: int = 400) -> None:
         if number % 50 == 7:
             half = message(topic, 0, body)
             half.sys_flag = int(SysFlag.PREPARED)
-            store.put([half])
+            store.writer.put([half])
         elif number % 20 == 3:
-            store.put([delayed(body, number % 2 + 1, store.clock.now_ms())])
+            store.writer.put([delayed(body, number % 2 + 1, store.clock.now_ms())])
         elif number % 10 == 5:
             put(store, topic, 1, body, body + b"2", body + b"3", tag="a", key=f"k{number}")
         else:
@@ -78,21 +78,23 @@ def entries(store: MessageStore) -> list[tuple[int, int]]:
 def assert_same(copy: MessageStore, store: MessageStore) -> None:
     """Log files, units, and what is found by key."""
     one, other = store.folder.root, copy.folder.root
-    assert copy.log_end == store.log_end
+    assert copy.log.end == store.log.end
     for path in log_files(one):
-        if int(path.name) < store.log_end:
+        if int(path.name) < store.log.end:
             assert (other / "commitlog" / path.name).read_bytes() == path.read_bytes()
-    assert {key: queue.max_offset for key, queue in copy.queues().items() if queue.max_offset} == {
-        key: queue.max_offset for key, queue in store.queues().items() if queue.max_offset
+    assert {key: queue.max_offset for key, queue in copy.reader.queues().items() if queue.max_offset} == {
+        key: queue.max_offset for key, queue in store.reader.queues().items() if queue.max_offset
     }
-    for (topic, queue_id), queue in store.queues().items():
+    for (topic, queue_id), queue in store.reader.queues().items():
         assert read_units(other, topic, queue_id) == read_units(one, topic, queue_id)
-        assert copy.queue(topic, queue_id).units(0, 10_000) == queue.units(0, 10_000)
+        assert copy.reader.queue(topic, queue_id).units(0, 10_000) == queue.units(0, 10_000)
         assert read_all(copy, topic, queue_id) == read_all(store, topic, queue_id)
     assert entries(copy) == entries(store)
     for number in range(0, 400, 23):
         for topic in TOPICS:
-            assert copy.query(topic, f"k{number}", 9, 0, 1 << 60) == store.query(topic, f"k{number}", 9, 0, 1 << 60)
+            assert copy.reader.query(topic, f"k{number}", 9, 0, 1 << 60) == store.reader.query(
+                topic, f"k{number}", 9, 0, 1 << 60
+            )
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,7 @@ def master(tmp_path_factory):
 @given(chance=st.randoms(use_true_random=False))
 def test_a_log_that_is_copied_in_pieces_is_the_same_log(tmp_path_factory, master, chance):
     """Whatever the pieces: one record, all of a file, or several files at once."""
-    places = borders(master.folder.root, master.log_end)
+    places = borders(master.folder.root, master.log.end)
     with open_store(tmp_path_factory.mktemp("copy"), message_delay_level="1s 5s") as copy:
         start = 0
         while start < len(places) - 1:
@@ -115,28 +117,28 @@ def test_a_log_that_is_copied_in_pieces_is_the_same_log(tmp_path_factory, master
             if not data:
                 start = stop
                 continue
-            appended = copy.append_raw(data, places[start])
-            assert (appended.log_offset, appended.log_end) == (places[start], copy.log_end)
-            assert copy.log_end == places[stop] or copy.log.file_bytes - copy.log_end % copy.log.file_bytes == 0
-            start = places.index(copy.log_end)
+            appended = copy.writer.append_raw(data, places[start])
+            assert (appended.log_offset, appended.log_end) == (places[start], copy.log.end)
+            assert copy.log.end == places[stop] or copy.log.file_bytes - copy.log.end % copy.log.file_bytes == 0
+            start = places.index(copy.log.end)
         assert_same(copy, master)
         done = put(copy, "orders", 0, b"and on")
-        assert done.log_offset == master.log_end
+        assert done.log_offset == master.log.end
         assert read_all(copy, "orders", 0) == [*read_all(master, "orders", 0), b"and on"]
 
 
 def test_a_copy_opens_again_after_an_orderly_end_and_after_a_kill(tmp_path, master):
     """What recovery makes of the log is what was made of the bytes."""
-    data = raw_log(master.folder.root, 0, master.log_end)
+    data = raw_log(master.folder.root, 0, master.log.end)
     with open_store(tmp_path / "a", message_delay_level="1s 5s") as copy:
-        copy.append_raw(data, 0)
+        copy.writer.append_raw(data, 0)
     with open_store(tmp_path / "a", message_delay_level="1s 5s") as copy:
         assert_same(copy, master)
         put(copy, "orders", 0, b"new")
         killed = crash(copy, tmp_path / "b")
     with open_store(killed, message_delay_level="1s 5s") as copy:
         assert read_all(copy, "orders", 0)[-1] == b"new"
-        assert copy.log_end > master.log_end
+        assert copy.log.end > master.log.end
 
 
 def test_queues_that_grew_are_told(tmp_path, master):
@@ -144,28 +146,28 @@ def test_queues_that_grew_are_told(tmp_path, master):
     with open_store(tmp_path) as store:
         put(store, "orders", 2, b"a")
         put(store, "bills", 0, b"b", b"c")
-        data, end = raw_log(tmp_path, 0, store.log_end), store.log_end
+        data, end = raw_log(tmp_path, 0, store.log.end), store.log.end
     with open_store(tmp_path / "copy") as copy:
-        assert copy.append_raw(data, 0) == (0, end, {("orders", 2), ("bills", 0)})
-        assert copy.append_raw(b"", end) == (end, end, frozenset())
+        assert copy.writer.append_raw(data, 0) == (0, end, {("orders", 2), ("bills", 0)})
+        assert copy.writer.append_raw(b"", end) == (end, end, frozenset())
 
 
 def test_a_copy_of_a_log_whose_begin_is_gone_begins_where_that_does(tmp_path):
     """The first queue offsets are not 0 there; a start takes them as they are, and so does this."""
     with open_store(tmp_path / "a", file_reserved_time=0) as store:
         fill(store)
-        assert store.retain(store.clock.now_ms() + 1, at_once=True)
-        data = raw_log(tmp_path / "a", store.min_log, store.log_end)
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True)
+        data = raw_log(tmp_path / "a", store.log.min, store.log.end)
         with open_store(tmp_path / "b") as copy:
             with pytest.raises(StoreError, match="or begin a log file"):
-                copy.append_raw(data, store.min_log + 1)
-            copy.append_raw(data, store.min_log)
-            assert (copy.min_log, copy.log_end) == (store.min_log, store.log_end)
-            for topic, queue_id in store.queues():
+                copy.writer.append_raw(data, store.log.min + 1)
+            copy.writer.append_raw(data, store.log.min)
+            assert (copy.log.min, copy.log.end) == (store.log.min, store.log.end)
+            for topic, queue_id in store.reader.queues():
                 assert read_all(copy, topic, queue_id) == read_all(store, topic, queue_id)
             killed = crash(copy, tmp_path / "c")
         with open_store(killed) as copy:
-            assert copy.log_end == store.log_end
+            assert copy.log.end == store.log.end
             assert read_all(copy, "bills", 1) == read_all(store, "bills", 1)
 
 
@@ -178,8 +180,8 @@ def test_what_does_not_go_on_with_the_log_whole_is_refused_and_nothing_is_append
     with open_store(tmp_path / "a") as store:
         for number in range(8):
             put(store, "T", 0, b"%d" % number * 100)
-        first, second, third = (unit.log_offset for unit in store.queue("T", 0).units(0, 3))
-        data = raw_log(tmp_path / "a", 0, store.log_end)
+        first, second, third = (unit.log_offset for unit in store.reader.queue("T", 0).units(0, 3))
+        data = raw_log(tmp_path / "a", 0, store.log.end)
         for number in range(8, 500):
             put(store, "T", 0, b"%d" % number * 100)
         blank = store.log.file_bytes - len(raw_log(tmp_path / "a", 0, store.log.file_bytes).rstrip(b"\0")) + 8
@@ -200,18 +202,18 @@ def test_what_does_not_go_on_with_the_log_whole_is_refused_and_nothing_is_append
         (whole_file[second:][:-blank] + struct.pack(">I", 900), second, "a blank record|runs past|untouched"),
     ]
     with open_store(tmp_path / "b") as copy:
-        copy.append_raw(before, 0)
+        copy.writer.append_raw(before, 0)
         for bad, place, why in wrong:
             with pytest.raises(StoreError, match=why):
-                copy.append_raw(bad, place)
-            assert copy.log_end == second
-            assert copy.queue("T", 0).max_offset == 1
+                copy.writer.append_raw(bad, place)
+            assert copy.log.end == second
+            assert copy.reader.queue("T", 0).max_offset == 1
             assert raw_log(tmp_path / "b", 0, 60_000) == before + bytes(60_000 - len(before))
-        assert copy.append_raw(whole_file[second:], second).log_end == copy.log.file_bytes
+        assert copy.writer.append_raw(whole_file[second:], second).log_end == copy.log.file_bytes
     with open_store(tmp_path / "c", mapped_file_size_commit_log=128 << 10) as other:
         with pytest.raises(StoreError, match="mappedFileSizeCommitLog"):
-            other.append_raw(whole_file, 0)
-        assert other.log_end == 0
+            other.writer.append_raw(whole_file, 0)
+        assert other.log.end == 0
         assert log_files(tmp_path / "c") == []
 
 
@@ -219,28 +221,28 @@ def test_a_topic_that_was_made_again_begins_its_queues_anew(tmp_path):
     """As at its master: queue offset 0 behind others."""
     with open_store(tmp_path / "a") as store:
         put(store, "T", 0, b"old", b"older")
-        store.delete_topic("T")
+        store.writer.delete_topic("T")
         put(store, "T", 0, b"new")
-        data = raw_log(tmp_path / "a", 0, store.log_end)
+        data = raw_log(tmp_path / "a", 0, store.log.end)
     with open_store(tmp_path / "b") as copy:
-        copy.append_raw(data, 0)
+        copy.writer.append_raw(data, 0)
         assert read_all(copy, "T", 0) == [b"new"]
 
 
 def test_a_full_disk_leaves_whole_records_and_it_goes_on_from_there(tmp_path, master):
     """Every place where room runs out; what is there is what the master has."""
-    places = borders(master.folder.root, master.log_end)
+    places = borders(master.folder.root, master.log.end)
     refused = 0
     for room in range(0, 700_000, 50_000):
         disk = FaultyDisk(room=room)
         with open_store(tmp_path / f"{room}", disk=disk, message_delay_level="1s 5s") as copy:
             try:
-                copy.append_raw(raw_log(master.folder.root, 0, master.log_end), 0)
+                copy.writer.append_raw(raw_log(master.folder.root, 0, master.log.end), 0)
             except StoreFull:
                 refused += 1
-            assert copy.log_end in places
+            assert copy.log.end in places
             disk.room = None
-            copy.append_raw(raw_log(master.folder.root, copy.log_end, master.log_end), copy.log_end)
+            copy.writer.append_raw(raw_log(master.folder.root, copy.log.end, master.log.end), copy.log.end)
             assert_same(copy, master)
     assert refused > 3
 
@@ -248,6 +250,6 @@ def test_a_full_disk_leaves_whole_records_and_it_goes_on_from_there(tmp_path, ma
 def test_a_store_that_failed_takes_no_bytes(tmp_path):
     """As it takes no message."""
     with open_store(tmp_path) as store:
-        store.fail("a test says so")
+        store.state.fail("a test says so")
         with pytest.raises(StoreFailed):
-            store.append_raw(b"", 0)
+            store.writer.append_raw(b"", 0)

@@ -28,35 +28,35 @@ def master(tmp_path_factory):
 def copied(root: pathlib.Path, master: MessageStore, end: int) -> MessageStore:
     """A store that holds the master's log up to `end`."""
     copy = open_store(root, message_delay_level="1s 5s")
-    copy.append_raw(raw_log(master.folder.root, 0, end), 0)
+    copy.writer.append_raw(raw_log(master.folder.root, 0, end), 0)
     return copy
 
 
 @pytest.mark.parametrize("part", [0.0, 0.03, 0.2, 0.41, 0.55, 0.8, 0.97, 1.0])
 def test_a_log_that_was_cut_is_the_log_that_never_got_further(tmp_path, master, part):
     """Wherever it is cut: it takes the same bytes again, and a start, also after a kill, finds nothing of what was there."""
-    places = borders(master.folder.root, master.log_end)
+    places = borders(master.folder.root, master.log.end)
     place = places[int((len(places) - 1) * part)]
-    with copied(tmp_path / "a", master, master.log_end) as store, copied(tmp_path / "b", master, place) as shorter:
-        store.truncate(place)
-        assert store.flushed == store.log_end == place
-        assert store.newest_ms == shorter.newest_ms
+    with copied(tmp_path / "a", master, master.log.end) as store, copied(tmp_path / "b", master, place) as shorter:
+        store.writer.truncate(place)
+        assert store.state.flushed == store.log.end == place
+        assert store.log.newest_ms == shorter.log.newest_ms
         assert_same(store, shorter)
         assert not any(raw_log(tmp_path / "a", place, 1 << 30)), "zeros behind the end"
-        store.append_raw(raw_log(master.folder.root, place, master.log_end), place)
+        store.writer.append_raw(raw_log(master.folder.root, place, master.log.end), place)
         assert_same(store, master)
-        store.truncate(place)
+        store.writer.truncate(place)
         put(store, "orders", 0, b"another", key="k3")
         assert read_all(store, "orders", 0) == [*read_all(shorter, "orders", 0), b"another"]
-        assert store.query("orders", "k3", 9, 0, 1 << 60)[-1].find(b"another") > 0
+        assert store.reader.query("orders", "k3", 9, 0, 1 << 60)[-1].find(b"another") > 0
         killed = crash(store, tmp_path / "c")
-        log_end = shorter.log_end
-        queues = {key: read_all(shorter, *key) for key in shorter.queues()}
+        log_end = shorter.log.end
+        queues = {key: read_all(shorter, *key) for key in shorter.reader.queues()}
     for root in (killed, tmp_path / "a"):
         with open_store(root, message_delay_level="1s 5s") as store:
             for key, found in queues.items():
                 assert read_all(store, *key) == found + ([b"another"] if key == ("orders", 0) else [])
-            assert [record.body for record in read_log(root, log_end, store.log_end)] == [b"another"]
+            assert [record.body for record in read_log(root, log_end, store.log.end)] == [b"another"]
 
 
 def test_a_place_where_no_record_begins_is_refused(tmp_path):
@@ -64,19 +64,19 @@ def test_a_place_where_no_record_begins_is_refused(tmp_path):
     with open_store(tmp_path, file_reserved_time=0) as store:
         for number in range(400):
             put(store, "T", 0, b"%d" % number * 200)
-        store.retain(store.clock.now_ms() + 1, at_once=True)
-        unit = store.queue("T", 0).units(store.queue("T", 0).min_offset + 5, 1)[0]
-        for place in (unit.log_offset + 1, store.log_end + 1, store.min_log - 65_536, -1):
+        store.keeper.retain(store.clock.now_ms() + 1, at_once=True)
+        unit = store.reader.queue("T", 0).units(store.reader.queue("T", 0).min_offset + 5, 1)[0]
+        for place in (unit.log_offset + 1, store.log.end + 1, store.log.min - 65_536, -1):
             with pytest.raises(StoreError, match="cannot be cut at"):
-                store.truncate(place)
+                store.writer.truncate(place)
         before = read_all(store, "T", 0)
-        store.truncate(store.log_end)
+        store.writer.truncate(store.log.end)
         assert read_all(store, "T", 0) == before
-        store.truncate(unit.log_offset)
+        store.writer.truncate(unit.log_offset)
         assert read_all(store, "T", 0) == before[:5]
-        store.truncate(store.min_log)
+        store.writer.truncate(store.log.min)
         assert read_all(store, "T", 0) == []
-        assert store.log_end == store.min_log
+        assert store.log.end == store.log.min
         put(store, "T", 0, b"new")
         assert read_all(store, "T", 0) == [b"new"]
         killed = crash(store, tmp_path.with_name("b"))
@@ -90,9 +90,9 @@ def test_who_waits_for_what_was_cut_off_is_told_that_it_is_not_durable(tmp_path)
     with MessageStore(options, FakeClock(START_MS), HOST, "DefaultCluster", threads=False) as store:
         first, second = put(store, "T", 0, b"first"), put(store, "T", 0, b"second")
         told = []
-        store.when_flushed(first.log_end, lambda good: told.append(("first", good)))
-        store.when_flushed(second.log_end + 1, lambda good: told.append(("more", good)))
-        store.truncate(first.log_end)
+        store.flusher.when_flushed(first.log_end, lambda good: told.append(("first", good)))
+        store.flusher.when_flushed(second.log_end + 1, lambda good: told.append(("more", good)))
+        store.writer.truncate(first.log_end)
         assert told == [("first", True), ("more", False)]
 
 
@@ -101,8 +101,8 @@ def test_a_mark_of_a_deleted_topic_goes_back_with_the_log(tmp_path):
     with open_store(tmp_path) as store:
         first = put(store, "T", 0, b"first")
         put(store, "U", 0, b"x" * 5000)
-        store.delete_topic("T")
-        store.truncate(first.log_end)
+        store.writer.delete_topic("T")
+        store.writer.truncate(first.log_end)
         assert store.deleted == {"T": first.log_end}
         put(store, "T", 0, b"again")
         assert read_all(store, "T", 0) == [b"again"]
@@ -114,8 +114,8 @@ def test_a_cut_that_fails_in_the_middle_stops_the_store_and_a_start_goes_on(tmp_
     store = open_store(tmp_path, disk=disk)
     for number in range(300):
         put(store, "T", 0, b"%d" % number * 300, key=f"k{number}")
-    places = [unit.log_offset for unit in store.queue("T", 0).units(0, 300)]
-    store.checkpoint()
+    places = [unit.log_offset for unit in store.reader.queue("T", 0).units(0, 300)]
+    store.keeper.checkpoint()
     calls, sync_folder = [], disk.sync_folder
 
     def failing(path):
@@ -126,7 +126,7 @@ def test_a_cut_that_fails_in_the_middle_stops_the_store_and_a_start_goes_on(tmp_
 
     disk.sync_folder = failing
     with pytest.raises(StoreFailed, match="could not be cut at"):
-        store.truncate(places[20])
+        store.writer.truncate(places[20])
     disk.sync_folder = sync_folder
     with pytest.raises(StoreFailed):
         put(store, "T", 0, b"x")
@@ -135,7 +135,7 @@ def test_a_cut_that_fails_in_the_middle_stops_the_store_and_a_start_goes_on(tmp_
         kept = read_all(store, "T", 0)
         assert 20 <= len(kept) <= 300
         assert kept == [b"%d" % number * 300 for number in range(len(kept))]
-        store.truncate(places[20])
+        store.writer.truncate(places[20])
         assert len(read_all(store, "T", 0)) == 20
 
 
@@ -154,12 +154,12 @@ def test_a_kill_or_a_power_cut_in_the_middle_leaves_a_store_that_opens(tmp_path,
         store = quiet(disk)
         fill(store, chance.choice((30, 120, 300)))
         if chance.random() < 0.5:
-            store.checkpoint()
+            store.keeper.checkpoint()
         if chance.random() < 0.3:
             fill(store, 40)
-        store.flush()
-        whole = read_log(disk.root, stop=store.log_end)
-        place = chance.choice(borders(disk.root, store.log_end))
+        store.flusher.flush()
+        whole = read_log(disk.root, stop=store.log.end)
+        place = chance.choice(borders(disk.root, store.log.end))
         at, done, ended = disk.calls + chance.randint(1, 60), False, None
 
         def on_call(_name):
@@ -168,7 +168,7 @@ def test_a_kill_or_a_power_cut_in_the_middle_leaves_a_store_that_opens(tmp_path,
 
         disk.on_call = on_call
         try:
-            store.truncate(place)
+            store.writer.truncate(place)
             done = True
         except PowerGone:
             pass
@@ -177,11 +177,11 @@ def test_a_kill_or_a_power_cut_in_the_middle_leaves_a_store_that_opens(tmp_path,
         store.folder.close()
     with ended:
         store = quiet(ended)
-        found = read_log(ended.root, stop=store.log_end)
+        found = read_log(ended.root, stop=store.log.end)
         assert found == whole[: len(found)]
-        assert store.log_end >= place
+        assert store.log.end >= place
         if done:
-            assert store.log_end == place
+            assert store.log.end == place
         for topic in TOPICS:
             for queue_id in range(3):
                 wanted = [
@@ -193,12 +193,12 @@ def test_a_kill_or_a_power_cut_in_the_middle_leaves_a_store_that_opens(tmp_path,
                 ]
                 assert read_all(store, topic, queue_id) == wanted
                 units = read_units(ended.root, topic, queue_id)
-                assert all(log_offset < store.log_end for log_offset, _ in units.values())
+                assert all(log_offset < store.log.end for log_offset, _ in units.values())
         for record in found:
             if record.topic in TOPICS[:2] and b"KEYS" in record.properties:
                 key = record.properties.rpartition(b"KEYS\x01")[2].decode()
-                assert any(record.body in data for data in store.query(record.topic, key, 9, 0, 1 << 60))
-        assert store.indexed_log < max(1, store.log_end)
+                assert any(record.body in data for data in store.reader.query(record.topic, key, 9, 0, 1 << 60))
+        assert store.reader.indexed_log < max(1, store.log.end)
         put(store, "orders", 0, b"next")
         assert read_all(store, "orders", 0)[-1] == b"next"
         store.close()
@@ -212,26 +212,26 @@ def test_log_files_whose_deletion_a_power_cut_undoes_are_no_damage(tmp_path, see
     with PowerLossDisk(tmp_path / "a", seed) as disk:
         store = quiet(disk)
         fill(store, 400)
-        store.checkpoint()
-        place, before = borders(disk.root, store.log_end)[40], store.queue("orders", 0).max_offset
+        store.keeper.checkpoint()
+        place, before = borders(disk.root, store.log.end)[40], store.reader.queue("orders", 0).max_offset
         zeroed = False
 
         def on_call(name):
             nonlocal zeroed
-            if store.queue("orders", 0).max_offset < before:  # the queues are cut first
+            if store.reader.queue("orders", 0).max_offset < before:  # the queues are cut first
                 if zeroed and name == "sync_folder":
                     raise PowerGone
                 zeroed = name == "sync_file" and store.log.run.files[-1].start < place
 
         disk.on_call = on_call
         with pytest.raises(PowerGone):
-            store.truncate(place)
+            store.writer.truncate(place)
         disk.on_call = None
         cut = disk.cut(tmp_path / "b")
         store.folder.close()
     with cut:
         store = quiet(cut)
-        assert store.log_end == place
+        assert store.log.end == place
         store.close()
 
 
@@ -248,13 +248,13 @@ def quiet(disk: PowerLossDisk) -> MessageStore:
 def test_a_log_that_was_cut_where_a_file_begins_goes_on_there(tmp_path, master):
     """No file is there to write to until something comes; whoever reads the end at the writer's own place finds it there."""
     file_bytes = master.log.file_bytes
-    assert master.log_end > 2 * file_bytes
+    assert master.log.end > 2 * file_bytes
     for name in ("raw", "put"):
-        with copied(tmp_path / name, master, master.log_end) as store:
-            store.truncate(file_bytes)
-            assert store.log.tail.end == store.log_end == store.flushed == file_bytes
+        with copied(tmp_path / name, master, master.log.end) as store:
+            store.writer.truncate(file_bytes)
+            assert store.log.tail.end == store.log.end == store.state.flushed == file_bytes
             if name == "raw":
-                store.append_raw(raw_log(master.folder.root, file_bytes, master.log_end), file_bytes)
+                store.writer.append_raw(raw_log(master.folder.root, file_bytes, master.log.end), file_bytes)
                 assert_same(store, master)
             else:
                 assert put(store, "orders", 0, b"another").log_offset == file_bytes

@@ -49,9 +49,9 @@ def archiver(store, policies, places=None, **more):
         store, store.folder.root / "archive", lambda topic: policies.of(topic).policy,
         places or Places(*SIZES), broker_id=7, **more,
     )  # fmt: skip
-    store.retain_by(policies)
-    store.before_letting_go(found.may_go)
-    store.owes(found)
+    store.keeper.retain_by(policies)
+    store.keeper.before_letting_go(found.may_go)
+    store.keeper.owes(found)
     return found
 
 
@@ -75,10 +75,10 @@ def test_messages_are_in_a_whole_archive_before_they_go(tmp_path, policy, ending
         fill(store)
         files = [file.start for file in store.log.run.files]
         look(store, store.clock)
-        assert (store.floor("T"), store.min_log) == (0, 0)
-        eventually(lambda: (look(store, store.clock), store.min_log >= files[3])[1])
+        assert (store.keeper.floor("T"), store.log.min) == (0, 0)
+        eventually(lambda: (look(store, store.clock), store.log.min >= files[3])[1])
         assert {path.suffix for path in (tmp_path / "archive/T-0").iterdir()} == {ending[5:]}
-        low = store.existing_queue("T", 0).min_offset
+        low = store.reader.existing_queue("T", 0).min_offset
         found = archived(tmp_path / "archive")
         assert found[:low] == list(zip(Places(*SIZES).places, BODIES, strict=False))[:low]
         keeper.stop()
@@ -104,7 +104,7 @@ def test_nothing_goes_while_the_archive_cannot_be_written(tmp_path):
         with pytest.raises(OSError, match="error"):
             keeper.step()
         assert not list((tmp_path / "archive").rglob("*.arc"))
-        assert store.min_log == store.floor("T") == 0
+        assert store.log.min == store.keeper.floor("T") == 0
         disk.sync_error = 0
         keeper.step()
         assert keeper.may_go("T", place)
@@ -120,9 +120,9 @@ def test_archive_that_fails_again_and_again_is_told_as_trouble(tmp_path):
         place = store.log.run.files[2].start
         disk.make_error = errno.ENOSPC
         keeper.may_go("T", place)
-        eventually(lambda: "archive failed 2 times in a row" in store.trouble)
+        eventually(lambda: "archive failed 2 times in a row" in store.keeper.trouble)
         disk.make_error = 0
-        eventually(lambda: keeper.may_go("T", place) and not store.trouble)
+        eventually(lambda: keeper.may_go("T", place) and not store.keeper.trouble)
         keeper.stop()
 
 
@@ -184,8 +184,8 @@ def test_archive_of_a_deleted_topic_stays_when_one_of_its_name_is_archived(tmp_p
             assert not keeper.may_go("T", store.log.run.files[-1].start)
             keeper.step()
             seen.append(archived(tmp_path / "archive"))
-            store.flush()
-            store.delete_topic("T", store.log_end)
+            store.flusher.flush()
+            store.writer.delete_topic("T", store.log.end)
         assert {body[:1] for _, body in seen[0]} == {b"a"}
         assert {body[:1] for _, body in seen[1]} == {b"b"}
         assert "deleted topic of the same name" in caplog.text
@@ -203,7 +203,7 @@ def test_archive_of_compressed_bodies_takes_no_more_memory_than_one_of_them(tmp_
         for _ in range(20):
             compressed = message("T", 0, compress(bytes(size)))
             compressed.sys_flag = SysFlag.COMPRESSED | COMPRESSION_ZLIB
-            store.put([compressed])
+            store.writer.put([compressed])
         for _ in range(2000):
             put(store, "T", 0, flat)
         keeper.may_go("T", store.log.run.files[-1].start)
@@ -224,8 +224,8 @@ def test_several_queues_of_a_topic_and_messages_of_other_clients(tmp_path):
         body = b"abc" * 1000
         compressed = message("T", 0, compress(body))
         compressed.sys_flag = SysFlag.COMPRESSED | COMPRESSION_ZLIB
-        store.put([compressed])
-        store.put([message("T", 1, b"tagged", tag="red")])
+        store.writer.put([compressed])
+        store.writer.put([message("T", 1, b"tagged", tag="red")])
         for _ in range(12):
             put(store, "T", 0, bytes(10_000))
         store.clock.advance(36_000)
@@ -267,7 +267,7 @@ def test_lost_message_is_told_and_the_rest_archived(tmp_path, caplog):
         keeper = archiver(store, rules("archive,1"))
         keeper._started = True
         place = store.log.run.files[1].start
-        second = store.existing_queue("T", 0).units(1, 1)[0].log_offset
+        second = store.reader.existing_queue("T", 0).units(1, 1)[0].log_offset
     overwrite(log_file(tmp_path), second + 100, b"damaged")
     with open_store(tmp_path, FakeClock(START_MS + 10**9)) as store:
         keeper = archiver(store, rules("archive,1"))

@@ -92,7 +92,7 @@ def test_the_newest_base_of_each_queue_counts_and_none_from_before_a_deletion(tm
         assert newest_bases(store) == Known(
             {("a", 0): Base(0, 0, old), ("c", 0): Base(1, 11, before)}, frozenset({"b"})
         )
-        began = store.log_end
+        began = store.log.end
         round_ = say(encode_bases([(("a", 0), 9, 99)]))
         say(encode_complete(began))
         again = say(encode_bases([(("b", 0), 0, 0)]))

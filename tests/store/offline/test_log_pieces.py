@@ -129,7 +129,7 @@ def test_bytes_that_look_like_a_record_inside_a_body_are_none(tmp_path):
     """Also with the right log offset and checksum: whoever sends can guess where his message will lie."""
     with open_store(tmp_path) as store:
         put(store, "T", 0, b"first")
-        start = store.log_end
+        start = store.log.end
         head = 88  # of a record with hosts of IPv4, up to its body
         forged = encode_record(
             topic=b"T", queue_id=0, queue_offset=1, log_offset=start + head, flag=0, sys_flag=0, born_ms=1, born_host=BORN,
@@ -150,7 +150,7 @@ def test_a_log_that_is_written_is_read_up_to_its_newest_record(tmp_path):
             put(store, "T", 0, b"%d" % i * 100)
             if i % 20 == 19:
                 files = find_log_files(tmp_path / "commitlog")
-                assert find_end(files, borders_of(tmp_path)) == log_pieces.LogEnd(store.log_end)
+                assert find_end(files, borders_of(tmp_path)) == log_pieces.LogEnd(store.log.end)
                 assert whole(tmp_path, 5000)[0] == [b"%d" % j * 100 for j in range(i + 1)]
 
 
@@ -168,7 +168,7 @@ def test_a_record_that_is_half_there_ends_the_log(tmp_path, keep, with_queues):
     store = open_store(tmp_path / "a")
     for i in range(30):
         put(store, "T", 0, b"%d" % i * 20)
-    end = store.log_end
+    end = store.log.end
     put(store, "T", 0, b"the newest one" * 10)
     root = crash(store, tmp_path / "b")
     rest = log_file(root).stat().st_size - end - keep
@@ -244,7 +244,7 @@ def test_old_records_behind_the_end_stay_dead(tmp_path):
     store = open_store(tmp_path / "a")
     store.clock.advance(100)
     put(store, "T", 0, b"new")
-    torn = store.log_end
+    torn = store.log.end
     root = crash(store, tmp_path / "b")
     old = open_store(tmp_path / "old")
     put(old, "T", 0, b"x" * (torn + 300 - 92))

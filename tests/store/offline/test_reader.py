@@ -37,7 +37,7 @@ def test_reader_sees_what_a_running_broker_has_stored(tmp_path):
         put(store, "T", 0, b"one")
         reader = StoreReader(tmp_path)
         assert [m.body for m in reader.records()] == [b"one"]
-        assert (reader.end, reader.why) == (store.log_end, "untouched bytes")
+        assert (reader.end, reader.why) == (store.log.end, "untouched bytes")
         end = put(store, "T", 0, b"two").log_end
         assert [m.body for m in reader.records()] == [b"one", b"two"]
         assert reader.end == end
@@ -63,7 +63,7 @@ def test_reader_does_not_take_old_bytes_for_records(tmp_path):
     root = crash(store, tmp_path / "b")
     old = open_store(tmp_path / "old")
     put(old, "T", 0, b"x" * (end - 92))
-    assert old.log_end == end
+    assert old.log.end == end
     stale = put(old, "T", 0, b"stale")
     old.close()
     overwrite(log_file(root), end, log_file(tmp_path / "old").read_bytes()[end : stale.log_end])
@@ -79,7 +79,7 @@ def test_reader_expands_compressed_bodies_within_a_limit(tmp_path):
         for data in (zlib.compress(b"hello" * 1000), bomb, zlib.compress(b"after")):
             record = message("T", 0, data)
             record.sys_flag = 0x1
-            store.put([record])
+            store.writer.put([record])
     assert [m.body for m in StoreReader(tmp_path).records()] == [b"hello" * 1000, bomb, b"after"]
 
 

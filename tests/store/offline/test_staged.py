@@ -53,7 +53,7 @@ class Folder:
         text = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items()).encode()
         record: PutRecord = message(topic, queue_id, body)
         record.properties, record.prepared_offset = text, mark
-        return self.store.put([record]).log_offset
+        return self.store.writer.put([record]).log_offset
 
 
 def seal_of(*batches: tuple[bytes, ...]) -> Seal:
@@ -181,7 +181,7 @@ def unnamed(folder):
 def between(folder):
     first, second = commit(folder)
     folder.copy(first, b"a", b"b", b"c")
-    folder.store.put([message("orders", 1, b"of somebody else")])
+    folder.store.writer.put([message("orders", 1, b"of somebody else")])
     folder.copy(second, b"d")
 
 

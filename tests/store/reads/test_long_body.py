@@ -45,14 +45,14 @@ def test_pieces_are_what_one_read_gives(
         for number, (which, size) in enumerate(sizes * repeat):
             tag = TAGS[which]
             queue_id = number % 2
-            store.put([message("T", queue_id, b"%d" % number * max(1, size // 4), tag)])
+            store.writer.put([message("T", queue_id, b"%d" % number * max(1, size // 4), tag)])
             if queue_id == 0:
                 sent.append((tag, b"%d" % number * max(1, size // 4)))
         takes = None if wanted is None else hot.Filter(hot.java_hash(tag.encode()) for tag in wanted)
         found = list[bytes]()
         offset = start
         while True:
-            pulled = answer(store.pull("T", 0, offset, 65_535, bytes_max, takes, in_pieces=True))
+            pulled = answer(store.reader.pull("T", 0, offset, 65_535, bytes_max, takes, in_pieces=True))
             body = bytes(pulled.long or pulled.body)
             assert len(body) == len(pulled.long or pulled.body)
             records = bodies_of(body)
@@ -75,7 +75,7 @@ def test_pieces_are_small_and_made_one_by_one(tmp_path: pathlib.Path, hot_bytes:
             put(store, "T", 0, b"x" * 9000)
             put(store, "T", 1, b"y" * 9000)
         put(store, "T", 0, b"z" * 200_000)
-        pulled = answer(store.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True))
+        pulled = answer(store.reader.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True))
         assert isinstance(pulled.long, LongBody)
         assert pulled.long.cold is (hot_bytes == 0)
         sizes = [len(piece) for piece in pulled.long]
@@ -91,13 +91,13 @@ def test_pieces_are_readable_after_their_files_are_deleted(tmp_path: pathlib.Pat
         for number in range(300):
             put(store, "T", 0, b"%d" % number * 1000)
             put(store, "T", 1, b"y" * 1000)
-        pulled = answer(store.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True))
+        pulled = answer(store.reader.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True))
         assert pulled.status is ReadStatus.FOUND
         first = pulled.long.next()
-        while store.min_log == 0:
+        while store.log.min == 0:
             put(store, "U", 0, b"u" * 100_000)
-            store.retain(store.clock.now_ms(), at_once=True)
-        assert store.pull("T", 0, 0, 32).status is not ReadStatus.FOUND
+            store.keeper.retain(store.clock.now_ms(), at_once=True)
+        assert store.reader.pull("T", 0, 0, 32).status is not ReadStatus.FOUND
         bodies = bodies_of(b"".join([first, *pulled.long]))
         assert bodies == [b"%d" % number * 1000 for number in range(pulled.count)]
 
@@ -111,7 +111,7 @@ def test_old_pieces_that_are_in_memory_are_had_at_once(tmp_path: pathlib.Path) -
             put(store, "T", 1, b"y" * 1000)
         checkpoint(store)
         disk.cached = False
-        pulled = store.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True)
+        pulled = store.reader.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True)
         assert pulled.status is ReadStatus.COLD
         assert pulled.cached() is None
         disk.cached = True
@@ -136,7 +136,7 @@ def test_bytes_that_are_not_where_they_were_are_an_error(
         for _ in range(200):
             put(store, "T", 0, b"x" * 9000)
             put(store, "T", 1, b"y" * 9000)
-        pulled = answer(store.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True))
+        pulled = answer(store.reader.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True))
         assert isinstance(pulled.long, MappedBody)
         pulled.long.next()
         pulled.long._log_stop = 0
@@ -150,5 +150,5 @@ def test_usual_pull_of_a_foreign_client_is_no_long_one(tmp_path: pathlib.Path) -
         for _ in range(200):
             put(store, "T", 0, b"x" * 9000)
             put(store, "T", 1, b"y" * 9000)
-        assert isinstance(store.pull("T", 0, 0, 32, None, in_pieces=True).body, bytes)
-        assert isinstance(store.pull("T", 0, 0, 32, long_body.LONG_BYTES, in_pieces=True).body, bytes)
+        assert isinstance(store.reader.pull("T", 0, 0, 32, None, in_pieces=True).body, bytes)
+        assert isinstance(store.reader.pull("T", 0, 0, 32, long_body.LONG_BYTES, in_pieces=True).body, bytes)

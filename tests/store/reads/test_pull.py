@@ -18,24 +18,24 @@ def store(tmp_path):
 
 def test_status_table(store):
     """Each look-up status of RocketMQ's table, with the offset to go on with."""
-    assert (store.pull("nowhere", 0, 5, 32).status, store.pull("nowhere", 0, 5, 32).next_offset) == (
+    assert (store.reader.pull("nowhere", 0, 5, 32).status, store.reader.pull("nowhere", 0, 5, 32).next_offset) == (
         ReadStatus.NO_MATCHED_LOGIC_QUEUE,
         0,
     )
-    store.queue("T", 0)
-    assert store.pull("T", 0, 7, 32).status is ReadStatus.NO_MESSAGE_IN_QUEUE
+    store.reader.queue("T", 0)
+    assert store.reader.pull("T", 0, 7, 32).status is ReadStatus.NO_MESSAGE_IN_QUEUE
     put(store, "T", 0, *[b"%d" % i for i in range(5)], tag="a")
-    found = store.pull("T", 0, 1, 3)
+    found = store.reader.pull("T", 0, 1, 3)
     assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (ReadStatus.FOUND, 4, 0, 5)
     assert bodies_of(found.body) == [b"1", b"2", b"3"]
-    at_end = store.pull("T", 0, 5, 32)
+    at_end = store.reader.pull("T", 0, 5, 32)
     assert (at_end.status, at_end.next_offset) == (ReadStatus.OFFSET_OVERFLOW_ONE, 5)
-    beyond = store.pull("T", 0, 9, 32)
+    beyond = store.reader.pull("T", 0, 9, 32)
     assert (beyond.status, beyond.next_offset) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 5)
-    other = store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"b")}))
+    other = store.reader.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"b")}))
     assert (other.status, other.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 5)
-    store.queue("T", 0).min_offset = 2
-    small = store.pull("T", 0, 1, 32)
+    store.reader.queue("T", 0).min_offset = 2
+    small = store.reader.pull("T", 0, 1, 32)
     assert (small.status, small.next_offset) == (ReadStatus.OFFSET_TOO_SMALL, 2)
 
 
@@ -43,7 +43,7 @@ def test_tag_filter_takes_only_the_hashes_asked_for(store):
     """The offset to go on with lies behind all units looked at."""
     for i in range(12):
         put(store, "T", 0, b"%d" % i, tag="abc"[i % 3])
-    found = store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"b"), hot.java_hash(b"c")}))
+    found = store.reader.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"b"), hot.java_hash(b"c")}))
     assert bodies_of(found.body) == [b"%d" % i for i in range(12) if i % 3]
     assert (found.count, found.next_offset) == (8, 12)
 
@@ -51,14 +51,14 @@ def test_tag_filter_takes_only_the_hashes_asked_for(store):
 def test_first_record_comes_whatever_its_size(store):
     """A byte limit never starves a consumer."""
     put(store, "T", 0, b"x" * 30_000)
-    assert bodies_of(store.pull("T", 0, 0, 32, 100).body) == [b"x" * 30_000]
+    assert bodies_of(store.reader.pull("T", 0, 0, 32, 100).body) == [b"x" * 30_000]
 
 
 def test_byte_limit_ends_a_pull(store):
     """Records of 991 bytes: ten fit into 10 000."""
     for _ in range(20):
         put(store, "T", 0, b"x" * 899)
-    assert store.pull("T", 0, 0, 32, 10_000).count == 10
+    assert store.reader.pull("T", 0, 0, 32, 10_000).count == 10
 
 
 def test_old_records_come_in_small_portions_unless_more_is_asked_for(tmp_path):
@@ -66,8 +66,8 @@ def test_old_records_come_in_small_portions_unless_more_is_asked_for(tmp_path):
     with open_store(tmp_path, access_message_in_memory_max_ratio=0) as store:
         for i in range(40):
             put(store, "T", 0, b"%d" % i)
-        assert store.pull("T", 0, 0, 32).count == 8
-        assert store.pull("T", 0, 0, 32, 1 << 20).count == 32
+        assert store.reader.pull("T", 0, 0, 32).count == 8
+        assert store.reader.pull("T", 0, 0, 32, 1 << 20).count == 32
 
 
 def test_pulls_cross_log_and_queue_files_without_loss(store):
@@ -76,7 +76,7 @@ def test_pulls_cross_log_and_queue_files_without_loss(store):
     for body in bodies:
         put(store, "T", 0, body)
     assert len(store.log.run.files) > 2
-    assert len(store.queue("T", 0).run.files) == 10
+    assert len(store.reader.queue("T", 0).run.files) == 10
     assert read_all(store, "T", 0) == bodies
 
 
@@ -87,13 +87,13 @@ def test_records_of_before_the_start_come_from_the_disk_though_they_are_new(tmp_
         put(store, "T", 0, *[b"%d" % i for i in range(5)])
     with open_store(tmp_path, disk=disk) as store:
         put(store, "T", 0, b"fresh")
-        old = store.pull("T", 0, 0, 32)
+        old = store.reader.pull("T", 0, 0, 32)
         assert old.status is ReadStatus.COLD
         disk.cached = False
         assert old.cached() is None
         disk.cached = True
         assert bodies_of(old.cached().body) == [b"0", b"1", b"2", b"3", b"4", b"fresh"]
-        assert bodies_of(store.pull("T", 0, 5, 32).body) == [b"fresh"]
+        assert bodies_of(store.reader.pull("T", 0, 5, 32).body) == [b"fresh"]
 
 
 def test_a_batch_larger_than_the_rest_of_a_queue_file_is_contiguous(store):
@@ -112,16 +112,16 @@ def test_cold_records_are_read_by_a_job_and_are_the_same(tmp_path):
     with open_store(tmp_path, disk=disk, hot_bytes=10_000) as store:
         for i, body in enumerate(bodies):
             put(store, "T", 0, body, tag="ab"[i % 2])
-        cold = store.pull("T", 0, 0, 32)
+        cold = store.reader.pull("T", 0, 0, 32)
         assert cold.status is ReadStatus.COLD
         assert bodies_of(cold.job().body) == bodies[:32]
         disk.cached = False
         assert cold.cached() is None
         disk.cached = True
         assert cold.cached() == cold.job()
-        assert store.pull("T", 0, 290, 32).status is ReadStatus.FOUND
+        assert store.reader.pull("T", 0, 290, 32).status is ReadStatus.FOUND
         assert read_all(store, "T", 0) == bodies
-        only_a = answer(store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"a")})))
+        only_a = answer(store.reader.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"a")})))
         assert bodies_of(only_a.body) == bodies[0:64:2]
 
 
@@ -129,11 +129,11 @@ def test_long_runs_go_out_as_a_view_of_the_mapping(tmp_path):
     """No copy; the view stays good after the log has rolled and the file was deleted."""
     with open_store(tmp_path, mapped_file_size_commit_log=1 << 20, file_reserved_time=0) as store:
         put(store, "T", 0, *[b"x" * 20_000] * 10)
-        found = store.pull("T", 0, 0, 32, 1 << 20)
+        found = store.reader.pull("T", 0, 0, 32, 1 << 20)
         assert isinstance(found.body, memoryview)
-        while store.min_log == 0:
+        while store.log.min == 0:
             put(store, "T", 0, b"y" * 100_000)
-            store.retain(store.clock.now_ms(), at_once=True)
+            store.keeper.retain(store.clock.now_ms(), at_once=True)
         assert bodies_of(found.body) == [b"x" * 20_000] * 10
 
 
@@ -143,7 +143,7 @@ def test_a_unit_below_the_logs_begin_is_passed_over(tmp_path):
         for i in range(100):
             put(store, "T", 0, b"%d" % i * 1000)
         store.log.run.drop_before(2 * 64 * 1024)
-        found = store.pull("T", 0, 0, 32)
+        found = store.reader.pull("T", 0, 0, 32)
         assert found.status in {ReadStatus.MESSAGE_WAS_REMOVING, ReadStatus.FOUND}
         assert found.next_offset > 0
 
@@ -151,23 +151,23 @@ def test_a_unit_below_the_logs_begin_is_passed_over(tmp_path):
 def test_record_at_takes_any_number(store):
     """Only the place of a record gives one."""
     done = put(store, "T", 0, b"hello")
-    assert bodies_of(store.record_at(done.log_offset)) == [b"hello"]
+    assert bodies_of(store.reader.record_at(done.log_offset)) == [b"hello"]
     for place in (-1, 1, 60, done.log_end, 1 << 40, 1 << 62, -(1 << 63)):
-        assert store.record_at(place) is None
+        assert store.reader.record_at(place) is None
 
 
 def test_offset_at_finds_the_closest_message(tmp_path):
     """Exact hit, the closer neighbour, the older of two equally close, the last one for a time to come."""
     with open_store(tmp_path) as store:
-        assert store.offset_at("T", 0, 5) == 0
+        assert store.reader.offset_at("T", 0, 5) == 0
         begin = store.clock.now_ms()
         for i in range(4):
             put(store, "T", 0, b"%d" % i)
             store.clock.advance(0.1)
         for time, offset in ((-99, 0), (0, 0), (40, 0), (50, 0), (51, 1), (100, 1), (270, 3), (300, 3), (10**9, 3)):
-            assert store.offset_at("T", 0, begin + time) == offset, time
-        assert store.store_time("T", 0, 2) == begin + 200
-        assert store.store_time("T", 0, 4) == -1
+            assert store.reader.offset_at("T", 0, begin + time) == offset, time
+        assert store.reader.store_time("T", 0, 2) == begin + 200
+        assert store.reader.store_time("T", 0, 4) == -1
 
 
 def test_query_finds_by_key_within_times(tmp_path):
@@ -175,23 +175,23 @@ def test_query_finds_by_key_within_times(tmp_path):
     with open_store(tmp_path) as store:
         begin = store.clock.now_ms()
         for i in range(700):
-            store.put([message("T", 0, b"%d" % i, key=f"k{i % 7}")])
+            store.writer.put([message("T", 0, b"%d" % i, key=f"k{i % 7}")])
             store.clock.advance(1)
         assert len(store.index.files) > 1
-        found = [bodies_of(record)[0] for record in store.query("T", "k3", 5, 0, 1 << 60)]
+        found = [bodies_of(record)[0] for record in store.reader.query("T", "k3", 5, 0, 1 << 60)]
         assert found == [b"%d" % i for i in range(3 + 7 * 95, 700, 7)][-5:]
-        early = store.query("T", "k3", 64, begin, begin + 20_000)
+        early = store.reader.query("T", "k3", 64, begin, begin + 20_000)
         assert [bodies_of(record)[0] for record in early] == [b"3", b"10", b"17"]
-        assert store.query("T", "k9", 5, 0, 1 << 60) == []
-        assert store.query("U", "k3", 5, 0, 1 << 60) == []
+        assert store.reader.query("T", "k9", 5, 0, 1 << 60) == []
+        assert store.reader.query("U", "k3", 5, 0, 1 << 60) == []
 
 
 def test_reader_never_sees_bytes_beyond_the_logs_end(tmp_path):
     """A unit that points there waits, as if its message had not come yet."""
     with open_store(tmp_path) as store:
         put(store, "T", 0, b"one")
-        store.queue("T", 0).tail.put(store.log_end, 100, 0)
-        pulled = store.pull("T", 0, 1, 32)
+        store.reader.queue("T", 0).tail.put(store.log.end, 100, 0)
+        pulled = store.reader.pull("T", 0, 1, 32)
         assert (pulled.status, pulled.next_offset) == (ReadStatus.OFFSET_OVERFLOW_ONE, 1)
 
 
@@ -200,20 +200,20 @@ def test_a_queue_file_that_went_meanwhile_is_no_error(tmp_path):
     with open_store(tmp_path) as store:
         for i in range(250):
             put(store, "T", 0, b"%d" % i)
-        queue = store.queue("T", 0)
+        queue = store.reader.queue("T", 0)
         file = queue.run.files[0]
         file.close()
         file.path.unlink()
-        pulled = store.pull("T", 0, 10, 32)
+        pulled = store.reader.pull("T", 0, 10, 32)
         assert (pulled.status, pulled.next_offset) == (ReadStatus.OFFSET_FOUND_NULL, 10)
         queue.run.files = queue.run.files[1:]
-        pulled = store.pull("T", 0, 10, 32)
+        pulled = store.reader.pull("T", 0, 10, 32)
         assert (pulled.status, pulled.next_offset) == (ReadStatus.OFFSET_FOUND_NULL, 100)
     with open_store(tmp_path / "cold", hot_bytes=0) as store:
         put(store, "T", 0, *[b"x"] * 250)
         checkpoint(store)
-        pulled = store.pull("T", 0, 0, 32)
-        file = store.queue("T", 0).run.files[0]
+        pulled = store.reader.pull("T", 0, 0, 32)
+        file = store.reader.queue("T", 0).run.files[0]
         file.close()
         file.path.unlink()
         assert pulled.job().status is ReadStatus.OFFSET_FOUND_NULL

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.queues.index_file import IndexHeader
-from metaq.store.recovery.recover import Facts, Start, choose_start, plan_index
+from metaq.store.recovery import Facts, Start, choose_start, plan_index
 from tests.store.support import (
     START_MS,
     checkpoint,
@@ -113,7 +113,7 @@ def assert_whole(store, count=60):
     for queue_id in range(3):
         assert read_all(store, "T", queue_id) == expected(queue_id, count)
     for i in range(0, count, 7):
-        assert any(b"%d" % i * 40 in record for record in store.query("T", f"k{i}", 64, 0, 1 << 60))
+        assert any(b"%d" % i * 40 in record for record in store.reader.query("T", f"k{i}", 64, 0, 1 << 60))
 
 
 def test_an_orderly_end_and_a_start_change_nothing(tmp_path):
@@ -155,7 +155,7 @@ def test_a_folder_of_rocketmqs_without_our_tails_opens(tmp_path):
         for name in ("metaqTails.json", "metaqTails.json.bak"):
             (root / "config" / name).unlink()
         with open_store(root) as store:
-            assert 0 < store.recovered.start.log_offset < store.log_end
+            assert 0 < store.recovered.start.log_offset < store.log.end
             assert_whole(store, 900)
 
 
@@ -163,7 +163,7 @@ def test_units_that_rocketmq_left_behind_its_tail_are_not_believed(tmp_path):
     """A unit whose place in the log holds another queue's record."""
     with open_store(tmp_path) as store:
         fill(store, 9)
-        first = store.queue("T", 0).unit(0)
+        first = store.reader.queue("T", 0).unit(0)
     for name in ("metaqTails.json", "metaqTails.json.bak"):
         (tmp_path / "config" / name).unlink()
     path = tmp_path / "consumequeue/T/1/00000000000000000000"
@@ -171,7 +171,7 @@ def test_units_that_rocketmq_left_behind_its_tail_are_not_believed(tmp_path):
     overwrite(path, 4 * 20, first.log_offset.to_bytes(8, "big") + first.size.to_bytes(4, "big") + bytes(8))
     with open_store(tmp_path) as store:
         assert_whole(store, 9)
-        assert store.queue("T", 1).max_offset == 3
+        assert store.reader.queue("T", 1).max_offset == 3
 
 
 def test_torn_record_is_cut_off_and_its_place_is_used_again(tmp_path):
@@ -182,7 +182,7 @@ def test_torn_record_is_cut_off_and_its_place_is_used_again(tmp_path):
     root = crash(store, tmp_path / "b")
     overwrite(log_file(root), torn.log_offset + 90, b"\0")
     with open_store(root) as store:
-        assert store.log_end == torn.log_offset
+        assert store.log.end == torn.log_offset
         assert_whole(store, 6)
         again = put(store, "T", 0, b"again")
         assert (again.log_offset, again.queue_offset) == (torn.log_offset, torn.queue_offset)
@@ -194,13 +194,13 @@ def stale_tail(tmp_path, advance_ms, *, topic="T"):
     store = open_store(tmp_path / "a")
     for i in range(12):
         put(store, "T", 0, b"%d" % (10 + i) * 40)
-    place = store.queue("T", 0).unit(6).log_offset
+    place = store.reader.queue("T", 0).unit(6).log_offset
     root = crash(store, tmp_path / "b")
     overwrite(log_file(root), place, bytes(8))
     shutil.copy(log_file(root), tmp_path / "log")
     overwrite(tmp_path / "log", place, log_file(tmp_path / "a").read_bytes()[place : place + 8])
     store = open_store(root)
-    assert store.queue("T", 0).max_offset == 6
+    assert store.reader.queue("T", 0).max_offset == 6
     store.clock.set_wall(START_MS + advance_ms)
     new = put(store, topic, 0, b"NN" * 40)
     root = crash(store, tmp_path / "c")
@@ -265,7 +265,7 @@ def test_a_clock_that_was_set_back_loses_nothing_that_has_its_unit(tmp_path):
     root = crash(store, tmp_path / "b")
     overwrite(log_file(root), later.log_offset + 56, (START_MS - 3_600_000).to_bytes(8, "big"))
     with open_store(root) as store:
-        assert store.log_end == later.log_end
+        assert store.log.end == later.log_end
 
 
 def test_store_time_never_steps_back_over_a_restart(tmp_path):
@@ -355,13 +355,13 @@ def test_a_queue_is_rebuilt_though_the_head_of_its_messages_is_gone(tmp_path):
     with open_store(tmp_path, file_reserved_time=0) as store:
         for i in range(500):
             put(store, "T", 0, b"%d" % i * 100)
-        store.retain(store.clock.now_ms(), at_once=True)
-        low, high = store.queue("T", 0).min_offset, store.queue("T", 0).max_offset
+        store.keeper.retain(store.clock.now_ms(), at_once=True)
+        low, high = store.reader.queue("T", 0).min_offset, store.reader.queue("T", 0).max_offset
         bodies = read_all(store, "T", 0)
         assert (low > 0, high) == (True, 500)
     shutil.rmtree(tmp_path / "consumequeue")
     with open_store(tmp_path) as store:
-        queue = store.queue("T", 0)
+        queue = store.reader.queue("T", 0)
         assert (queue.min_offset, queue.max_offset) == (low, high)
         assert read_all(store, "T", 0) == bodies
         assert put(store, "T", 0, b"next").queue_offset == 500
@@ -372,10 +372,10 @@ def test_a_topic_that_was_deleted_and_made_again_counts_from_zero(tmp_path):
     store = open_store(tmp_path / "a")
     put(store, "T", 0, *[b"old"] * 5)
     put(store, "U", 0, b"other")
-    store.delete_topic("T")
+    store.writer.delete_topic("T")
     assert not (tmp_path / "a/consumequeue/T").exists()
-    store.delete_topic("T")
-    assert store.existing_queue("T", 0) is None
+    store.writer.delete_topic("T")
+    assert store.reader.existing_queue("T", 0) is None
     assert put(store, "T", 0, b"new", b"newer").queue_offset == 0
     root = crash(store, tmp_path / "b")
     shutil.rmtree(root / "consumequeue")
@@ -389,10 +389,10 @@ def test_a_deleted_topic_stays_away_after_a_kill(tmp_path):
     store = open_store(tmp_path / "a")
     put(store, "T", 0, b"old")
     put(store, "U", 0, b"other")
-    store.delete_topic("T")
+    store.writer.delete_topic("T")
     checkpoint(store)
     with open_store(crash(store, tmp_path / "b")) as store:
-        assert store.existing_queue("T", 0) is None
+        assert store.reader.existing_queue("T", 0) is None
         assert read_all(store, "U", 0) == [b"other"]
 
 
@@ -414,19 +414,19 @@ def test_half_messages_are_in_the_log_and_in_no_queue(tmp_path):
     put(store, "T", 0, b"one")
     half = message("T", 0, b"half", key="h")
     half.sys_flag = 0x4
-    done = store.put([half])
+    done = store.writer.put([half])
     rollback = message("T", 0, b"rollback", key="r")
     rollback.sys_flag = 0xC
-    store.put([rollback])
+    store.writer.put([rollback])
     put(store, "T", 0, b"two")
     root = crash(store, tmp_path / "b")
     shutil.rmtree(root / "consumequeue")
     shutil.rmtree(root / "index")
     with open_store(root) as store:
         assert read_all(store, "T", 0) == [b"one", b"two"]
-        assert b"half" in store.record_at(done.log_offset)
-        assert len(store.query("T", "h", 10, 0, 1 << 60)) == 1
-        assert store.query("T", "r", 10, 0, 1 << 60) == []
+        assert b"half" in store.reader.record_at(done.log_offset)
+        assert len(store.reader.query("T", "h", 10, 0, 1 << 60)) == 1
+        assert store.reader.query("T", "r", 10, 0, 1 << 60) == []
 
 
 def test_a_crash_during_recovery_is_recovered_from(tmp_path):
@@ -474,7 +474,7 @@ def test_tails_of_another_log_are_not_believed(tmp_path):
     tails = Tails.load(ConfigFile(tmp_path / "config/metaqTails.json"))
     overwrite(log_file(tmp_path), tails.last_record, bytes(64 * 1024 - tails.last_record))
     with open_store(tmp_path) as store:
-        assert store.log_end == tails.last_record
+        assert store.log.end == tails.last_record
         assert_whole(store, 29)
 
 
@@ -489,7 +489,10 @@ def test_an_index_entry_cut_short_by_a_kill_loses_no_other(tmp_path):
     with open_store(root, max_hash_slot_num=1) as store:
         assert_whole(store, 20)
         for i in range(20):
-            assert len([r for r in store.query("T", f"k{i}", 64, 0, 1 << 60) if b"k%d" % i == r[-len(f"k{i}") :]]) == 1
+            assert (
+                len([r for r in store.reader.query("T", f"k{i}", 64, 0, 1 << 60) if b"k%d" % i == r[-len(f"k{i}") :]])
+                == 1
+            )
 
 
 def test_many_queues_are_made_durable_together_and_all_come_back(tmp_path):
@@ -498,7 +501,7 @@ def test_many_queues_are_made_durable_together_and_all_come_back(tmp_path):
     for i in range(150):
         put(store, f"T{i % 10}", i // 10, b"%d" % i)
     checkpoint(store)
-    assert all(queue.synced == 1 for queue in store.queues().values())
+    assert all(queue.synced == 1 for queue in store.reader.queues().values())
     with open_store(crash(store, tmp_path / "b")) as store:
         assert [read_all(store, f"T{i % 10}", i // 10) for i in range(150)] == [[b"%d" % i] for i in range(150)]
         assert store.recovered.records == 1
@@ -509,9 +512,9 @@ def test_a_deleted_topics_files_go_in_the_background_and_at_the_latest_at_the_ne
     store = open_store(tmp_path / "a")
     put(store, "T", 0, b"old")
     store._housekeeper.stop()
-    store.delete_topic("T")
+    store.writer.delete_topic("T")
     put(store, "T", 0, b"new")
-    store.delete_topic("T")
+    store.writer.delete_topic("T")
     put(store, "T", 0, b"newer")
     assert len(list((tmp_path / "a/consumequeue").glob("T.deleted-*"))) == 2
     with open_store(crash(store, tmp_path / "b")) as store:

@@ -52,7 +52,9 @@ def test_queues_may_be_looked_at_in_parallel(tmp_path, parallel):
             put(store, f"T{number % 20}", number % 3, b"%d" % number)
     os.truncate(tmp_path / "consumequeue/T7/1" / f"{0:020d}", 0)
     with open_store(tmp_path, load_queues_in_parallel=parallel) as store:
-        found = [body for (topic, queue_id) in sorted(store.queues()) for body in read_all(store, topic, queue_id)]
+        found = [
+            body for (topic, queue_id) in sorted(store.reader.queues()) for body in read_all(store, topic, queue_id)
+        ]
         assert sorted(map(int, found)) == list(range(40))
 
 
@@ -68,4 +70,4 @@ def test_start_after_a_crash_without_checksums_still_finds_the_logs_end(tmp_path
         overwrite(log_file(root), ends[0] + 500, b"damage")
         overwrite(log_file(root), ends[2], bytes(4))
         with open_store(root, check_crc_on_recover=check) as store:
-            assert store.existing_queue("T", 0).max_offset == left
+            assert store.reader.existing_queue("T", 0).max_offset == left

@@ -90,25 +90,25 @@ def test_a_log_file_waits_for_all_who_need_it(tmp_path, caplog):
     with open_store(tmp_path, disk=disk, file_reserved_time=0) as store:
         owners = [Debtor(None), Debtor(None)]
         for owner in owners:
-            store.owes(owner)
+            store.keeper.owes(owner)
         for number in range(30):
             put(store, "T", 0, b"%d" % number * 10_000)
         starts = [file.start for file in store.log.run.files]
         owners[0].place, owners[1].place = starts[3], starts[1] + 100
-        assert store.retain(store.clock.now_ms() + 1, at_once=True) == 1
-        assert store.min_log == starts[1]
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) == 1
+        assert store.log.min == starts[1]
         assert f"the log file at {starts[1]} stays" in caplog.text
         assert "things to do" in caplog.text
         owners[1].place = None
         end = put(store, "T", 0, b"settled").log_end
-        assert store.retain(store.clock.now_ms() + 1, at_once=True) == 2
-        assert store.flushed >= end
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) == 2
+        assert store.state.flushed >= end
         disk.used = 91
         while len(owners[0].asked) < 6:  # it may still write anew what it owes
-            assert store.retain(store.clock.now_ms() + 1) == 0
+            assert store.keeper.retain(store.clock.now_ms() + 1) == 0
         assert set(owners[0].asked) == {starts[4]}
-        assert store.retain(store.clock.now_ms() + 1) == 1
-        assert store.min_log == starts[4]
+        assert store.keeper.retain(store.clock.now_ms() + 1) == 1
+        assert store.log.min == starts[4]
         assert "which are lost; free some space" in caplog.text
 
 
@@ -120,17 +120,17 @@ def test_owner_whose_records_keep_a_file_is_asked_to_write_them_anew(tmp_path):
             put(store, "T", 0, b"%d" % number * 10_000)
         starts = [file.start for file in store.log.run.files]
         first, second = Debtor(starts[0] + 50), Debtor(starts[2])
-        store.owes(first)
-        store.owes(second)
+        store.keeper.owes(first)
+        store.keeper.owes(second)
         disk.used = 91
-        assert store.retain(store.clock.now_ms() + 1) == 0
+        assert store.keeper.retain(store.clock.now_ms() + 1) == 0
         assert (first.asked, second.asked) == ([starts[1]], [])
         with pytest.raises(StoreFull):
             put(store, "T", 0, b"refused")
-        store.put([message("T", 0, b"anew")], carrying=True)
+        store.writer.put([message("T", 0, b"anew")], carrying=True)
         first.place = starts[1]
-        assert store.retain(store.clock.now_ms() + 1) == 1
-        assert store.min_log == starts[1]
+        assert store.keeper.retain(store.clock.now_ms() + 1) == 1
+        assert store.log.min == starts[1]
 
 
 def test_delete_when_names_local_hours():
@@ -154,28 +154,28 @@ def test_expired_files_go_with_what_points_into_them(tmp_path):
             clock.advance(180)
             put(store, "T", i % 2, b"%d" % i * 100, key=f"k{i}")
         files, index_files = len(store.log.run.files), len(store.index.files)
-        queue = store.queue("T", 0)
-        assert store.retain(clock.now_ms()) == 0, "not yet time"
+        queue = store.reader.queue("T", 0)
+        assert store.keeper.retain(clock.now_ms()) == 0, "not yet time"
         clock.advance(60 * 3600)
-        first = store.retain(clock.now_ms(), at_once=True)
+        first = store.keeper.retain(clock.now_ms(), at_once=True)
         assert 0 < first < files - 1, "those whose newest record is older than 72 hours"
         clock.set_wall(FOUR + 24 * HOUR_MS * 30)
-        gone = store.retain(clock.now_ms())
+        gone = store.keeper.retain(clock.now_ms())
         assert gone == files - 1 - first, "all but the newest file, which always stays"
         (left,) = log_files(tmp_path)
-        assert store.min_log == int(left.name)
-        assert queue.unit(queue.min_offset).log_offset >= store.min_log
-        assert queue.unit(queue.min_offset - 1) is None or queue.unit(queue.min_offset - 1).log_offset < store.min_log
+        assert store.log.min == int(left.name)
+        assert queue.unit(queue.min_offset).log_offset >= store.log.min
+        assert queue.unit(queue.min_offset - 1) is None or queue.unit(queue.min_offset - 1).log_offset < store.log.min
         assert len(queue.run.files) == 1
         assert len(store.index.files) < index_files
-        old = store.queue("old", 0)
+        old = store.reader.queue("old", 0)
         assert (old.min_offset, old.max_offset) == (1, 1)
         assert read_all(store, "T", 0)[-1] == b"798" * 100
-        assert store.query("T", "k1", 10, 0, 1 << 60) == []
+        assert store.reader.query("T", "k1", 10, 0, 1 << 60) == []
         assert put(store, "old", 0, b"again").queue_offset == 1
         assert read_all(store, "old", 0) == [b"again"]
     with open_store(tmp_path, clock) as store:
-        assert (store.queue("old", 0).min_offset, store.queue("old", 0).max_offset) == (1, 2)
+        assert (store.reader.queue("old", 0).min_offset, store.reader.queue("old", 0).max_offset) == (1, 2)
         assert read_all(store, "T", 1)[-1] == b"799" * 100
 
 
@@ -187,14 +187,14 @@ def test_what_the_tails_speak_of_goes_only_when_newer_ones_are_written(tmp_path)
         checkpoint(store)
         for number in range(12):
             put(store, "T", 0, b"%d" % number * 20_000, key="k")
-        assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) > 0
         tails = Tails.load(store.folder.tails)
         assert tails is not None
-        assert tails.last_record >= store.min_log > 0
+        assert tails.last_record >= store.log.min > 0
         for number in range(12):
             put(store, "T", 0, b"%d" % number * 20_000, key="k")
         disk.make_error = errno.ENOSPC
-        assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) > 0
         disk.make_error = 0
 
 
@@ -211,12 +211,12 @@ def test_a_deletion_that_fails_in_the_middle_is_taken_up_by_the_next(tmp_path):
         assert len(files) > 3
         disk.sync_error = errno.EIO
         with pytest.raises(OSError, match="Input/output error"):
-            store.retain(store.clock.now_ms() + 1, at_once=True)
+            store.keeper.retain(store.clock.now_ms() + 1, at_once=True)
         disk.sync_error = 0
         assert [file.start for file in store.log.run.files] == [int(path.name) for path in log_files(tmp_path)]
-        assert store.min_log == files[1]
+        assert store.log.min == files[1]
         put(store, "T", 0, b"more" * 10_000)
-        assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
+        assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) > 0
         last = read_all(store, "T", 0)[-1]
     with open_store(tmp_path) as store:
         assert read_all(store, "T", 0)[-1] == last == b"more" * 10_000
@@ -238,5 +238,5 @@ def test_tick_has_the_thread_look_every_clean_resource_interval(tmp_path):
     with open_store(tmp_path, clock, disk=disk) as store:
         for seconds, looks in ((0, 1), (4, 1), (8, 1), (12, 2), (16, 2), (22, 3)):
             clock.set_wall(FOUR + seconds * 1000)
-            store.tick(clock.now_ms())
+            store.keeper.tick(clock.now_ms())
             eventually(lambda looks=looks: disk.looks == looks)

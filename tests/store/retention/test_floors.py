@@ -43,42 +43,42 @@ def numbers(store, topic):
 
 def look(store, clock):
     clock.advance(1)
-    return store.retain(clock.now_ms())
+    return store.keeper.retain(clock.now_ms())
 
 
 def test_each_topic_lets_go_at_its_own_time_and_a_log_file_goes_with_the_last(tmp_path):
     """The short one's min offset moves file by file while the long one keeps the files."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(short="delete,4", long="delete,6"))
+        store.keeper.retain_by(rules(short="delete,4", long="delete,6"))
         fill(store, clock, "short", "long")
         files = len(store.log.run.files)
         gone = look(store, clock)
         borders = [file.start for file in store.log.run.files]
         assert 0 < gone < files - 1
-        assert store.floor("short") in borders
-        assert store.floor("short") > store.floor("long")
+        assert store.keeper.floor("short") in borders
+        assert store.keeper.floor("short") > store.keeper.floor("long")
         assert numbers(store, "long")[-1] == numbers(store, "short")[-1] == 11
         assert len(numbers(store, "short")) < len(numbers(store, "long")) < 12
-        low = store.existing_queue("short", 0).min_offset
-        assert answer(store.pull("short", 0, 0, 32)).status is ReadStatus.OFFSET_TOO_SMALL
-        assert answer(store.pull("short", 0, 0, 32)).next_offset == low
-        assert store.holding.topic == "long"
-        assert store.holding.bytes == store.floor("short") - store.min_log
+        low = store.reader.existing_queue("short", 0).min_offset
+        assert answer(store.reader.pull("short", 0, 0, 32)).status is ReadStatus.OFFSET_TOO_SMALL
+        assert answer(store.reader.pull("short", 0, 0, 32)).next_offset == low
+        assert store.keeper.holding.topic == "long"
+        assert store.keeper.holding.bytes == store.keeper.floor("short") - store.log.min
         clock.advance(40 * 3600)
         assert look(store, clock) > 0
         assert len(numbers(store, "short") + numbers(store, "long")) <= 8
-        assert store.holding is None
+        assert store.keeper.holding is None
 
 
 def test_what_a_topic_let_go_of_stays_gone_after_a_crash_and_a_stop_in_order(tmp_path):
     """Also when the consume queues are lost and made anew from the log, in which the records still lie."""
     clock = FakeClock(START_MS)
     store = open_store(tmp_path / "a", clock)
-    store.retain_by(rules(short="delete,4"))
+    store.keeper.retain_by(rules(short="delete,4"))
     fill(store, clock, "short", "long")
     assert look(store, clock) == 0
-    kept, low = numbers(store, "short"), store.existing_queue("short", 0).min_offset
+    kept, low = numbers(store, "short"), store.reader.existing_queue("short", 0).min_offset
     assert low > 0
     folder = crash(store, tmp_path / "b")
     for queue_files in (True, False):
@@ -86,7 +86,7 @@ def test_what_a_topic_let_go_of_stays_gone_after_a_crash_and_a_stop_in_order(tmp
             for path in sorted((folder / "consumequeue").rglob("*"), reverse=True):
                 path.unlink() if path.is_file() else path.rmdir()
         with open_store(folder, clock) as store:
-            assert store.existing_queue("short", 0).min_offset == low
+            assert store.reader.existing_queue("short", 0).min_offset == low
             assert numbers(store, "short") == kept
             assert len(numbers(store, "long")) == 12
             put(store, "short", 0, b"short 12 ")
@@ -99,36 +99,36 @@ def test_floor_is_on_the_disk_before_a_min_offset_moves(tmp_path):
     """If it cannot be saved nothing moves, and the next look tries again."""
     clock, disk = FakeClock(START_MS), FaultyDisk()
     with open_store(tmp_path, clock, disk=disk) as store:
-        store.retain_by(rules(short="delete,4"))
+        store.keeper.retain_by(rules(short="delete,4"))
         fill(store, clock, "short", "long")
         checkpoint(store)
         disk.make_error = errno.ENOSPC
         look(store, clock)
-        assert store.existing_queue("short", 0).min_offset == 0
+        assert store.reader.existing_queue("short", 0).min_offset == 0
         disk.make_error = 0
         look(store, clock)
-        assert store.existing_queue("short", 0).min_offset > 0
+        assert store.reader.existing_queue("short", 0).min_offset > 0
         saved = json.loads((tmp_path / "config/metaqFloors.json").read_text())
-        assert saved == {"floors": {"short": store.floor("short")}}
+        assert saved == {"floors": {"short": store.keeper.floor("short")}}
 
 
 def test_nothing_goes_before_the_cron_is_due_except_on_a_full_disk(tmp_path, caplog):
     """Between two looks is due; a cron that is over never is, which the log tells once."""
     clock, disk = FakeClock(START_MS), FaultyDisk()
     with open_store(tmp_path, clock, disk=disk) as store:
-        store.retain_by(rules(when="0 0 6 1 1 ? 2020", short="delete,4"))
+        store.keeper.retain_by(rules(when="0 0 6 1 1 ? 2020", short="delete,4"))
         fill(store, clock, "short", "long")
         look(store, clock)
         look(store, clock)
-        assert store.floor("short") == 0
+        assert store.keeper.floor("short") == 0
         assert caplog.text.count("does not come to be due any more") == 1
         disk.used = 76
         look(store, clock)
-        assert store.floor("short") > 0
-        assert store.min_log == 0
+        assert store.keeper.floor("short") > 0
+        assert store.log.min == 0
         disk.used = 86
         look(store, clock)
-        assert store.min_log > 0
+        assert store.log.min > 0
 
 
 def test_look_at_a_cron_that_was_due_before_the_start_waits_for_the_next(tmp_path):
@@ -138,19 +138,19 @@ def test_look_at_a_cron_that_was_due_before_the_start_waits_for_the_next(tmp_pat
         fill(store, clock, "short")
     later = FakeClock(clock.now_ms() + 3_600_000_000)
     with open_store(tmp_path, later) as store:
-        store.retain_by(rules(when="0 0 6 * * ?", short="delete,4"))
+        store.keeper.retain_by(rules(when="0 0 6 * * ?", short="delete,4"))
         look(store, later)
-        assert store.floor("short") == 0
+        assert store.keeper.floor("short") == 0
         later.advance(24 * 3600)
         look(store, later)
-        assert store.min_log > 0
+        assert store.log.min > 0
 
 
 def test_cron_that_was_due_while_there_was_one_file_is_over(tmp_path):
     """Its look found nothing to do; the next one is at its next time, not when the log goes on in another file."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(when="0 0 6 * * ?", short="delete,1s"))
+        store.keeper.retain_by(rules(when="0 0 6 * * ?", short="delete,1s"))
         put(store, "short", 0, b"short 0 ")
         clock.advance(24 * 3600)
         look(store, clock)
@@ -158,55 +158,55 @@ def test_cron_that_was_due_while_there_was_one_file_is_over(tmp_path):
             put(store, "short", 0, b"short %d " % number * 1000)
         clock.advance(60)
         look(store, clock)
-        assert store.min_log == 0
+        assert store.log.min == 0
         clock.advance(24 * 3600)
         look(store, clock)
-        assert store.min_log > 0
+        assert store.log.min > 0
 
 
 def test_at_most_ten_files_in_one_look_and_the_rest_in_the_next(tmp_path):
     """Though the cron was due once only."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(when="0 0 6 * * ?", short="delete,1s", long="delete,9999"))
+        store.keeper.retain_by(rules(when="0 0 6 * * ?", short="delete,1s", long="delete,9999"))
         for _ in range(2):
             fill(store, clock, "short", rounds=50, size=10_000)
         starts = [file.start for file in store.log.run.files]
         clock.advance(24 * 3600)
         look(store, clock)
-        assert store.min_log == starts[10]
+        assert store.log.min == starts[10]
         look(store, clock)
-        assert store.min_log > starts[10]
+        assert store.log.min > starts[10]
 
 
 def test_whoever_is_asked_can_put_it_off(tmp_path):
     """He is asked with the topic and the log offset, at each look, until he agrees."""
     clock, asked, ready = FakeClock(START_MS), [], []
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(when="0 0 * * * ?", short="delete,4"))
-        store.before_letting_go(lambda topic, place: asked.append((topic, place)) or bool(ready))
+        store.keeper.retain_by(rules(when="0 0 * * * ?", short="delete,4"))
+        store.keeper.before_letting_go(lambda topic, place: asked.append((topic, place)) or bool(ready))
         fill(store, clock, "short", "long")
         look(store, clock)
         look(store, clock)
         assert len(asked) == 2
         assert asked[0] == asked[1] == ("short", store.log.run.find(asked[0][1]).start)
-        assert store.floor("short") == 0
+        assert store.keeper.floor("short") == 0
         ready.append(True)
         look(store, clock)
-        assert store.floor("short") == asked[0][1]
+        assert store.keeper.floor("short") == asked[0][1]
 
 
 def test_messages_let_go_are_not_found_by_key(tmp_path):
     """They still lie in the log, and in the index."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(short="delete,4"))
+        store.keeper.retain_by(rules(short="delete,4"))
         put(store, "short", 0, b"short 0 ", key="k")
         fill(store, clock, "short", "long")
-        assert len(store.query("short", "k", 32, 0, 1 << 62)) == 1
+        assert len(store.reader.query("short", "k", 32, 0, 1 << 62)) == 1
         look(store, clock)
-        assert store.floor("short") > 0
-        assert store.query("short", "k", 32, 0, 1 << 62) == []
+        assert store.keeper.floor("short") > 0
+        assert store.reader.query("short", "k", 32, 0, 1 << 62) == []
 
 
 def test_floor_behind_the_logs_end_is_none(tmp_path, caplog):
@@ -225,11 +225,11 @@ def test_topics_that_the_broker_carries_forward_hold_no_file(tmp_path):
     """Delayed messages and staged ones are owed or not, by their owners' word."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(short="delete,4"))
+        store.keeper.retain_by(rules(short="delete,4"))
         put(store, "rmq_sys_METAQ_TXN", 0, b"x")
         fill(store, clock, "short")
         assert look(store, clock) > 0
-        assert store.floor("rmq_sys_METAQ_TXN") == 0
+        assert store.keeper.floor("rmq_sys_METAQ_TXN") == 0
 
 
 @pytest.mark.parametrize(
@@ -248,19 +248,19 @@ def test_floor_follows_a_log_that_is_cut(tmp_path):
     """A replica's log can become shorter than what a topic had let go of."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(short="delete,4"))
+        store.keeper.retain_by(rules(short="delete,4"))
         fill(store, clock, "short", "long")
         look(store, clock)
         place = store.log.run.files[1].start
-        assert store.floor("short") > place
+        assert store.keeper.floor("short") > place
         with pytest.raises(StoreError):
-            store.truncate(place + 1)
-        store.truncate(place)
-        assert store.floor("short") == place
+            store.writer.truncate(place + 1)
+        store.writer.truncate(place)
+        assert store.keeper.floor("short") == place
         fill(store, clock, "short", "long")
     for _ in range(2):
         with open_store(tmp_path, clock) as store:
-            assert store.floor("short") == place
+            assert store.keeper.floor("short") == place
             assert numbers(store, "short") == list(range(12))
         (tmp_path / "config/metaqFloors.json").unlink(missing_ok=True)  # the version before it says no more
 
@@ -285,7 +285,7 @@ def test_floors_that_a_power_cut_left_behind_the_logs_end_never_hide_what_comes_
     with open_store(tmp_path, disk=NoRoomForFloors() if full else None) as store:
         for number in range(1, 12):
             put(store, "T", 0, b"T %d " % number * 2_000)
-        assert store.log_end > floor
+        assert store.log.end > floor
     with open_store(tmp_path) as store:
         assert numbers(store, "T") == list(range(12))
 
@@ -294,11 +294,11 @@ def test_log_is_durable_up_to_a_floor_before_it_is_saved(tmp_path):
     """A power cut would leave it behind the log's end."""
     clock = FakeClock(START_MS)
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules(short="delete,4"))
+        store.keeper.retain_by(rules(short="delete,4"))
         fill(store, clock, "short", "long")
-        assert store.flushed < store.log_end
+        assert store.state.flushed < store.log.end
         look(store, clock)
-        assert store.flushed >= store.floor("short") > 0
+        assert store.state.flushed >= store.keeper.floor("short") > 0
 
 
 def test_looks_at_many_queues_keep_no_file_open(tmp_path):
@@ -309,8 +309,8 @@ def test_looks_at_many_queues_keep_no_file_open(tmp_path):
             put(store, f"T{number}", 0, b"%d" % number)
         fill(store, clock, "short")
     with open_store(tmp_path, clock) as store:
-        store.retain_by(rules())
+        store.keeper.retain_by(rules())
         before = sum(1 for _ in pathlib.Path("/proc/self/fd").iterdir())
         look(store, clock)
-        assert len(store.kept) == 301
+        assert len(store.keeper.kept) == 301
         assert sum(1 for _ in pathlib.Path("/proc/self/fd").iterdir()) < before + 20

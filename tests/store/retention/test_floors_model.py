@@ -24,14 +24,14 @@ class FloorModel(StoreModel):
 
     @rule()
     def let_go(self) -> None:
-        self.store.retain_by(rules("delete,9999999", **{SHORT: "delete,1s"}))
+        self.store.keeper.retain_by(rules("delete,9999999", **{SHORT: "delete,1s"}))
         self.clock.advance(2)
-        self.store.retain(self.clock.now_ms())
-        assert self.store.min_log == 0
-        assert self.store.floor(SHORT) >= self.floor
-        if self.store.floor(SHORT) > self.floor:
-            self.floor = self.store.floor(SHORT)
-            self.durable = self.store.flushed
+        self.store.keeper.retain(self.clock.now_ms())
+        assert self.store.log.min == 0
+        assert self.store.keeper.floor(SHORT) >= self.floor
+        if self.store.keeper.floor(SHORT) > self.floor:
+            self.floor = self.store.keeper.floor(SHORT)
+            self.durable = self.store.state.flushed
 
     def _low(self, queue: tuple[str, int]) -> int:
         """How many messages of a queue are gone."""
@@ -40,9 +40,9 @@ class FloorModel(StoreModel):
 
     @invariant()
     def every_queue_holds_what_was_put(self) -> None:
-        assert self.store.floor(SHORT) == self.floor
+        assert self.store.keeper.floor(SHORT) == self.floor
         for queue, bodies in self.model.items():
-            low, held = self._low(queue), self.store.queue(*queue)
+            low, held = self._low(queue), self.store.reader.queue(*queue)
             assert read_all(self.store, *queue) == bodies[low:]
             assert (held.min_offset, held.max_offset) == (low, len(bodies))
             units = [(start, end - start) for start, end, owner, _ in self.log if owner == queue]
@@ -55,8 +55,8 @@ class FloorModel(StoreModel):
         if not key:
             return
         gone = queue[0] == SHORT and start < self.floor
-        record = self.store.record_at(start)
-        assert (record in self.store.query(queue[0], key, 64, 0, 1 << 60)) is not gone
+        record = self.store.reader.record_at(start)
+        assert (record in self.store.reader.query(queue[0], key, 64, 0, 1 << 60)) is not gone
 
 
 TestFloorModel = FloorModel.TestCase

@@ -75,18 +75,18 @@ def test_retention_leaves_the_queue_alone_that_has_taken_a_deleted_ones_name(tmp
     for body in bodies:
         put(store, "other", 0, body)
     checkpoint(store)
-    for file in store.queue("T", 0).run.files:
+    for file in store.reader.queue("T", 0).run.files:
         file.close()
 
     def again():
-        store.delete_topic("T")
+        store.writer.delete_topic("T")
         for start in range(0, 300, 50):
             put(store, "T", 0, *bodies[start : start + 50])
 
     disk.now = again
-    assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
+    assert store.keeper.retain(store.clock.now_ms() + 1, at_once=True) > 0
     assert disk.now is None
-    queue = store.queue("T", 0)
+    queue = store.reader.queue("T", 0)
     assert [file.path.exists() for file in queue.run.files] == [True] * len(queue.run.files)
     for file in queue.run.files:
         file.close()
@@ -101,11 +101,11 @@ def test_a_file_that_is_opened_while_its_name_changes_hands_is_not_taken_for_the
     disk = DeletingDisk()
     with open_store(tmp_path, disk=disk) as store:
         put(store, "T", 0, b"old")
-        (file,) = store.queue("T", 0).run.files
+        (file,) = store.reader.queue("T", 0).run.files
         file.close()
 
         def again():
-            store.delete_topic("T")
+            store.writer.delete_topic("T")
             put(store, "T", 0, b"new")
 
         if what == "buffer":
@@ -143,13 +143,13 @@ def test_a_topic_that_is_deleted_while_its_queues_are_synced_stops_nothing(tmp_p
     with open_store(tmp_path, disk=disk) as store:
         put(store, "T", 0, b"x")
         put(store, "U", 0, b"y")
-        disk.place, disk.act = place, lambda: store.delete_topic("T")
+        disk.place, disk.act = place, lambda: store.writer.delete_topic("T")
         checkpoint(store)
         assert disk.act is None
-        assert store.failed is None
+        assert store.state.failed is None
         put(store, "T", 0, b"new")
         checkpoint(store)
-        assert store.failed is None
+        assert store.state.failed is None
         assert (read_all(store, "T", 0), read_all(store, "U", 0)) == ([b"new"], [b"y"])
 
 
@@ -164,8 +164,8 @@ def test_a_sync_that_could_not_begin_is_made_up_for_by_the_next(tmp_path, place)
         with pytest.raises(SyncNotBegun):
             checkpoint(store)
         assert disk.act is None
-        assert store.failed is None
+        assert store.state.failed is None
         disk.synced.clear()
         checkpoint(store)
-        assert store.failed is None
+        assert store.state.failed is None
         assert pathlib.Path(place).name in disk.synced

@@ -51,7 +51,7 @@ class _Queue:
     @property
     def queue(self) -> ConsumeQueue | None:
         """None: there is no such queue yet."""
-        return self._store.existing_queue(SCHEDULE_TOPIC, self.number - 1)
+        return self._store.reader.existing_queue(SCHEDULE_TOPIC, self.number - 1)
 
     def oldest(self) -> int | None:
         """LogOffset of the next record; None: there is none. From any thread."""
@@ -73,7 +73,7 @@ class _Queue:
         self._found.clear()
         if offset == queue.max_offset:
             return None
-        pulled = self._store.pull(SCHEDULE_TOPIC, self.number - 1, offset, READ_COUNT, READ_BYTES)
+        pulled = self._store.reader.pull(SCHEDULE_TOPIC, self.number - 1, offset, READ_COUNT, READ_BYTES)
         if pulled.status is ReadStatus.COLD and pulled.job is not None:
             self._reading = True
 

@@ -57,23 +57,23 @@ class SchedulePositions:
         since = None
         if found is not None:
             since = found.log_offset
-        elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.queues().items()):
-            since = store.min_log
+        elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.reader.queues().items()):
+            since = store.log.min
         self._taken_at = -1 if since is None else since
         self._dirty = self._wanted = since is None
         if since is not None:
             self._read_log(since)
 
     def _read_log(self, since: int) -> None:
-        if since > self._store.log_end:
+        if since > self._store.log.end:
             log.warning(
                 "the log ends at %d, and delayOffset.json was saved at %d: delayed messages whose copies were cut off with "
-                "the log are not delivered again", self._store.log_end, since,
+                "the log are not delivered again", self._store.log.end, since,
             )  # fmt: skip
             return
         newest: dict[int, int] = {}
         carried = self._carried()
-        for head in self._store.heads(since):
+        for head in self._store.reader.heads(since):
             origin = copied_from(head.prepared_offset)
             if origin is None:
                 continue
@@ -88,14 +88,14 @@ class SchedulePositions:
     def _carried(self) -> set[int]:
         """LogOffsets of the records that were written anew, and were not delivered when the positions were saved."""
         found = set[int]()
-        for (topic, queue_id), queue in self._store.queues().items():
+        for (topic, queue_id), queue in self._store.reader.queues().items():
             if topic == SCHEDULE_TOPIC and queue_id >= CARRIED:
                 first = max(self.next(queue_id + 1), queue.min_offset)
                 found.update(unit.log_offset for unit in queue.units(first, queue.max_offset - first))
         return found
 
     def _delivered(self, log_offset: int) -> None:
-        data = self._store.record_at(log_offset)
+        data = self._store.reader.record_at(log_offset)
         try:
             message = decode_record(data) if data else None
         except RemoteProtocolError:
@@ -124,11 +124,11 @@ class SchedulePositions:
 
     def settle(self) -> None:
         """Write what has become durable. Called often, and cheap."""
-        if self._store.log_end - self._taken_at >= LOG_BYTES_MAX:
+        if self._store.log.end - self._taken_at >= LOG_BYTES_MAX:
             self._wanted = True
         if self._wanted and self._pending is None:
             self._take()
-        if self._pending is not None and self._pending[0] <= self._store.flushed:
+        if self._pending is not None and self._pending[0] <= self._store.state.flushed:
             text, self._pending = self._pending[1], None
             self._file.save_soon(lambda: text, self._saved)
 
@@ -143,13 +143,13 @@ class SchedulePositions:
 
     def _take(self) -> None:
         self._dirty = self._wanted = False
-        self._taken_at = self._store.log_end
+        self._taken_at = self._store.log.end
         self._pending = self._taken_at, self._format.text(DelayProgress(self.offsets, self._taken_at))
 
     def close(self) -> None:
         """Make durable what was delivered, save, and wait until that is on the disk."""
-        if self._dirty or self._wanted or self._pending is not None or self._store.log_end != self._taken_at:
+        if self._dirty or self._wanted or self._pending is not None or self._store.log.end != self._taken_at:
             self._take()
-            self._store.flush()
+            self._store.flusher.flush()
             self.settle()
         self._file.flush()

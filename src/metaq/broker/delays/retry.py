@@ -60,7 +60,7 @@ class RetryService(BrokerPart):
     """Takes messages back from consumers."""
 
     def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
-        self._environment, self._clock, self._store = environment, environment.clock, environment.store
+        self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
         self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
         """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
@@ -180,7 +180,7 @@ class RetryService(BrokerPart):
         Once a retry is delivered, the same message may fail anew: then somebody has set the group back. Unless the client
         says that it only repeats itself: while the broker was away, the retry may have become due.
         """
-        queue = self._store.existing_queue(taken.topic, taken.queue_id)
+        queue = self._reader.existing_queue(taken.topic, taken.queue_id)
         units = queue.units(taken.put.queue_offset, 1) if queue else []
         if not units or units[0].log_offset != taken.put.log_offset:
             return False  # the topic was deleted
@@ -197,7 +197,7 @@ class RetryService(BrokerPart):
     def _recall(self, head: RecordHead) -> None:
         """Take up what was made just before a crash."""
         origin, topic = copied_from(head.prepared_offset), head.topic.decode("utf-8", "replace")
-        data = self._store.record_at(head.log_offset)
+        data = self._reader.record_at(head.log_offset)
         if origin is None or data is None:
             return
         try:
@@ -210,7 +210,7 @@ class RetryService(BrokerPart):
         self._remember((group, origin, dead), _Taken(topic, head.queue_id, put, self._clock.monotonic()))
 
     def _load(self, log_offset: int) -> StoredMessage:
-        data = self._store.record_at(log_offset)
+        data = self._reader.record_at(log_offset)
         try:
             if data is not None:
                 message = decode_record(data)

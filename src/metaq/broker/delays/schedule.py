@@ -120,7 +120,7 @@ class ScheduleService(BrokerPart):
         self.positions.open()
         for level in range(1, len(self.delays_ms) + 1):
             self.waits_at(level)
-        self._store.owes(self)
+        self._store.keeper.owes(self)
         self._save_later()
 
     def waits_at(self, level: int) -> None:
@@ -128,7 +128,7 @@ class ScheduleService(BrokerPart):
         delay_ms = self.delays_ms[level - 1]
         if self.delays.is_open(level) or delay_ms > DELAY_MS_MAX:
             return
-        queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
+        queue = self._store.reader.existing_queue(SCHEDULE_TOPIC, level - 1)
         if queue is not None:
             self.delays.open(level, queue.tail, delay_ms)
 
@@ -178,7 +178,7 @@ class ScheduleService(BrokerPart):
 
     def _slice(self, level: _Level, now_ms: int) -> bool:
         """Deliver up to SLICE records of a level. False: none is due, or none can be delivered now."""
-        queue = self._store.existing_queue(SCHEDULE_TOPIC, level.number - 1)
+        queue = self._store.reader.existing_queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None or level.reading:
             return False
         offset = min(max(self.positions.next(level.number), queue.min_offset), queue.max_offset)
@@ -237,12 +237,12 @@ class ScheduleService(BrokerPart):
 
     def _pull(self, level: _Level, offset: int, units: bytes, bytes_max: int) -> ReadResult:
         count = max(1, len(units) // UNIT_BYTES)
-        return self._store.pull(SCHEDULE_TOPIC, level.number - 1, offset, count, bytes_max)
+        return self._store.reader.pull(SCHEDULE_TOPIC, level.number - 1, offset, count, bytes_max)
 
     def _take(self, level: _Level, offset: int, units: bytes, pulled: ReadResult) -> _Run | None:
         """What was read, as a run; None if it is not what `units` point at. Units without a record are passed over."""
         places = (log_offset for log_offset, _, _ in UNIT.iter_unpack(units))
-        gone = sum(1 for _ in itertools.takewhile(self._store.min_log.__gt__, places))
+        gone = sum(1 for _ in itertools.takewhile(self._store.log.min.__gt__, places))
         if not units:
             gone = pulled.next_offset - offset  # the queue's file has gone
         elif pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE:
@@ -280,7 +280,7 @@ class ScheduleService(BrokerPart):
         outcome = self._outcome
         outcome.row = run.row
         try:
-            self._appender.deliver(run.records, run.units, run.row, stop, level.number - 1, self._gates.table, outcome)
+            self._appender.deliver(outcome, run.records, run.units, stop, level.number - 1, self._gates.table)
         finally:
             run.row = outcome.row
 
@@ -353,7 +353,7 @@ class ScheduleService(BrokerPart):
         carried = self._carried.oldest()
         found = [] if carried is None else [carried]
         for level in self._levels:
-            queue = self._store.existing_queue(SCHEDULE_TOPIC, level.number - 1)
+            queue = self._store.reader.existing_queue(SCHEDULE_TOPIC, level.number - 1)
             if queue is None:
                 continue
             offset = max(self.positions.next(level.number), queue.min_offset)
@@ -370,7 +370,9 @@ class ScheduleService(BrokerPart):
 
     def progress(self) -> Mapping[int, LevelProgress]:
         """How far each level in use has come."""
-        queues = {level.number: self._store.existing_queue(SCHEDULE_TOPIC, level.number - 1) for level in self._levels}
+        queues = {
+            level.number: self._store.reader.existing_queue(SCHEDULE_TOPIC, level.number - 1) for level in self._levels
+        }
         return {
             level: LevelProgress(self.positions.next(level), queue.max_offset)
             for level, queue in queues.items()

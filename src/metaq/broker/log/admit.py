@@ -138,7 +138,7 @@ class Gates:
 
     def _for_deliveries(self, topic: bytes) -> TopicGate | None:
         config = self._open_topic(topic)
-        if config is None or self._store.deleted.get(config.name, 0) > self._store.min_log:
+        if config is None or self._store.deleted.get(config.name, 0) > self._store.log.min:
             return None
         return self._gate(topic, config)
 
@@ -172,7 +172,7 @@ class Gates:
     ) -> TopicGate:
         # The larger count, as in the slow path's check of the queue id.
         count = max(config.read_queues, config.write_queues)
-        queues = [self._store.queue(config.name, queue_id).tail for queue_id in range(count)]
+        queues = [self._store.reader.queue(config.name, queue_id).tail for queue_id in range(count)]
         for queue_id in range(count):
             self._hold.adopt((config.name, queue_id))
         body_bytes_max = self._environment.store_options.max_message_size

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.acks import AckPolicy
@@ -25,6 +25,9 @@ The queues are those that grew and that somebody watches (`QueueTail.watched`), 
 message, which somebody may have waited for before the queue was made. The log may have grown by more than the bytes of the
 messages: by the rest of a file that was full.
 """
+
+Many = ParamSpec("Many")
+Result = TypeVar("Result")
 
 Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
 """The gates of a connection's client, and its host as records have it."""
@@ -48,7 +51,11 @@ class Appender(BrokerPart):
         closed: Callable[[str], bool],
         closed_queues: ClosedQueues,
     ) -> None:
-        self._environment, self._store, self._acks = environment, environment.store, acks
+        self._environment, self._acks = environment, acks
+        self._writer, self._existing_queue = environment.store.writer, environment.store.reader.existing_queue
+        self.deliver = self._in_turn(self._writer.deliver)
+        """`FastPath.deliver`. Raises Refused as `put` does; rows before `outcome.row` are delivered. So do the other two."""
+        self.expand, self.expand_all = self._in_turn(self._writer.expand), self._in_turn(self._writer.expand_all)
         self._stats, self._closed = stats, closed
         self.closed_queues = closed_queues
         """Services that let a sender wait ask them first; `put` refuses."""
@@ -107,12 +114,12 @@ class Appender(BrokerPart):
                 Reason.BUSY, f"queue {queue_id} of topic {topic} takes the messages of a staged transaction, try again"
             )
         try:
-            put = self._store.put(records, carrying=True) if carrying else self._store.put(records)
+            put = self._writer.put(records, carrying=True) if carrying else self._writer.put(records)
         except MessageIllegal as error:
             raise Refused(Reason.ILLEGAL_MESSAGE, str(error)) from error
         except (StoreError, OSError, MemoryError) as error:  # full or failed, or no more files may be opened
             raise self._not_stored(error) from error
-        queue = self._store.existing_queue(topic, queue_id)
+        queue = self._existing_queue(topic, queue_id)
         watched = (queue.tail,) if queue is not None and (queue.tail.watched or put.queue_offset == 0) else ()
         self._grew(watched, len(records), put.log_end - put.log_offset)
         return put
@@ -127,7 +134,7 @@ class Appender(BrokerPart):
         replies: Replies,
         outcome: AppendOutcome,
     ) -> bool:
-        """Append plain rows of a read event (see `MessageStore.append_rows`); `outcome.row` is the first that was not.
+        """Append plain rows of a read event (see `FastPath.append_rows`); `outcome.row` is the first that was not.
 
         False: nothing may be appended now. What stops it, or the store's refusal of that row, is for the slow path to
         meet again and to tell.
@@ -141,7 +148,7 @@ class Appender(BrokerPart):
         ):
             return False
         try:
-            self._store.append_rows(table, row, end, gates, born_host, replies, outcome)
+            self._writer.append_rows(table, row, end, gates, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
             log.debug("row %d fails (%s); the slow path will say so, or succeed", outcome.row, error)
         self._grew(outcome.touched, outcome.messages, outcome.size)
@@ -160,7 +167,7 @@ class Appender(BrokerPart):
         if self.refusal() is not None:
             return
         try:
-            self._store.append_parts(data, parts, senders, table, replies, outcome)
+            self._writer.append_parts(data, parts, senders, table, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:
             log.debug("a part fails (%s); its session will say so, or succeed", error)
         self._grew(outcome.touched, outcome.messages, outcome.size)
@@ -175,7 +182,7 @@ class Appender(BrokerPart):
         replies: Replies,
         outcome: AppendOutcome,
     ) -> Sequence[PartitionGate]:
-        """Append plain puts of MetaQ 1.x (see `MessageStore.append_puts`); `outcome.row` is where the first begins that was not.
+        """Append plain puts of MetaQ 1.x (see `FastPath.append_puts`); `outcome.row` is where the first begins that was not.
 
         What stops it, or the store's refusal of a put, is for the slow path to meet again and to tell. Returns the gates that
         the puts went through.
@@ -185,93 +192,46 @@ class Appender(BrokerPart):
             return ()
         used: Sequence[PartitionGate]
         try:
-            used = self._store.append_puts(data, start, gates, ids, born_host, replies, outcome)
+            used = self._writer.append_puts(data, start, gates, ids, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the puts before it are stored
             log.debug("the put at %d fails (%s); the slow path will say so, or succeed", outcome.row, error)
             used = tuple(gates.values())
         self._grew(outcome.touched, outcome.messages, outcome.size)
         return used
 
-    def deliver(
-        self,
-        records: bytes | memoryview,
-        units: bytes,
-        row: int,
-        end: int,
-        level_queue: int,
-        gates: Mapping[bytes, TopicGate],
-        outcome: AppendOutcome,
-    ) -> None:
-        """Append copies of delayed records where they belong (see `MessageStore.deliver`).
-
-        Raises Refused as `put` does; rows before `outcome.row` are delivered.
-        """
-        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-        refusal = self.refusal()
-        if refusal is not None:
-            raise refusal
-        try:
-            self._store.deliver(records, units, row, end, level_queue, gates, outcome)
-        except (StoreError, OSError, MemoryError) as error:
-            raise self._not_stored(error) from error
-        finally:
-            self._grew(outcome.touched, outcome.messages, outcome.size)
-
     def give_back(
         self, delays: DelayGate, log_offset: int, topic: bytes, queue_id: int, retries_max: int, level: int
     ) -> tuple[Put, int] | None:
-        """Append what stands for a record that a consumer gave back, and its delay level (see `MessageStore.give_back`).
+        """Append what stands for a record that a consumer gave back, and its delay level (see `FastPath.give_back`).
 
         None: it has to be put as any other record, or may not be put now; `put` will say so.
         """
         if self.refusal() is not None:
             return None
         outcome = self._outcome
-        done = self._store.give_back(delays, log_offset, topic, queue_id, retries_max, level, outcome)
+        done = self._writer.give_back(delays, log_offset, topic, queue_id, retries_max, level, outcome)
         if done is not None:
             self._grew(outcome.touched, 1, outcome.size)
         return done
 
-    def expand(
-        self,
-        place: int,
-        row: int,
-        gates: Mapping[bytes, TopicGate],
-        outcome: AppendOutcome,
-        *,
-        record: bytes | None = None,
-        carrying: bool = False,
-    ) -> None:
-        """Append copies of a chunk's messages from `row` on (see `MessageStore.expand`).
+    def _in_turn(
+        self, append: Callable[Concatenate[AppendOutcome, Many], Result]
+    ) -> Callable[Concatenate[AppendOutcome, Many], Result]:
+        """An append of `FastPath` as services call it: what is refused is Refused, what has grown is told."""
 
-        Raises Refused as `put` does; messages before `outcome.row` are delivered.
-        """
-        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-        refusal = self.refusal()
-        if refusal is not None:
-            raise refusal
-        try:
-            self._store.expand(place, row, gates, outcome, record=record, carrying=carrying)
-        except (StoreError, OSError, MemoryError) as error:
-            raise self._not_stored(error) from error
-        finally:
-            self._grew(outcome.touched, outcome.messages, outcome.size)
+        def call(outcome: AppendOutcome, /, *args: Many.args, **named: Many.kwargs) -> Result:
+            outcome.touched, outcome.messages, outcome.size = [], 0, 0
+            refusal = self.refusal()
+            if refusal is not None:
+                raise refusal
+            try:
+                return append(outcome, *args, **named)
+            except (StoreError, OSError, MemoryError) as error:
+                raise self._not_stored(error) from error
+            finally:
+                self._grew(outcome.touched, outcome.messages, outcome.size)
 
-    def expand_all(self, places: Sequence[int], gates: Mapping[bytes, TopicGate], outcome: AppendOutcome) -> int:
-        """Append copies of these chunks as far as that is simple. Returns how many are there (see `MessageStore.expand_all`).
-
-        Raises Refused as `put` does: nothing was appended.
-        """
-        refusal = self.refusal()
-        if refusal is not None:
-            raise refusal
-        outcome.touched, outcome.messages, outcome.size = [], 0, 0
-        try:
-            return self._store.expand_all(places, gates, outcome)
-        except (StoreError, OSError) as error:
-            raise self._not_stored(error) from error
-        finally:
-            self._grew(outcome.touched, outcome.messages, outcome.size)
+        return call
 
     def _not_stored(self, error: Exception) -> Refused:
         self._stats.put_failures += 1

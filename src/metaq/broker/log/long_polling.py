@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from metaq.broker.channel import Channel
 from metaq.clock import Clock
-from metaq.store.message_store import MessageStore
+from metaq.store.message_reader import MessageReader
 from metaq.store.queues.table import QueueKey
 from metaq.wire.hot import QueueTail
 
@@ -55,8 +55,8 @@ class HeldPull(Struct, eq=False):
 class HeldPulls:
     """All held pulls of a broker, at most `held_max`."""
 
-    def __init__(self, store: MessageStore, clock: Clock, held_max: int) -> None:
-        self._store, self._clock, self._held_max = store, clock, held_max
+    def __init__(self, reader: MessageReader, clock: Clock, held_max: int) -> None:
+        self._reader, self._clock, self._held_max = reader, clock, held_max
         self._waiting: dict[QueueKey, list[HeldPull]] = {}
         self._by_channel: dict[Channel, set[HeldPull]] = {}
         self._reading: Counter[QueueKey] = Counter()
@@ -154,6 +154,6 @@ class HeldPulls:
             heapq.heapify(self._deadlines)
 
     def _watch(self, key: QueueKey) -> None:
-        queue = self._store.existing_queue(*key)
+        queue = self._reader.existing_queue(*key)
         if queue is not None:
             queue.tail.watched = True

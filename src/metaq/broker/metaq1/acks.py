@@ -55,10 +55,10 @@ class PartitionAcks:
     """The policy of one broker. Whoever stores tells it; whoever answers asks, before it returns to the event loop."""
 
     def __init__(self, environment: Environment, acks: AckPolicy, settings: Metaq1Settings) -> None:
-        self._acks, self._settings, self._store, self._state = (
+        self._acks, self._settings, self._flusher, self._state = (
             acks,
             settings,
-            environment.store,
+            environment.store.flusher,
             environment.store.state,
         )
         self._unsynced: dict[tuple[str, int], _Unsynced] = {}
@@ -78,7 +78,7 @@ class PartitionAcks:
         if unsynced.total - max(unsynced.durable, unsynced.asked) > threshold // 2:
             # Long before anybody must wait: where the disk keeps up, nobody ever does.
             unsynced.asked = unsynced.total
-            self._store.when_flushed(log_end, _nothing)
+            self._flusher.when_flushed(log_end, _nothing)
         if unsynced.total - unsynced.durable > threshold:
             self._due = max(self._due, unsynced.end_of(unsynced.total - threshold))
 

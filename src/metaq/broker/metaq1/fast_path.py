@@ -38,7 +38,7 @@ class PartitionFastPath:
         bases: Bases,
         partitions: Partitions,
     ) -> None:
-        self._environment, self._store, self._settings = environment, environment.store, settings
+        self._environment, self._reader, self._settings = environment, environment.store.reader, settings
         self._appender, self._hold, self._bases, self._partitions = appender, hold, bases, partitions
         self._ids, self._acks, self._log = partitions.ids, partitions.acks, environment.store.log.tail
         self._tables: dict[CallerKind, _Table] = {}
@@ -74,7 +74,7 @@ class PartitionFastPath:
 
     def _tail(self, topic: str, number: int) -> QueueTail:
         self._hold.adopt((topic, number))
-        return self._store.queue(topic, number).tail
+        return self._reader.queue(topic, number).tail
 
     # -- runs
     def run(

@@ -82,7 +82,7 @@ class Partitions(BrokerPart):
         """Which frames a group wants."""
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.log.tail)
         self._bases, self._closed = bases, tables.closed_partitions
-        self._reader = FrameReader(environment.store, settings.options.broker_id)
+        self._reader = FrameReader(environment.store.reader, settings.options.broker_id)
         self.acks = PartitionAcks(environment, acks, settings)
         self._watchers: list[Callable[[], None]] = []
         self._topics.watch(self._topic_changed)
@@ -343,7 +343,7 @@ class Partitions(BrokerPart):
         return positions.at(position).position
 
     def _existing(self, topic: str, partition: int) -> QueuePositions:
-        queue = self._store.existing_queue(topic, partition) if self._topics.get(topic) else None
+        queue = self._store.reader.existing_queue(topic, partition) if self._topics.get(topic) else None
         if queue is not None and self._is_users(topic):
             if queue.max_offset > 0:
                 return self._bases.touch(topic, partition)
@@ -394,14 +394,16 @@ class Partitions(BrokerPart):
     def messages(self, topic: str) -> int:
         """How many messages a topic holds."""
         config = self._topics.get(topic)
-        queues = (self._store.existing_queue(topic, number) for number in range(_queues(config) if config else 0))
+        queues = (
+            self._store.reader.existing_queue(topic, number) for number in range(_queues(config) if config else 0)
+        )
         return sum(queue.max_offset - queue.min_offset for queue in queues if queue is not None)
 
     def figures(self, topic: str) -> Iterator[PartitionFigures]:
         """Figures of each partition of a topic that holds or held messages. Begins no positions."""
         config = self._topics.get(topic)
         for partition in range(_queues(config)) if config else ():
-            queue = self._store.existing_queue(topic, partition)
+            queue = self._store.reader.existing_queue(topic, partition)
             if queue is not None and queue.max_offset:
                 yield PartitionFigures(topic, partition, queue.max_offset - queue.min_offset, *self._bounds(queue))
 

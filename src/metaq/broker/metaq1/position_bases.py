@@ -106,10 +106,10 @@ class Bases(BrokerPart):
     def open(self) -> None:
         """Find the bases in the log, and the queues that have positions on the disk alone."""
         self._load()
-        self._store.owes(self)
+        self._store.keeper.owes(self)
 
     def _load(self) -> None:
-        if self._store.existing_queue(POSITIONS_TOPIC, 0) is None and not self.positions.root.exists():
+        if self._store.reader.existing_queue(POSITIONS_TOPIC, 0) is None and not self.positions.root.exists():
             return
         known = newest_bases(self._store)
         for key, base in known.bases.items():
@@ -121,20 +121,24 @@ class Bases(BrokerPart):
         for topic in known.dropped.intersection(topic for topic, _ in on_disk):
             self.positions.remove_folder(topic)
         for key in on_disk:
-            if key not in self._kept and key[0] not in known.dropped and self._store.existing_queue(*key) is not None:
+            if (
+                key not in self._kept
+                and key[0] not in known.dropped
+                and self._store.reader.existing_queue(*key) is not None
+            ):
                 self._keep(key, None)
         self.positions.remove_leftovers()
 
     def _keep(self, key: QueueKey, base: Base | None) -> _Kept:
-        self._store.queue(*key)  # there may be nothing of it left in the log
+        self._store.reader.queue(*key)  # there may be nothing of it left in the log
         positions = self.positions.add(*key, base)
         kept = self._kept[key] = _Kept(positions, base, self._debt(key, base))
         return kept
 
     def _debt(self, key: QueueKey, base: Base | None) -> int:
-        queue = self._store.existing_queue(*key)
+        queue = self._store.reader.existing_queue(*key)
         if base is None:
-            return self._store.min_log
+            return self._store.log.min
         if queue is None or base.queue_offset >= queue.max_offset:
             return base.log_offset
         unit = queue.unit(max(base.queue_offset, queue.min_offset))
@@ -183,7 +187,7 @@ class Bases(BrokerPart):
         kept = self._kept.get((topic, queue_id))
         if kept is None:
             return FAR
-        if kept.base is not None and kept.base.log_offset < self._store.flushed:
+        if kept.base is not None and kept.base.log_offset < self._store.state.flushed:
             kept.settled = kept.base.queue_offset
         return kept.settled
 
@@ -191,7 +195,7 @@ class Bases(BrokerPart):
         """Have a base of the queue written soon, as far on in it as its positions are known."""
         if (topic, queue_id) in self._kept:
             if self._round is None:
-                self._round = _BaseRound(self._store.log_end, 0, [], whole=False)
+                self._round = _BaseRound(self._store.log.end, 0, [], whole=False)
             if (topic, queue_id) not in self._round.left:
                 self._round.left.append((topic, queue_id))
 
@@ -200,7 +204,7 @@ class Bases(BrokerPart):
     def _begin(self, key: QueueKey, position: int) -> _Kept:
         if self._closed(key[0]):
             raise Refused(Reason.BUSY, f"the topic {key[0]} is being made or deleted, try again")
-        queue = self._store.queue(*key)
+        queue = self._store.reader.queue(*key)
         place = self._put(encode_bases([(key, queue.min_offset, position)]))
         base = Base(queue.min_offset, position, place)
         kept = self._keep(key, base)
@@ -217,13 +221,13 @@ class Bases(BrokerPart):
 
     def _durable(self) -> Pending:
         """Over when the log is durable up to where it ends now."""
-        pending, end = Pending(), self._store.log_end
+        pending, end = Pending(), self._store.log.end
         self._settling.append((end, pending))
-        self._store.when_flushed(end, lambda _good: self._call_soon(self._settle))
+        self._store.flusher.when_flushed(end, lambda _good: self._call_soon(self._settle))
         return pending
 
     def _settle(self) -> None:
-        flushed, failed = self._store.flushed, self._store.failed
+        flushed, failed = self._store.state.flushed, self._store.state.failed
         over = [(end, pending) for end, pending in self._settling if end <= flushed or failed is not None]
         if over:
             self._settling = [(end, pending) for end, pending in self._settling if end > flushed and failed is None]
@@ -269,7 +273,7 @@ class Bases(BrokerPart):
         if self._environment.clock.monotonic() < self._again_at:
             return _PAUSE_SECONDS
         self._look()
-        start = self._store.log_end - self._store.log_end % self._store.log.file_bytes
+        start = self._store.log.end - self._store.log.end % self._store.log.file_bytes
         if self._round is None and (start != self._checked_at or self._carry_before):
             self._begin_round(start)
         if self._round is None:
@@ -283,7 +287,7 @@ class Bases(BrokerPart):
             self._looked = list(self._kept)
         for _ in range(min(_QUEUES_PER_STEP, len(self._looked))):
             key = self._looked.pop()
-            kept, queue = self._kept.get(key), self._store.existing_queue(*key)
+            kept, queue = self._kept.get(key), self._store.reader.existing_queue(*key)
             if kept is None or queue is None or kept.base is None or kept.positions.busy:
                 continue
             if kept.base.queue_offset < queue.min_offset:
@@ -294,7 +298,7 @@ class Bases(BrokerPart):
         self._checked_at, self._carry_before = start, 0
         due = [key for key, kept in self._kept.items() if kept.debt < before]
         if due:  # all of them: where the round is complete, a start need not read further back
-            self._round = _BaseRound(self._store.log_end, before, list(self._kept), whole=True)
+            self._round = _BaseRound(self._store.log.end, before, list(self._kept), whole=True)
 
     def _go_on(self, around: _BaseRound) -> None:
         if around.working:
@@ -331,7 +335,7 @@ class Bases(BrokerPart):
                 self._again_at = now + _STUCK_SECONDS  # some cannot be measured: not a round for each look of retention
 
     def _lags(self, kept: _Kept) -> bool:
-        queue = self._store.existing_queue(kept.positions.topic, kept.positions.queue_id)
+        queue = self._store.reader.existing_queue(kept.positions.topic, kept.positions.queue_id)
         if queue is None:
             return False
         reached = kept.positions.reached
@@ -375,7 +379,7 @@ class Bases(BrokerPart):
             self._write([positions for positions, _ in opened], dict(opened))
             self._write([positions for positions in closed if positions.base is not None], {})
             # At once: retention waits for them, looks again soon, and would have newer ones written for ever.
-            self._store.when_flushed(self._store.log_end, lambda _good: None)
+            self._store.flusher.when_flushed(self._store.log.end, lambda _good: None)
         except Refused as error:
             self._told.warning("round", "the bases of byte positions cannot be written anew: %s", error)
             around.failed = True
@@ -445,7 +449,7 @@ class Bases(BrokerPart):
             for kept in self._kept.values()
             if kept.base is not None and kept.positions.reached not in {None, kept.base[:2]}
         ]
-        if moved and self._store.failed is None:
+        if moved and self._store.state.failed is None:
             try:
                 self.positions.sync([(queue, queue.tail.next_offset) for queue in moved])
                 self._write(moved)

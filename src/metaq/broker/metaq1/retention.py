@@ -14,6 +14,7 @@ from metaq.model.cron import Cron, parse_cron
 from metaq.model.retention import TopicRetention
 from metaq.options import Metaq1Options
 from metaq.saved import Saving
+from metaq.store.message_reader import MessageReader
 from metaq.store.message_store import MessageStore
 from metaq.store.metaq1.archive import Archiver
 from metaq.store.queues.table import QueueKey
@@ -90,14 +91,14 @@ class _Places:
 class _Bases:
     """Sees to it that positions can be computed from what is left."""
 
-    def __init__(self, store: MessageStore, bases: Bases, call_soon: CallSoon) -> None:
-        self._store, self._bases, self._call_soon = store, bases, call_soon
+    def __init__(self, reader: MessageReader, bases: Bases, call_soon: CallSoon) -> None:
+        self._reader, self._bases, self._call_soon = reader, bases, call_soon
 
     def may_go(self, topic: str, log_offset: int) -> bool:
         """See `metaq.store.retention.floors.Ask`."""
         late = [
             queue.queue_id
-            for queue in self._store.queues().values()
+            for queue in self._reader.queues().values()
             if queue.topic == topic and queue.first_at(log_offset) > self._bases.settled(topic, queue.queue_id)
         ]
         if late:
@@ -139,14 +140,14 @@ class Metaq1Retention(BrokerPart):
     def _choose(self) -> None:
         options, store = self._settings.options, self._store
         if not self._settings.rules.sections and (options.delete_policy, options.delete_when) == _DEFAULT:
-            store.retain_by(None)
+            store.keeper.retain_by(None)
             return
-        store.retain_by(self._retentions)
+        store.keeper.retain_by(self._retentions)
         if not self._in_force:
             self._in_force = True
-            store.before_letting_go(_Bases(store, self._bases, self._call_soon).may_go)
-            store.before_letting_go(self._archiver.may_go)
-            store.owes(self._archiver)
+            store.keeper.before_letting_go(_Bases(store.reader, self._bases, self._call_soon).may_go)
+            store.keeper.before_letting_go(self._archiver.may_go)
+            store.keeper.owes(self._archiver)
 
     def close(self) -> None:
         """End the archiver's thread. It asks `Bases` for positions, which are open still."""

@@ -217,7 +217,7 @@ class Metaq1Transactions(BrokerPart):
         part.data += data
         part.data_rows += 1
         self._memory.add(branch, len(data))
-        return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log_end)
+        return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log.end)
 
     def _make_room(self, branch: Branch, size: int) -> None:
         """Raises Refused, Saving: there is none in memory for so many bytes more."""
@@ -328,7 +328,7 @@ class Metaq1Transactions(BrokerPart):
     def _are_delivered(self, decision: Decision) -> None:
         """What its answer waits for is as that to so many puts."""
         for part in decision.parts:
-            self._delivered(part.topic, part.queue_id, self._store.log_end, part.seal.rows)
+            self._delivered(part.topic, part.queue_id, self._store.log.end, part.seal.rows)
 
     # ------------------------------------------------------------------ preparing
 
@@ -553,12 +553,12 @@ class Metaq1Transactions(BrokerPart):
     def due(self) -> Due | None:
         """What the answers to steps that are stored wait for; None: nothing."""
         due = self._acks.due()
-        if self._options.flush_tx_log_at_commit == 1 and self._store.flushed < self._decided_end:
+        if self._options.flush_tx_log_at_commit == 1 and self._store.state.flushed < self._decided_end:
             return later(due, Due(self._decided_end, 0, promised=True))
         return due
 
     def _is_stored(self) -> None:
-        self._decided_end = self._store.log_end
+        self._decided_end = self._store.log.end
 
     # ------------------------------------------------------------------ time
 
@@ -578,7 +578,7 @@ class Metaq1Transactions(BrokerPart):
         if self._options.flush_tx_log_at_commit == 2 and now >= self._flush_at:
             self._flush_at = now + FLUSH_SECONDS
             if self._decided_end:
-                self._store.when_flushed(self._decided_end, _nobody_waits)
+                self._store.flusher.when_flushed(self._decided_end, _nobody_waits)
                 self._decided_end = 0
         self._told.tick()
 

@@ -34,7 +34,7 @@ class UnservedBases(BrokerPart):
 
     def open(self) -> None:
         """Look for positions in the log and on the disk; a follower may have copied some meanwhile."""
-        if self._store.existing_queue(POSITIONS_TOPIC, 0) is None and not self._store.folder.positions.exists():
+        if self._store.reader.existing_queue(POSITIONS_TOPIC, 0) is None and not self._store.folder.positions.exists():
             return
         from metaq.broker.metaq1.position_bases import Bases
 

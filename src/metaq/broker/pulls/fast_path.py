@@ -31,7 +31,7 @@ class PullPaths:
     """One path for each kind of client that the checks tell apart."""
 
     def __init__(self, environment: Environment, tables: Tables, stats: Stats, changes: Callable[[], Changes]) -> None:
-        self._options, self._store = environment.options, environment.store
+        self._options, self._reader = environment.options, environment.store.reader
         self._offsets, self._closed_partitions = tables.offsets, tables.closed_partitions
         self._stats, self._changes = stats, changes
         self._paths: dict[CallerKind, PullPath] = {}
@@ -49,7 +49,7 @@ class PullPaths:
         if changes != self._seen_changes or len(self._paths) > LANES_MAX:
             self.close()
             self._seen_changes = changes
-        if self._closed_partitions or not self._store.pulls_are_plain():
+        if self._closed_partitions or not self._reader.pulls_are_plain():
             return None
         return self._generation
 
@@ -59,7 +59,7 @@ class PullPaths:
             return None
         fast_path = self._paths.get(caller.kind)
         if fast_path is None:
-            fast_path = self._paths[caller.kind] = self._store.pull_path()
+            fast_path = self._paths[caller.kind] = self._reader.pull_path()
         return fast_path
 
     def open(
@@ -81,7 +81,7 @@ class PullPaths:
         gate = fast_path.gates.get(key)
         if gate is not None:
             return gate
-        queue = self._store.existing_queue(admission.topic, request.queue_id)
+        queue = self._reader.existing_queue(admission.topic, request.queue_id)
         if queue is None:
             return None
         if len(fast_path.gates) >= GATES_MAX:

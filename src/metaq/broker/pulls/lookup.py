@@ -17,7 +17,7 @@ class Lookup:
     """Reads that change nothing."""
 
     def __init__(self, environment: Environment, tables: Tables) -> None:
-        self._environment, self._store = environment, environment.store
+        self._environment, self._reader, self._keeper = environment, environment.store.reader, environment.store.keeper
         self._topics, self._offsets = tables.topics, tables.offsets
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
@@ -26,7 +26,7 @@ class Lookup:
         count = max(config.read_queues, config.write_queues)
         if not 0 <= queue_id < count:
             raise Refused(Reason.INVALID, f"queueId[{queue_id}] is illegal: topic {topic} has {count} queues")
-        return self._store.existing_queue(topic, queue_id)
+        return self._reader.existing_queue(topic, queue_id)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queue(topic, queue_id)
@@ -39,14 +39,14 @@ class Lookup:
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """The offset whose store time is nearest to `timestamp_ms`; 0 for an empty queue."""
         queue = self._queue(topic, queue_id)
-        return self._store.offset_at(topic, queue_id, timestamp_ms) if queue else 0
+        return self._reader.offset_at(topic, queue_id, timestamp_ms) if queue else 0
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Store time of the queue's oldest message in ms, -1 if it has none."""
         queue = self._queue(topic, queue_id)
         if queue is None or queue.min_offset >= queue.max_offset:
             return -1
-        return self._store.store_time(topic, queue_id, queue.min_offset)
+        return self._reader.store_time(topic, queue_id, queue.min_offset)
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
         """A group's position. None where there is none, so that the client chooses.
@@ -62,7 +62,7 @@ class Lookup:
             return 0
         if queue.min_offset <= 0:
             first = queue.units(0, 1)
-            if first and self._store.in_memory(first[0][0]):
+            if first and self._reader.in_memory(first[0][0]):
                 return 0
         return None
 
@@ -79,8 +79,8 @@ class Lookup:
 
     def record(self, log_offset: int) -> bytes:
         """The stored record at a LogOffset. Raises Refused if none begins there."""
-        data = self._store.record_at(log_offset)
-        if data is None or log_offset < self._store.floor(decode_record(data).topic):
+        data = self._reader.record_at(log_offset)
+        if data is None or log_offset < self._keeper.floor(decode_record(data).topic):
             raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
         return data
 
@@ -92,7 +92,7 @@ class Lookup:
         options = self._environment.store_options
         count = options.default_query_max_num if query.unique else query.count_max
         count = max(0, min(count, options.max_msgs_num_batch))
-        found = self._store.query(query.topic, query.key, count, query.begin_ms, query.end_ms) if count else []
+        found = self._reader.query(query.topic, query.key, count, query.begin_ms, query.end_ms) if count else []
         if not found:
             raise Refused(
                 Reason.NOT_FOUND,

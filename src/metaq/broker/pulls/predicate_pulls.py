@@ -18,7 +18,7 @@ from metaq.broker.pulls.predicates import Job, Predicates, passes
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.options import KIB
-from metaq.store.message_store import MessageStore
+from metaq.store.message_reader import MessageReader
 from metaq.store.reads.pull import ReadResult, ReadStatus
 
 Pull: TypeAlias = Any
@@ -39,10 +39,10 @@ class PredicatePulls:
     """For the pull service. Where a method returns None, the pull's channel is told later."""
 
     def __init__(
-        self, store: MessageStore, hold: HeldPulls, clock: Clock, predicates: Predicates, answer: AnswerOf
+        self, reader: MessageReader, hold: HeldPulls, clock: Clock, predicates: Predicates, answer: AnswerOf
     ) -> None:
         """Args: answer: makes the answer of what a look-up from an offset came to, and counts it."""
-        self._store, self._hold, self._clock, self._predicates, self._answer = store, hold, clock, predicates, answer
+        self._reader, self._hold, self._clock, self._predicates, self._answer = reader, hold, clock, predicates, answer
 
     def first(self, pull: Pull) -> PullAnswer | None:
         """A pull that has just come."""
@@ -62,7 +62,7 @@ class PredicatePulls:
         return self._take(pull, pulled, pulled.next_offset, self._clock.monotonic() + pull.hold_ms / 1000)
 
     def _look(self, pull: Pull, place: int, deadline: float) -> PullAnswer | None:
-        pulled = self._store.pull(
+        pulled = self._reader.pull(
             pull.admission.topic, pull.request.queue_id, place, min(pull.count_max, COUNT_MAX),
             min(pull.bytes_max, JUDGED_BYTES_MAX), None,
         )  # fmt: skip

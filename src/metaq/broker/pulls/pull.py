@@ -166,13 +166,11 @@ class PullService(BrokerPart):
         filters: Filters,
         predicates: Predicates,
     ) -> None:
-        self._environment, self._clock, self._store = environment, environment.clock, environment.store
+        self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._offsets, self._hold, self._stats, self._gatekeeper = tables.offsets, hold, stats, gatekeeper
         self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
-        self._by_predicate = PredicatePulls(
-            environment.store, hold, environment.clock, predicates, self._counted_answer
-        )
+        self._by_predicate = PredicatePulls(self._reader, hold, environment.clock, predicates, self._counted_answer)
         self.fast_paths = PullPaths(environment, tables, stats, self._changes)
         self._admissions: dict[tuple[str | bytes | bool | CallerKind | None, ...], Admission] = {}
         self._seen_changes = NEVER
@@ -349,7 +347,7 @@ class PullService(BrokerPart):
     def read(self, pull: Pull, offset: int) -> ReadResult:
         """Look for messages from `offset` on."""
         admission = pull.admission
-        return self._store.pull(
+        return self._reader.pull(
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
             in_pieces=True,
         )  # fmt: skip
@@ -362,7 +360,7 @@ class PullService(BrokerPart):
         admission, offset = pull.admission, pull.request.offset
         if admission.predicate:
             return self._by_predicate.first(pull)
-        pulled = self._store.pull(  # as `read` does, whose call would be a frame more
+        pulled = self._reader.pull(  # as `read` does, whose call would be a frame more
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
             in_pieces=True,
         )  # fmt: skip
@@ -519,7 +517,7 @@ class PullService(BrokerPart):
             outcome = OUTCOME_OF.get(pulled.status, empty)
         suggest = 0
         if self._environment.options.slave_read_enable:
-            near = not pulled.count or self._store.in_memory(pulled.last_log)
+            near = not pulled.count or self._reader.in_memory(pulled.last_log)
             suggest = pull.admission.group.broker_id if near else pull.admission.group.slow_broker_id
         return PullAnswer(outcome, pulled.status, pulled, pulled.next_offset, suggest)
 

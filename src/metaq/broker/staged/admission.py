@@ -394,7 +394,7 @@ class AtOnce:
             if topic not in gates.table and not gates.open(topic):
                 return
         try:
-            done = self._appender.expand_all([part.places[0] for part in parts], gates.table, self._outcome)
+            done = self._appender.expand_all(self._outcome, [part.places[0] for part in parts], gates.table)
         except Refused:
             return
         for part in parts[:done]:

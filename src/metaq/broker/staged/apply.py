@@ -92,15 +92,15 @@ class ChunkReader:
 
     def record(self, place: int, size: int) -> bytes | None:
         """The chunk's record as the log holds it, b"" if it does not; None: a thread reads it, ask again."""
-        if self._store.log_end - place <= self._options.hot_bytes:
-            return self._store.record_at(place) or b""
+        if self._store.log.end - place <= self._options.hot_bytes:
+            return self._store.reader.record_at(place) or b""
         if place not in self._found:
             if self.full:
                 return None
             self._found[place], self._sizes[place] = None, size
             self._bytes += size
             self._read_cold(
-                lambda: ReadResult(ReadStatus.FOUND, 0, 0, 0, self._store.record_at(place) or b""),
+                lambda: ReadResult(ReadStatus.FOUND, 0, 0, 0, self._store.reader.record_at(place) or b""),
                 lambda found: self._take(place, found),
             )
         found = self._found.get(place)
@@ -133,7 +133,7 @@ class Applier:
         chunks: ChunkReader,
         applied: Callable[[Transaction], None],
     ) -> None:
-        self._environment, self._store, self._topics = environment, environment.store, topics
+        self._environment, self._topics = environment, topics
         self._appender, self._closed = appender, appender.closed_queues
         self._gates, self._chunks, self._applied = gates, chunks, applied
         self._outcome = AppendOutcome()
@@ -289,9 +289,11 @@ class Applier:
         topic, outcome = part.topic.encode(), self._outcome
         if topic not in self._gates.table and not self._gates.open(topic):
             return False
-        place = part.places[part.applied]
+        outcome.row = part.entries
         try:
-            self._appender.expand(place, part.entries, self._gates.table, outcome, record=record, carrying=carrying)
+            self._appender.expand(
+                outcome, part.places[part.applied], self._gates.table, record=record, carrying=carrying
+            )
         finally:
             part.entries = outcome.row
         return outcome.stop == STOP_END

@@ -216,13 +216,13 @@ class Decisions:
 
     def missing_at(self, place: int) -> tuple[str, ...]:
         """The parts that were missing when the decision at a LogOffset was learned."""
-        record = self._store.outline_at(place)
+        record = self._store.reader.outline_at(place)
         pairs = props.parse(record.properties.decode("utf-8", "replace")) if record is not None else {}
         return tuple(pairs.get(MISSING, "").split())
 
     def at(self, place: int) -> Decision | None:
         """The decision whose record begins at a LogOffset; None: there is none, or no more."""
-        data = self._store.record_at(place) if place >= self._store.min_log else None
+        data = self._store.reader.record_at(place) if place >= self._store.log.min else None
         try:
             record = decode_record(data) if data is not None else None
         except RemoteProtocolError:
@@ -230,7 +230,7 @@ class Decisions:
         return read_decision(record.body) if record is not None and record.topic == TXN_TOPIC else None
 
     def _by_key(self, transaction: str) -> Iterator[tuple[Decision, int]]:
-        for data in self._store.query(
+        for data in self._store.reader.query(
             TXN_TOPIC, transaction, self._environment.store_options.max_msgs_num_batch, 0, _FOREVER_MS
         ):
             record = decode_record(data)

@@ -78,7 +78,7 @@ class Recovery:
 
     def run(self) -> None:
         """Take up everything from the newest checkpoint on."""
-        txn, stage = self._store.existing_queue(TXN_TOPIC, 0), self._store.existing_queue(STAGE_TOPIC, 0)
+        txn, stage = self._store.reader.existing_queue(TXN_TOPIC, 0), self._store.reader.existing_queue(STAGE_TOPIC, 0)
         place = self._checkpoint(txn) if txn else Checkpoint(0, 0)
         if txn:
             if self._store.index is None:
@@ -123,7 +123,7 @@ class Recovery:
                 self._decisions.ended(decision.transaction, record.log_offset)
 
     def _record(self, unit: Unit) -> StoredMessage | None:
-        data = self._store.record_at(unit.log_offset) if unit.size > 0 and not unit.is_fill else None
+        data = self._store.reader.record_at(unit.log_offset) if unit.size > 0 and not unit.is_fill else None
         try:
             return decode_record(data) if data is not None else None
         except RemoteProtocolError:
@@ -213,7 +213,7 @@ class Recovery:
     # ------------------------------------------------------------------ parts
 
     def _take_staging(self, unit: Unit) -> None:
-        record = self._store.outline_at(unit.log_offset) if unit.size > 0 and not unit.is_fill else None
+        record = self._store.reader.outline_at(unit.log_offset) if unit.size > 0 and not unit.is_fill else None
         staging = read_staging(record) if record is not None else None
         if staging is None:
             log.error("the record of a staged transaction at log offset %d cannot be understood", unit.log_offset)
@@ -274,7 +274,7 @@ class Recovery:
         if not marks:
             return
         counts: dict[int, int] = {}
-        for head in self._store.heads(min(transaction.place for transaction in self.commits)):
+        for head in self._store.reader.heads(min(transaction.place for transaction in self.commits)):
             if head.prepared_offset < 0 and (found := marks.get(head.prepared_offset)) is not None:
                 part, _ = found
                 if head.queue_id == part.queue_id and head.topic == part.topic.encode():

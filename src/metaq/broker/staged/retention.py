@@ -113,7 +113,7 @@ class Retention:
             else:
                 break
         self._oldest = self._needed[0][0] if self._needed else None
-        return self._store.log_end if self._oldest is None else self._oldest
+        return self._store.log.end if self._oldest is None else self._oldest
 
     def _place_of(self, name: str) -> int | None:
         if "@" in name:
@@ -143,7 +143,7 @@ class Retention:
             except Refused as error:
                 self._told.warning("checkpoint", "a checkpoint of staged transactions waits: %s", error)
         for topic, end in ((STAGE_TOPIC, ends.stage), (TXN_TOPIC, ends.txn)):
-            queue = self._store.existing_queue(topic, 0)
+            queue = self._store.reader.existing_queue(topic, 0)
             far = queue.unit(end - CARRY_RECORDS) if queue and end - queue.min_offset > CARRY_RECORDS else None
             half = (
                 queue.unit(end - CARRY_RECORDS // 2) if queue and far is not None and far.log_offset > place else None
@@ -152,7 +152,7 @@ class Retention:
                 self.carry(half.log_offset)
 
     def _ends(self) -> Checkpoint:
-        stage, txn = self._store.existing_queue(STAGE_TOPIC, 0), self._store.existing_queue(TXN_TOPIC, 0)
+        stage, txn = self._store.reader.existing_queue(STAGE_TOPIC, 0), self._store.reader.existing_queue(TXN_TOPIC, 0)
         return Checkpoint(stage.max_offset if stage else 0, txn.max_offset if txn else 0)
 
     def _is_fresh(self) -> bool:
@@ -165,7 +165,7 @@ class Retention:
         )
 
     def _newest(self, topic: str) -> Unit | None:
-        queue = self._store.existing_queue(topic, 0)
+        queue = self._store.reader.existing_queue(topic, 0)
         return queue.unit(queue.max_offset - 1) if queue is not None and queue.max_offset > queue.min_offset else None
 
     def _is_due(self, ends: Checkpoint, now: float) -> bool:
@@ -175,7 +175,7 @@ class Retention:
         return (
             now >= self._checkpoint_at
             or ends.txn - self._at.txn >= CHECKPOINT_RECORDS
-            or (ends.stage > self._at.stage and self._store.log_end - self._log_end >= CHECKPOINT_BYTES)
+            or (ends.stage > self._at.stage and self._store.log.end - self._log_end >= CHECKPOINT_BYTES)
         )
 
     def checkpoint_within(self, seconds: float) -> None:
@@ -188,7 +188,7 @@ class Retention:
     def checkpoint(self) -> None:
         """Note where a start is to read on. Raises Refused, as `Appender.put`."""
         place = self.look()
-        stage, txn = self._store.existing_queue(STAGE_TOPIC, 0), self._store.existing_queue(TXN_TOPIC, 0)
+        stage, txn = self._store.reader.existing_queue(STAGE_TOPIC, 0), self._store.reader.existing_queue(TXN_TOPIC, 0)
         if stage is None and txn is None:
             return
         try:
@@ -196,7 +196,7 @@ class Retention:
         except OSError as error:  # no file may be opened: nobody else, at an end, is to lose what is to be saved
             raise Refused(Reason.NOT_STORED, str(error)) from error
         self._appender.put([checkpoint_record(found, self._clock.now_ms(), self._environment.store_host)])
-        self._at, self._log_end = self._ends(), self._store.log_end
+        self._at, self._log_end = self._ends(), self._store.log.end
         self._checkpoint_at = self._clock.monotonic() + self._checkpoint_seconds
 
     @property

@@ -129,7 +129,7 @@ class StagingService(BrokerPart):
             held = self.held
             log.info("%d staged transactions with %d bytes in %d parts go on", count, held[1], held[0])
         self._retention.open()
-        self._store.owes(self)
+        self._store.keeper.owes(self)
 
     # ------------------------------------------------------------------ staging
 

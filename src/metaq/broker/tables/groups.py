@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metaq.broker.tables.quota import Quota
+from metaq.broker.allowance import Quota
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, GroupConfig

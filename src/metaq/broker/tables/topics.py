@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from msgspec import structs
 
-from metaq.broker.tables.quota import Quota
+from metaq.broker.allowance import Quota
 from metaq.clock import Clock
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.model import DataVersion, Perm, TopicConfig

@@ -107,7 +107,7 @@ class TransactionChecks:
         read_cold: ReadCold,
         gatekeeper: Gatekeeper,
     ) -> None:
-        self._environment, self._store, self._clock = environment, environment.store, environment.clock
+        self._environment, self._reader, self._clock = environment, environment.store.reader, environment.clock
         self._gatekeeper = gatekeeper
         self._topics, self._members = tables.topics, tables.members
         self._appender, self._progress, self._read_cold = appender, progress, read_cold
@@ -135,7 +135,7 @@ class TransactionChecks:
     def step(self) -> tuple[list[Effect], float]:
         """Go on for at most TURN_SECONDS. Returns whom to ask what, and the seconds until the next call, 0: soon."""
         asked: list[Effect] = []
-        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        queue = self._reader.existing_queue(HALF_TOPIC, 0)
         end = queue.max_offset if queue else 0
         if self._carry_before and not (self._round is not None and self._round.carry_before):
             before, self._carry_before = self._carry_before, 0
@@ -284,7 +284,7 @@ class TransactionChecks:
         if now.reading:
             return False
         slot, count = now.slot, min(READ_COUNT, now.end - now.slot)
-        pulled = self._store.pull(HALF_TOPIC, 0, slot, count, READ_BYTES)
+        pulled = self._reader.pull(HALF_TOPIC, 0, slot, count, READ_BYTES)
         if pulled.status is not ReadStatus.COLD or pulled.job is None:
             return self._take(now, slot, pulled)
         now.reading = True

@@ -172,7 +172,7 @@ class TransactionProgress:
 
     def open(self) -> None:
         """Find which half messages are done: from the saved positions on in the op queue, then in the log."""
-        half, op = self._store.existing_queue(HALF_TOPIC, 0), self._store.existing_queue(OP_TOPIC, 0)
+        half, op = self._store.reader.existing_queue(HALF_TOPIC, 0), self._store.reader.existing_queue(OP_TOPIC, 0)
         half_min, half_max = (half.min_offset, half.max_offset) if half else (0, 0)
         op_min, op_max = (op.min_offset, op.max_offset) if op else (0, 0)
         first = self._saved(HALF_TOPIC)
@@ -221,13 +221,13 @@ class TransactionProgress:
         """Hand the positions to `Offsets` once the log behind them is durable. Called often, and cheap."""
         if self._pending is not None:
             log_end, positions = self._pending
-            if log_end > self._store.flushed:
+            if log_end > self._store.state.flushed:
                 return
             self._pending = None
             self._hand_over(log_end, positions)
         positions = self.slots.first, self._ops.position(self.slots.first)
         if positions != self._put and not self.owed:
-            self._pending = self._store.log_end, positions
+            self._pending = self._store.log.end, positions
 
     def _hand_over(self, log_end: int, positions: tuple[int, int]) -> None:
         self._put = positions
@@ -238,14 +238,14 @@ class TransactionProgress:
         """Make durable what is done, and hand over the positions."""
         self.settle()
         if self._pending is not None:
-            self._store.flush()
+            self._store.flusher.flush()
             self.settle()
 
     # ------------------------------------------------------------------ what is owed
 
     def oldest(self) -> int | None:
         """LogOffset of the oldest half message that is not done; None: all are. From any thread."""
-        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        queue = self._store.reader.existing_queue(HALF_TOPIC, 0)
         first = self.slots.first
         unit = queue.unit(max(first, queue.min_offset)) if queue and first < queue.max_offset else None
         return unit.log_offset if unit is not None and unit.size > 0 and not unit.is_fill else None
@@ -256,7 +256,7 @@ class TransactionProgress:
         """Take up the op records from the saved position on."""
         offset = self._ops.start
         while offset < end:
-            pulled = self._store.pull(OP_TOPIC, 0, offset, READ_OPS, READ_BYTES)
+            pulled = self._store.reader.pull(OP_TOPIC, 0, offset, READ_OPS, READ_BYTES)
             if pulled.status is ReadStatus.COLD and pulled.job is not None:
                 pulled = pulled.job()
             for number, slot in enumerate(op_slots(pulled.body), offset):
@@ -280,10 +280,10 @@ class TransactionProgress:
         if oldest is None:
             return
         taken_at = self._saved(LOG_POSITION)
-        if taken_at is None or taken_at < oldest or self._store.record_at(taken_at) is None:
+        if taken_at is None or taken_at < oldest or self._store.reader.record_at(taken_at) is None:
             taken_at = oldest  # also when the log was cut meanwhile: no record need begin there now
         newest: dict[bytes, int] = {}
-        for head in self._store.heads(taken_at):
+        for head in self._store.reader.heads(taken_at):
             if head.sys_flag & TRANSACTION_MASK == SysFlag.COMMITTED:
                 self._take_up(head.prepared_offset, owed=True)
             elif head.topic in _COPIED:
@@ -304,13 +304,13 @@ class TransactionProgress:
             del newest[next(iter(newest))]
         if before is None or not self.is_open(before) or copied_from(head.prepared_offset) is not None:
             return
-        data = self._store.record_at(head.log_offset)
+        data = self._store.reader.record_at(head.log_offset)
         if data is not None and props.CHECK_TIMES in decode_record(data).properties:
             self.slots.finish(before)
 
     def _take_up(self, log_offset: int, *, owed: bool) -> None:
-        data = self._store.record_at(log_offset)
-        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        data = self._store.reader.record_at(log_offset)
+        queue = self._store.reader.existing_queue(HALF_TOPIC, 0)
         if data is None or queue is None:
             return
         slot: int = HEAD.unpack_from(data)[5]

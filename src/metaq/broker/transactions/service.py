@@ -79,7 +79,7 @@ class TransactionService(BrokerPart):
         self.checks.open()
         self.options_changed(())
         self._open_gate()
-        self._store.owes(self)
+        self._store.keeper.owes(self)
 
     def options_changed(self, _names: Collection[str]) -> None:
         """Some of the options have other values now."""
@@ -90,7 +90,7 @@ class TransactionService(BrokerPart):
         self.gate.half, self.gate.op = self._gate_of(HALF_TOPIC), self._gate_of(OP_TOPIC)
 
     def _gate_of(self, topic: str) -> TopicGate | None:
-        queue = self._store.existing_queue(topic, 0)
+        queue = self._store.reader.existing_queue(topic, 0)
         return TopicGate(topic.encode(), [queue.tail], 1) if queue is not None else None
 
     # ------------------------------------------------------------------ half messages
@@ -156,14 +156,14 @@ class TransactionService(BrokerPart):
 
     def _named(self, end: EndTransaction) -> StoredMessage:
         """The half message that an end names. Raises Refused INVALID: there is none, or it is not the client's to end."""
-        if 0 <= end.log_offset < self._store.min_log and (moved := self._moved(end)) is not None:
+        if 0 <= end.log_offset < self._store.log.min and (moved := self._moved(end)) is not None:
             return moved
-        data = self._store.record_at(end.log_offset) if end.log_offset >= 0 else None
+        data = self._store.reader.record_at(end.log_offset) if end.log_offset >= 0 else None
         try:
             half = decode_record(data) if data is not None else None
         except RemoteProtocolError:
             half = None
-        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        queue = self._store.reader.existing_queue(HALF_TOPIC, 0)
         if half is None or queue is None or half.topic != HALF_TOPIC:
             raise Refused(
                 Reason.INVALID,
@@ -247,7 +247,7 @@ class TransactionService(BrokerPart):
 
     def _by_key(self, topic: str, unique_id: str) -> list[StoredMessage]:
         options = self._environment.store_options
-        found = self._store.query(topic, unique_id, options.max_msgs_num_batch, 0, _FOREVER_MS)
+        found = self._store.reader.query(topic, unique_id, options.max_msgs_num_batch, 0, _FOREVER_MS)
         messages = [decode_record(data) for data in found]
         return [message for message in messages if message.properties.get(props.UNIQUE_ID) == unique_id]
 
@@ -296,7 +296,7 @@ class TransactionService(BrokerPart):
         Returns what is to be said. Raises Refused INVALID: no such record is there, or its transaction goes on or was committed;
         or as `Appender.put`.
         """
-        data = self._store.record_at(log_offset) if log_offset >= 0 else None
+        data = self._store.reader.record_at(log_offset) if log_offset >= 0 else None
         try:
             kept = decode_record(data) if data is not None else None
         except RemoteProtocolError:

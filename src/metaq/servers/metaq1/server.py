@@ -79,7 +79,7 @@ class Metaq1Server:
             partitions=services.partitions,
             settings=settings,
             transactions=transactions,
-            held_acks=HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout, too_late),
+            held_acks=HeldAcks(broker.acks, broker.store.flusher, broker.clock, call_soon, timeout, too_late),
             cold_reads=ColdReads(self._cold_readers),
             counters=counters,
             stats=self.stats.body,

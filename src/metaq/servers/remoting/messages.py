@@ -67,7 +67,7 @@ class MessageHandlers:
         )
         store = self._broker.store
         answer = headers.QueryMessageReplyHeader(
-            index_last_update_ms=store.newest_ms, index_last_update_offset=store.indexed_log
+            index_last_update_ms=store.log.newest_ms, index_last_update_offset=store.reader.indexed_log
         )
         return Reply(answer, b"".join(found))
 

@@ -66,7 +66,7 @@ class RemotingServer:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         timeout = broker.store_options.sync_flush_timeout / 1000
-        held = HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout)
+        held = HeldAcks(broker.acks, broker.store.flusher, broker.clock, call_soon, timeout)
         self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
         if sweep.available():
             self.workspace.sweep = SweptSends(self.workspace).sweep

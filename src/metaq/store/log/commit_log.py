@@ -63,6 +63,16 @@ class CommitLog:
         return self.tail.end if self._attached else self._end
 
     @property
+    def oldest_ms(self) -> int:
+        """Store time of the oldest record, milliseconds; -1 of an empty log."""
+        return self.store_time(self.min) if self.end > self.min else -1
+
+    @property
+    def newest_ms(self) -> int:
+        """Store time of the newest record, milliseconds."""
+        return self.tail.store_ms
+
+    @property
     def file_bytes(self) -> int:
         return self.run.file_bytes
 

@@ -6,9 +6,10 @@ takes the slow path with it: `Writer.put`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from metaq.errors import StoreError
@@ -129,32 +130,26 @@ class FastPath:
 
     def deliver(
         self,
+        outcome: hot.AppendOutcome,
         records: bytes | memoryview,
         units: bytes,
-        row: int,
         end: int,
         level_queue: int,
         gates: Mapping[bytes, hot.TopicGate],
-        outcome: hot.AppendOutcome,
     ) -> None:
-        """Append copies of delayed records where they belong, until STOP_END or STOP_SLOW (see `hot.deliver`).
+        """Append copies of delayed records where they belong, rows [outcome.row, end), until STOP_END or STOP_SLOW (see `hot.deliver`).
 
         Raises as `append_rows` does, and `outcome` says the same.
         """
-        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
+        log, index = self._log.tail, self._index_tail
+        with self._appending(outcome) as now_ms:
 
-        def run(row: int) -> None:
-            hot.deliver(records, units, row, end, _SCHEDULE, level_queue, gates, log, index, now_ms, outcome)
+            def run(row: int) -> None:
+                hot.deliver(records, units, row, end, _SCHEDULE, level_queue, gates, log, index, now_ms, outcome)
 
-        with self._lock:
-            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-            if not self._state.takes:
-                raise self._state.refusal()
-            run(row)
+            run(outcome.row)
             if outcome.stop > hot.STOP_SLOW:
                 self._append_rest(run, now_ms, outcome)
-        if log.end > self._populator.due_at:
-            self._populator.wake()
 
     def give_back(
         self,
@@ -186,15 +181,14 @@ class FastPath:
 
     def expand(
         self,
-        place: int,
-        row: int,
-        gates: Mapping[bytes, hot.TopicGate],
         outcome: hot.AppendOutcome,
+        place: int,
+        gates: Mapping[bytes, hot.TopicGate],
         *,
         record: bytes | None = None,
         carrying: bool = False,
     ) -> None:
-        """Append copies of a chunk's messages from `row` on, until STOP_END or STOP_SLOW (see `hot.expand`).
+        """Append copies of a chunk's messages from `outcome.row` on, until STOP_END or STOP_SLOW (see `hot.expand`).
 
         They lie back to back and in one log file if any file has room for them, and either all or none are appended then.
 
@@ -202,36 +196,28 @@ class FastPath:
               and any other is STOP_SLOW. carrying: see `Writer.put`.
         Raises as `append_rows` does, and `outcome` says the same.
         """
-        now_ms, log = self._clock.now_ms(), self._log.tail
-        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-        with self._lock:
-            if not (self._state.takes or (carrying and self._state.carries)):
-                raise self._state.refusal()
+        with self._appending(outcome, carrying=carrying) as now_ms:
             data = self._log.recent(place) if record is None else record
             if data is None:
                 outcome.stop = hot.STOP_SLOW
                 return
-            index = self._index_tail
-            hot.expand(data, place, row, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
+            log, index = self._log.tail, self._index_tail
+            hot.expand(data, place, outcome.row, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
             if outcome.stop > hot.STOP_SLOW:
                 self._expand_rest(data, place, gates, now_ms, outcome)
-        if log.end > self._populator.due_at:
-            self._populator.wake()
 
     def expand_all(
-        self, places: Sequence[int], gates: Mapping[bytes, hot.TopicGate], outcome: hot.AppendOutcome
+        self, outcome: hot.AppendOutcome, places: Sequence[int], gates: Mapping[bytes, hot.TopicGate]
     ) -> int:
         """Append copies of these chunks, each whole and as long as that is simple: they are in the current log file, and so is
         room for the copies. Returns how many chunks are there; of the next one, `outcome.row` messages.
 
         `outcome` covers all of them. Raises StoreFull, StoreFailed: nothing was appended.
         """
-        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
+        log, index = self._log.tail, self._index_tail
         touched, messages, size, done = list[hot.QueueTail](), 0, 0, 0
-        with self._lock:
-            outcome.row = 0
-            if not self._state.takes:
-                raise self._state.refusal()
+        outcome.row = 0
+        with self._appending(outcome) as now_ms:
             try:
                 for place in places:
                     data = self._log.recent(place)
@@ -249,9 +235,23 @@ class FastPath:
                 messages += outcome.messages
                 size += outcome.size
             outcome.touched, outcome.messages, outcome.size = touched, messages, size
-        if log.end > self._populator.due_at:
-            self._populator.wake()
         return done
+
+    @contextlib.contextmanager
+    def _appending(self, outcome: hot.AppendOutcome, *, carrying: bool = False) -> Iterator[int]:
+        """Hold the lock for one append, which gets the time in ms. Raises StoreFull, StoreFailed: nothing is taken.
+
+        The frame of what copies whole runs. `append_*` and `give_back`, which are called for a few messages each, have it
+        inline: a context manager costs them three Python calls.
+        """
+        outcome.touched, outcome.messages, outcome.size = [], 0, 0
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if not (self._state.takes or (carrying and self._state.carries)):
+                raise self._state.refusal()
+            yield now_ms
+        if self._log.tail.end > self._populator.due_at:
+            self._populator.wake()
 
     def _expand_rest(
         self,

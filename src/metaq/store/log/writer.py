@@ -333,7 +333,7 @@ class Writer:
     def truncate(self, log_offset: int) -> Snapshot:
         """Cut log, queues and index: everything at and behind `log_offset` is gone. Returns what is left.
 
-        A part of `MessageStore.truncate`, which sees to it that a crash in between does no harm. Raises StoreError: as
+        A part of `MessageWriter.truncate`, which sees to it that a crash in between does no harm. Raises StoreError: as
         `below`. OSError: how much of it was done is unknown.
         """
         with self.lock:

@@ -90,7 +90,7 @@ class Archiver:
         """Folders in which nothing half written is left."""
         self._misfits: dict[ConsumeQueue, frozenset[int]] = {}
         """See `Positions.misfits`; of queues in which there are some."""
-        store.helped_by(self.worker)
+        store.keeper.helped_by(self.worker)
 
     def stop(self) -> None:
         """End the thread, if there is one; a file that is half written is written again another time."""
@@ -121,7 +121,7 @@ class Archiver:
                 self._want(topic, border)
 
     def _owed(self) -> Iterator[tuple[str, int]]:
-        for topic, place in self._store.kept.items():
+        for topic, place in self._store.keeper.kept.items():
             if self._policy(topic).what is Expired.ARCHIVE:
                 yield topic, max(place, self._done.get(topic, 0))
 
@@ -157,7 +157,7 @@ class Archiver:
                 continue
             slices = [
                 part
-                for queue in self._store.queues().values()
+                for queue in self._store.reader.queues().values()
                 if queue.topic == topic and (part := _slice(queue, file.start, file.end, policy))
             ]
             if not all(self._in_parallel(slices)):
@@ -184,7 +184,7 @@ class Archiver:
                 offset = places[1]
                 continue
             behind = self._write_run(structs.replace(part, high=high), offset, *places) if offset < high else high
-            if self._store.existing_queue(queue.topic, queue.queue_id) is not queue:
+            if self._store.reader.existing_queue(queue.topic, queue.queue_id) is not queue:
                 return True  # the topic was deleted meanwhile
             if behind is None:
                 found = self._positions.misfits(queue.topic, queue.queue_id)
@@ -231,7 +231,7 @@ class Archiver:
                         if found.next_offset > offset or tries == _TRIES_MAX:
                             break
                         tries += 1
-                        store.repair()  # it is mended now, or known to be lost
+                        store.reader.repairs.step()  # it is mended now, or known to be lost
                         continue
                     for frames in _frames(found.body, self._broker_id):
                         entry.write(frames)
@@ -303,7 +303,7 @@ def _slice(queue: ConsumeQueue, start: int, end: int, policy: DeletePolicy) -> _
 
 
 def _pulled(store: MessageStore, queue: ConsumeQueue, offset: int, count: int) -> ReadResult:
-    found = store.pull(queue.topic, queue.queue_id, offset, count, _BLOCK_BYTES)
+    found = store.reader.pull(queue.topic, queue.queue_id, offset, count, _BLOCK_BYTES)
     return found.job() if found.status is ReadStatus.COLD and found.job else found
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.options import MIB
-from metaq.store.message_store import MessageStore
+from metaq.store.message_reader import MessageReader
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import hot
 from metaq.wire.frame_size import expanded_body
@@ -47,8 +47,8 @@ class FramesRead(Struct, frozen=True):
 class FrameReader:
     """Reads runs of frames."""
 
-    def __init__(self, store: MessageStore, broker_id: int) -> None:
-        self._pull, self._broker_id = store.pull, broker_id
+    def __init__(self, reader: MessageReader, broker_id: int) -> None:
+        self._pull, self._broker_id = reader.pull, broker_id
 
     def read(self, run: FrameRun) -> FramesRead | Callable[[], FramesRead]:
         """The frames, or a call for another thread that returns them: they are not in memory, or are to be expanded.

@@ -97,13 +97,13 @@ def decode(body: bytes) -> Told | None:
 
 def told_newest_first(store: MessageStore) -> Iterator[tuple[int, Told | None]]:
     """(LogOffset, what it says) of each record of bases that the log holds, the newest first; None: it cannot be read."""
-    queue = store.existing_queue(POSITIONS_TOPIC, 0)
+    queue = store.reader.existing_queue(POSITIONS_TOPIC, 0)
     if queue is None:
         return
     for offset in range(queue.max_offset - 1, queue.min_offset - 1, -1):
         unit = queue.unit(offset)
         place = unit.log_offset if unit is not None else 0
-        record = store.record_at(place)
+        record = store.reader.record_at(place)
         told = None
         if record is not None:
             with contextlib.suppress(RemoteProtocolError, ValueError):

@@ -71,7 +71,7 @@ def sizes_of(
                 return Sizes(sizes[:row], lost)
             if mended < row:  # once each: the unit may be wrong, and the record where it should be
                 mended = row
-                store.mend(queue, first + row)
+                store.reader.repairs.repair(queue, first + row)
                 units = _units(queue, first, stop)
                 continue
             lost.append(row)

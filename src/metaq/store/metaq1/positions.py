@@ -82,7 +82,7 @@ class Positions:
     def is_recent(self, log_offset: int) -> bool:
         """See `Owner`."""
         store = self.store
-        return log_offset >= store.log_end - min(store.options.hot_bytes, store.log.file_bytes)
+        return log_offset >= store.log.end - min(store.options.hot_bytes, store.log.file_bytes)
 
     def drop_topic(self, topic: str) -> None:
         """Forget the topic's positions, and delete their files."""

@@ -310,7 +310,7 @@ class QueuePositions:
             raise Saving(self.fill())
 
     def _queue(self) -> ConsumeQueue:
-        queue = None if self.gone else self._owner.store.existing_queue(self.topic, self.queue_id)
+        queue = None if self.gone else self._owner.store.reader.existing_queue(self.topic, self.queue_id)
         if queue is None:
             raise Refused(Reason.BUSY, f"the topic {self.topic} is being deleted, try again")
         return queue
@@ -419,7 +419,7 @@ class QueuePositions:
 
     def _go_on_back(self) -> None:
         """What is lost of the units before is computed also if nobody asks: the messages may leave the log."""
-        queue = self._owner.store.existing_queue(self.topic, self.queue_id)
+        queue = self._owner.store.reader.existing_queue(self.topic, self.queue_id)
         if not self.gone and queue is not None and self.low > self._oldest():
             self.fill(back=True)
 
@@ -499,7 +499,7 @@ class QueuePositions:
 
     def drop_below(self) -> None:
         """Delete files that lie wholly before the oldest message; in the thread. Raises OSError."""
-        queue = self._owner.store.existing_queue(self.topic, self.queue_id)
+        queue = self._owner.store.reader.existing_queue(self.topic, self.queue_id)
         if queue is not None and not self.gone:
             self._files.drop_below(min(queue.min_offset, self.tail.next_offset))
 

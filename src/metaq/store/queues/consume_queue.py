@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 from bisect import bisect_left
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -234,6 +235,33 @@ class ConsumeQueue:
             return -1 if unit is None or unit.is_fill else unit.log_offset
 
         return low + bisect_left(range(low, self.max_offset), log_offset, key=begins)
+
+    def offset_at(self, store_time: Callable[[int], int], timestamp_ms: int) -> int:
+        """Return the queue offset of the message stored at `timestamp_ms`, or of the one stored closest to it.
+
+        Args: store_time: LogOffset → milliseconds, -1 if no record is there.
+        Returns: an exact hit (the first of several); else the closer neighbour, the older one of two equally close; for a
+        time behind the newest message its offset (not max); 0 for an empty queue or an unreadable record.
+        """
+        # RocketMQ narrows the search by the files' modification times, which a copy of the folder loses: search all of it.
+        low, high = self.min_offset, self.max_offset
+        if low >= high:
+            return 0
+
+        def time_of(offset: int) -> int:
+            units = self.units(offset, 1)
+            return store_time(units[0].log_offset) if units else -1
+
+        right = low + bisect_left(range(low, high), timestamp_ms, key=time_of)
+        if right == low:
+            return right if time_of(right) >= 0 else 0
+        left_ms = time_of(right - 1)
+        if right == high:
+            return right - 1 if left_ms >= 0 else 0
+        right_ms = time_of(right)
+        if left_ms < 0 or right_ms < 0:
+            return 0
+        return right - 1 if timestamp_ms - left_ms <= right_ms - timestamp_ms else right
 
     def end_below(self, log_end: int, guess: int = 0) -> int:
         """One past the last unit of a record that ends at or below `log_end`; unwritten and torn units end the search.

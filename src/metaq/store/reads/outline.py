@@ -10,7 +10,6 @@ from metaq.model.message import SysFlag
 from metaq.store.log.commit_log import CommitLog, store_time_of
 from metaq.wire.record import HEAD, HOST_V4, HOST_V6, MAGIC, RECORD_BYTES_MIN, TOPIC_BYTES_MAX
 
-_HEAD_BYTES_MAX: Final = 48 + 2 * HOST_V6 + 24
 _READ_BYTES: Final = 2048
 """Records up to this size are read in one piece."""
 

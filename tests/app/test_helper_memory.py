@@ -1,4 +1,4 @@
-"""What memory a process has reserved."""
+"""What memory a helper process has reserved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from metaq.store.memory import data_bytes
+from metaq.app.predicate_helper import data_bytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only what is used is known")

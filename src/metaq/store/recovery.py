@@ -1,4 +1,4 @@
-"""Opening a folder: what is true (a plan, made by reading alone), then one act.
+"""Opening a folder: the facts, a plan made of them by reading alone, then one act.
 
 The log is the truth. Consume queues and index are derived from it, and are trusted up to the place where all three are
 known to be durable: `config/metaqTails.json` says it to the byte, RocketMQ's `checkpoint` to the log file. From there
@@ -14,7 +14,10 @@ from typing import Final
 from msgspec import Struct, field, structs
 
 from metaq.errors import StoreCorrupt
+from metaq.saved import read
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
+from metaq.store.config_file import ConfigFile
+from metaq.store.folder import StoreFolder
 from metaq.store.log.commit_log import CommitLog
 from metaq.store.log.scan import Judge, LogScan, NeedsWholeLog
 from metaq.store.mapped_file import any_byte
@@ -22,6 +25,7 @@ from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.queues.dispatch import Dispatcher, topic_of
 from metaq.store.queues.index_file import Index, IndexHeader
 from metaq.wire import hot
+from metaq.wire.files import DELETED_TOPICS
 from metaq.wire.record import split
 
 log = logging.getLogger(__name__)
@@ -48,6 +52,51 @@ class Facts(Struct, frozen=True):
     """Topic → the log offset below which records of this name are of a topic that was deleted there."""
     began_empty: bool = False
     """The tails say that the log was empty where it begins now: all records are ours, and none is known to be durable."""
+
+
+def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:
+    """Gather the facts; changes nothing. Raises StoreCorrupt, StoreForeign: the folder cannot be opened as it is."""
+    commit_log.run.load("mappedFileSizeCommitLog")
+    unfit = [path.name for path in index.load()] if index else []
+    tails = Tails.load(folder.tails)
+    log_min = commit_log.run.files[0].start if commit_log.run.files else 0
+    began_empty = tails is not None and tails.last_record < 0 and tails.log_end == log_min
+    if tails is not None and not _fits(tails, commit_log):
+        tails = None
+    # Every start of ours writes tails, and an end in order leaves some that fit. Without a file of them it was a RocketMQ's.
+    in_order = folder.was_clean and (tails is not None or not any(path.exists() for path in folder.tails.paths))
+    files = commit_log.run.files
+    return Facts(
+        clean=in_order,
+        checkpoint=Checkpoint.load(folder.checkpoint),
+        tails=tails,
+        log_min=log_min,
+        # Where there are tails nobody asks for the times, and opening each file would take longer the more there are.
+        first_ms=tuple(
+            (file.start, 0 if tails is not None else max(0, commit_log.store_time(file.start, written=True)))
+            for file in files
+        ),
+        index=tuple((file.name, file.header) for file in index.files) if index else None,
+        index_unfit=tuple(unfit),
+        deleted=_deleted_topics(folder),
+        began_empty=began_empty,
+    )
+
+
+def _deleted_topics(folder: StoreFolder) -> dict[str, int]:
+    """Topic → the LogOffset below which its records are of a topic that was deleted.
+
+    They stay in the log until their time is up. Without this memory a start would find them there and, if a topic of
+    that name exists again, give them back to it.
+    """
+    found = read(ConfigFile(folder.config / DELETED_TOPICS.name), DELETED_TOPICS)
+    return found[1] if found else {}
+
+
+def _fits(tails: Tails, commit_log: CommitLog) -> bool:
+    """Whether the log is the one that the tails speak of: their last record is where they say, and as large."""
+    last = commit_log.head(tails.last_record)
+    return last is not None and last == (tails.log_end - tails.last_record, tails.last_store_ms)
 
 
 class Start(Struct, frozen=True):

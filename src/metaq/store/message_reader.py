@@ -1,0 +1,68 @@
+"""What reads the messages of an open store: pulls, single records, and searches by time and by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from metaq.store.log.parts import Parts
+from metaq.store.log.scan import LogScan
+from metaq.store.reads.outline import Outline, outline
+from metaq.store.reads.pull import Puller
+from metaq.store.reads.repair import Repairs
+from metaq.store.retention.floors import Floors
+from metaq.wire import hot
+
+
+class MessageReader:
+    """`MessageStore.reader`. From any thread, beside appends. Pulls are `Puller`'s bound methods: they cost no call more."""
+
+    def __init__(self, parts: Parts, puller: Puller, repairs: Repairs, floors: Floors) -> None:
+        self._options, self._log, self._index = parts.options, parts.log, parts.index
+        self._deleted, self._floors = parts.deleted, floors
+        self.pull, self.in_memory = puller.pull, puller.is_recent
+        self.pull_path, self.pulls_are_plain = puller.fast_path, puller.are_plain
+        self.queue, self.existing_queue, self.queues = parts.queues.made, parts.queues.get, parts.queues.named
+        self.record_at = parts.log.record
+        self.repairs = repairs
+        """Mends units that do not lead to their messages, as pulls meet them."""
+
+    @property
+    def indexed_log(self) -> int:
+        """LogOffset of the newest record in the index, -1 of an empty one; 0 without an index."""
+        return self._index.end_log if self._index else 0
+
+    def outline_at(self, log_offset: int) -> Outline | None:
+        """The record that begins at a LogOffset, without its body; None if none does."""
+        return outline(self._log, log_offset)
+
+    def heads(self, log_offset: int) -> Iterator[hot.RecordHead]:
+        """What the records from `log_offset` on are, up to the log's end or to the first thing that is no record.
+
+        For a start: it takes a second for a million of them.
+        """
+        for heads in LogScan(self._log.run, max(log_offset, self._log.min), self._log.end, check_crc=False):
+            yield from heads
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time (ms) of the message at a queue offset; -1 if it is not there."""
+        queue = self.existing_queue(topic, queue_id)
+        units = queue.units(offset, 1) if queue else []
+        return self._log.store_time(units[0].log_offset) if units else -1
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The queue offset for a time: see `ConsumeQueue.offset_at`. 0 for an unknown or empty queue."""
+        queue = self.existing_queue(topic, queue_id)
+        return queue.offset_at(self._log.store_time, timestamp_ms) if queue else 0
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """Records of `topic` that may carry `key` (its hash), stored in [begin_ms, end_ms], oldest first.
+
+        The newest ones if there are more than `count_max`, of which at most `maxMsgsNumBatch`. The caller compares keys.
+        """
+        if self._index is None:
+            return []
+        count_max = min(count_max, self._options.max_msgs_num_batch)
+        offsets = self._index.query(f"{topic}#{key}".encode(), count_max, begin_ms, end_ms)
+        # Records from before a deletion, or that a topic has let go of, stay in the index as long as in the log.
+        alive = max(self._deleted.get(topic, 0), self._floors.table.get(topic, 0))
+        return [record for offset in offsets if offset >= alive and (record := self._log.record(offset))]

@@ -1,0 +1,92 @@
+"""What changes the messages of a store: appends, the deletion of a topic, the cut of a replica's log."""
+
+from __future__ import annotations
+
+import logging
+
+from metaq.errors import StoreError, StoreFailed
+from metaq.store.log.fast_path import FastPath
+from metaq.store.log.flush import Flusher
+from metaq.store.log.parts import Parts
+from metaq.store.log.populate import Populator
+from metaq.store.log.writer import Writer
+from metaq.store.reads.repair import Repairs
+from metaq.store.retention.housekeeping import Housekeeper
+
+log = logging.getLogger(__name__)
+
+
+class MessageWriter:
+    """`MessageStore.writer`. From any thread, one append at a time (a lock holds the others).
+
+    The appends are bound methods of `Writer` (one by one) and `FastPath` (runs of them), so that they cost no call more.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        writer: Writer,
+        populator: Populator,
+        *,
+        flusher: Flusher,
+        housekeeper: Housekeeper,
+        repairs: Repairs,
+    ) -> None:
+        self._state, self._queues, self._writer = parts.state, parts.queues, writer
+        self._flusher, self._housekeeper, self._repairs = flusher, housekeeper, repairs
+        fast_path = FastPath(parts, populator, writer)
+        self.put, self.append_raw = writer.put, writer.append_raw
+        self.append_rows, self.append_parts = fast_path.append_rows, fast_path.append_parts
+        self.append_puts, self.deliver, self.give_back = fast_path.append_puts, fast_path.deliver, fast_path.give_back
+        self.expand, self.expand_all = fast_path.expand, fast_path.expand_all
+        self.populate = populator.round
+
+    def prepare_queue(self, topic: str, queue_id: int) -> None:
+        """Make the first file of a queue that nobody uses yet, from any thread: on a busy disk that takes milliseconds.
+
+        If it cannot be made, the first message meets the reason again.
+        """
+        try:
+            self._queues.made(topic, queue_id).prepare(1)
+        except (StoreError, OSError, MemoryError) as error:
+            log.debug("queue %d of topic %s cannot be prepared: %s", queue_id, topic, error)
+
+    def delete_topic(self, topic: str, place: int | None = None) -> None:
+        """Forget the topic's queues. Its records stay in the log until their time is up, and nobody finds them.
+
+        The files are moved aside at once, so that the topic can be made again, and deleted by another thread.
+
+        Args: place: the log offset below which all its records are gone with it, by default where the log ends now. The caller
+              has written it to `metaqDeleted.json`; otherwise a later start finds them again.
+        Raises OSError: the files are still there; a start that knows of the deletion removes them.
+        """
+        moved = self._writer.delete_topic(topic, place)
+        if moved:
+            self._housekeeper.remove(moved)
+
+    def truncate(self, log_offset: int) -> None:
+        """Cut the log: everything at and behind `log_offset` is gone from log, queues and index, and stays so.
+
+        For a replica whose master knows nothing of it. Queue offsets go back with the log, and so do the places in
+        `MessageStore.deleted`, which the caller keeps in `metaqDeleted.json`. Whoever was given records behind it has
+        them still. It takes as long as syncs take: not for an event loop.
+
+        Raises: StoreError: no record begins there; nothing has changed. StoreFailed: it could not be done wholly, and the
+        store has stopped; a start finds the log cut there, or not as far.
+        """
+        with self._housekeeper.work:
+            if not self._state.takes:
+                raise self._state.refusal()
+            left = self._writer.snapshot_below(log_offset)
+            try:
+                self._housekeeper.promise_only(left)
+                self._housekeeper.floors.cut(log_offset)
+                left = self._writer.truncate(log_offset)
+                self._flusher.cut(log_offset)
+                self._repairs.forget({(end.queue.topic, end.queue.queue_id): end.max_offset for end in left.queues})
+                self._housekeeper.checkpoint(closing=True)
+            except OSError as error:
+                self._state.fail(f"the log could not be cut at {log_offset}: {error}")
+            if self._state.failed is not None:
+                raise StoreFailed(self._state.failed)
+        log.warning("the log was cut at log offset %d", log_offset)

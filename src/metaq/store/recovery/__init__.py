@@ -1,1 +1,0 @@
-"""Opening a store folder."""

@@ -1,0 +1,65 @@
+"""What keeps an open store in order: retention, checkpoints, and what fails in its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from metaq.model.retention import Retentions
+from metaq.store.log.parts import Parts
+from metaq.store.reads.repair import Repairs
+from metaq.store.retention.floors import Ask, Holding
+from metaq.store.retention.housekeeping import Housekeeper
+from metaq.store.worker import Worker
+
+
+class StoreKeeper:
+    """`MessageStore.keeper`. What takes time is the housekeeping thread's: see `Housekeeper`.
+
+    `tick`, `retain`, `owes` and `checkpoint` are its bound methods.
+    """
+
+    def __init__(self, parts: Parts, housekeeper: Housekeeper, repairs: Repairs, workers: Iterable[Worker]) -> None:
+        """`workers`: the store's own threads."""
+        self._parts, self._floors, self._repairs, self._workers = parts, housekeeper.floors, repairs, list(workers)
+        self.tick, self.retain, self.owes = housekeeper.tick, housekeeper.retain, housekeeper.owes
+        self.checkpoint = housekeeper.checkpoint
+
+    def retain_by(self, retentions: Retentions | None) -> None:
+        """From now on, keep each topic's messages as its own rule says; None: all by `fileReservedTime`.
+
+        A topic's min offsets move when its time is up, to where a log file begins. Above 85 percent of the disk the oldest
+        files go all the same.
+        """
+        self._floors.retentions = retentions
+
+    def before_letting_go(self, ask: Ask) -> None:
+        """From now on, ask `ask(topic, log_offset)` before a topic lets go of what lies below; False: ask again later."""
+        self._floors.ask(ask)
+
+    def floor(self, topic: str) -> int:
+        """LogOffset below which the topic has let go of its messages, though they may lie in the log; 0: of none."""
+        return self._floors.table.get(topic, 0)
+
+    @property
+    def kept(self) -> Mapping[str, int]:
+        """Topic → LogOffset of its oldest message, when it was last looked at; empty while no topic has a rule of its own."""
+        return self._floors.kept
+
+    @property
+    def holding(self) -> Holding | None:
+        """Log files that are only kept for one topic with a long time; None: there are none, or no topic has its own."""
+        return self._floors.holding
+
+    @property
+    def disk_ratio(self) -> float:
+        """How full the log's file system is, 0..1."""
+        return self._parts.disk.used_percent(self._parts.folder.commit_log) / 100
+
+    @property
+    def trouble(self) -> str:
+        """What fails in the background, and how often in a row; "" while all is well."""
+        return "; ".join(filter(None, [*(worker.trouble for worker in self._workers), self._repairs.trouble]))
+
+    def helped_by(self, worker: Worker) -> None:
+        """From now on, `trouble` tells what fails in this worker, too."""
+        self._workers.append(worker)
