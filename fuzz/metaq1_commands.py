@@ -154,7 +154,7 @@ def run(seed: int, rounds: int) -> int:
             # Nothing waits for the disk: every answer is there when its line was taken.
             options = {"max_transfer_size": FRAME_MAX, "unflush_threshold": 1 << 30, "flush_tx_log_at_commit": 0}
             text = settings({"test": 3}, **options)
-            with open_metaq1_server(pathlib.Path(folder), text=text) as (_, protocol_server):
+            with open_metaq1_server(pathlib.Path(folder), metaq1=text) as (_, protocol_server):
                 return _fuzz(protocol_server, seed, rounds)
     finally:
         log.removeHandler(failures)

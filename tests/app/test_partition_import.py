@@ -51,7 +51,7 @@ def write(root, frames=FRAMES, name="test-1", begin=BEGIN, per_file=700):
 
 def opened(tmp_path, **more):
     return open_broker(
-        tmp_path / "store", FakeClock(NOW_MS + 10**6), text=Metaq1Settings(Metaq1Options(enable=True)), **more
+        tmp_path / "store", FakeClock(NOW_MS + 10**6), metaq1=Metaq1Settings(Metaq1Options(enable=True)), **more
     )
 
 

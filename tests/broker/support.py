@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
-from metaq.broker.channel import Told
+from metaq.broker.channel import Notice
 from metaq.broker.environment import Environment, ReadCold, read_at_once
 from metaq.broker.gatekeeper import Gatekeeper, nobody
 from metaq.broker.metaq1.filters import MakeFilterHelper
@@ -37,11 +37,11 @@ class FakeChannel:
         self.remote = remote
         host = remote.rpartition(":")[0]
         self.caller = Caller(host, is_loopback(host))
-        self.told: list[Told] = []
+        self.told: list[Notice] = []
 
     congested = False
 
-    def tell(self, what: Told) -> None:
+    def tell(self, what: Notice) -> None:
         self.told.append(what)
 
 
@@ -65,7 +65,7 @@ def open_broker(
     trusted: Callable[[Caller], bool] = nobody,
     peers: Peers = ALONE,
     call_soon: Callable[[Callable[[], None]], None] = at_once,
-    text: Metaq1Settings | None = None,
+    metaq1: Metaq1Settings | None = None,
     make_filter_helper: MakeFilterHelper | None = None,
     leading: bool = True,
     **options: object,
@@ -86,7 +86,7 @@ def open_broker(
         broker = Broker(
             environment, broker_files(open_file, open_table), call_soon, read_cold=read_cold,
             gatekeeper=Gatekeeper(authorise, trusted), peers=peers,
-            text=text, make_filter_helper=make_filter_helper,
+            metaq1=metaq1, make_filter_helper=make_filter_helper,
         )  # fmt: skip
         broker.lead() if leading else broker.follow()
         yield broker

@@ -77,7 +77,13 @@ class Led(Struct):
 def opened(root: pathlib.Path, clock: FakeClock, *, leading: bool = True) -> Iterator[Broker]:
     metaq1 = settings(test=2, stock=1)
     with open_broker(
-        root, clock, STORE, text=metaq1, leading=leading, transaction_time_out=20_000, transaction_check_interval=30_000
+        root,
+        clock,
+        STORE,
+        metaq1=metaq1,
+        leading=leading,
+        transaction_time_out=20_000,
+        transaction_check_interval=30_000,
     ) as broker:
         broker.staging.stopwatch = broker.schedule.stopwatch = broker.transactions.checks.stopwatch = lambda: 0.0
         yield broker
@@ -120,13 +126,13 @@ def pass_time(broker: Broker, clock: FakeClock, seconds: float) -> None:
 
 
 def branch_put(broker: Broker, key: BranchKey | LocalKey, body: bytes, channel: FakeChannel) -> None:
-    assert broker.branches is not None
-    broker.branches.put(key, PartitionPut(topic="test", partition=1, body=body, flag=0, born_host=BORN_HOST), channel)
+    assert broker.xa is not None
+    broker.xa.put(key, PartitionPut(topic="test", partition=1, body=body, flag=0, born_host=BORN_HOST), channel)
 
 
 def lead_for_a_while(broker: Broker, clock: FakeClock) -> tuple[list[tuple[int, int]], list[int]]:
     """Everything that a part takes up from the log, some of it finished, some not. Returns halves and plain messages."""
-    channel, branches, patient = FakeChannel(), broker.branches, Patient(broker)
+    channel, branches, patient = FakeChannel(), broker.xa, Patient(broker)
     assert branches is not None
     for topic in ("orders", "lost"):
         broker.topics.update(TopicConfig(topic, 4, 4))
@@ -194,7 +200,7 @@ def follow(broker: Broker, led: Led, stop: int) -> None:
 
 def known(broker: Broker) -> dict[str, object]:
     """All that parts have taken up, as values."""
-    progress, branches = broker.transactions.progress, broker.branches
+    progress, branches = broker.transactions.progress, broker.xa
     assert branches is not None
     end = broker.store.queue("RMQ_SYS_TRANS_HALF_TOPIC", 0).max_offset
     return {
@@ -223,8 +229,8 @@ def known(broker: Broker) -> dict[str, object]:
 def go_on(broker: Broker, clock: FakeClock, led: Led) -> list[object]:
     """Clients come back and do what they would do after a restart. Returns what they are answered."""
     channel, answers = FakeChannel(), list[object]()
-    assert broker.branches is not None
-    branches = broker.branches
+    assert broker.xa is not None
+    branches = broker.xa
 
     def ask(question: Callable[[], object]) -> None:
         for _ in range(100):
@@ -350,7 +356,7 @@ def test_no_constructor_reads_the_log(led, tmp_path):
         watched: Any = Watched(store)
         environment = Environment(options, store.options, store.clock, watched, "broker-a", STORE_HOST)
         files = broker_files(lambda name: ConfigFile(root / "config" / name))
-        broker = Broker(environment, files, text=settings(test=2, stock=1))
+        broker = Broker(environment, files, metaq1=settings(test=2, stock=1))
         broker.follow()
         assert watched.asked == set()
         broker.lead()

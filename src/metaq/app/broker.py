@@ -73,7 +73,7 @@ class RunningBroker:
         self._broker, self._clock, self._tasks = broker, broker.clock, tasks
         self._services, self._serving = services, serving
         self.settings = {"broker": broker.settings, "store": broker.settings}
-        self.metaq1, self.reloading = broker.text, broker.reloading
+        self.metaq1, self.reloading = broker.metaq1, broker.reloading
         if self.metaq1 is not None:
             self.settings[METAQ1] = self.metaq1.settings
         broker.settings.watch(lambda _names: serving.limit(listen_limits(broker.options)))
@@ -228,7 +228,7 @@ def _compose(
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
             make_filter_helper=filter_helpers(options, metaq1.options, call_soon) if metaq1 is not None else None,
-            text=metaq1,
+            metaq1=metaq1,
         )
         broker.lead()
         services = BrokerServices(broker, call_soon, front.name_servers.when_announced, host)

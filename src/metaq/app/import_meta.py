@@ -46,7 +46,7 @@ def import_meta(
                 lambda name: ConfigFile(store.folder.config / name, store.disk),
                 lambda name: JournalledFile(store.folder.config / name, store.disk),
             ),
-            text=settings,
+            metaq1=settings,
         )
         broker.lead()
         try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from metaq.broker.metaq1.progress import Tell
+from metaq.broker.metaq1.progress import OnPositions
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
@@ -144,7 +144,7 @@ class ZookeeperRegistration:
         services.broker.partition_progress.ask_by(self._ask)
         await registrar.start()
 
-    def _ask(self, group: str, topic: str | None, tell: Tell) -> None:
+    def _ask(self, group: str, topic: str | None, tell: OnPositions) -> None:
         """How far a group has come, from ZooKeeper."""
         registrar = self._registrar
         assert registrar is not None, "asked when it is there"

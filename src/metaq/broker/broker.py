@@ -76,7 +76,7 @@ class Broker:
         peers: the way to the other brokers that staged transactions have parts at.
         make_helper: starts a process in which predicates are called; None: nobody gets messages by a predicate.
         make_filter_helper: the same for filters of MetaQ 1.x.
-        text: settings for clients of MetaQ 1.x; None: none are served.
+        metaq1: settings for clients of MetaQ 1.x; None: none are served.
 
     Raises ConfigError: a configuration file cannot be read.
     """
@@ -92,13 +92,13 @@ class Broker:
         peers: Peers = ALONE,
         make_helper: MakeHelper | None = None,
         make_filter_helper: MakeFilterHelper | None = None,
-        text: Metaq1Settings | None = None,
+        metaq1: Metaq1Settings | None = None,
     ) -> None:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
         self.environment = environment
         self.gatekeeper = gatekeeper = gatekeeper or Gatekeeper()
-        self.text, self.reloading = text, Reloading(gatekeeper)
+        self.metaq1, self.reloading = metaq1, Reloading(gatekeeper)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         self.stats = Stats(clock)
@@ -109,18 +109,18 @@ class Broker:
         self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
         self.filters = Filters(options, clock, files.filters)
-        self.hold = HeldPulls(store, clock, options.held_pulls_max)
+        self.held_pulls = HeldPulls(store, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
         closed_queues = ClosedQueues()
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)
         self.appender.when_grown(self.stats.grew)
-        self.appender.when_grown(self.hold.grew, watched_only=True)
+        self.appender.when_grown(self.held_pulls.grew, watched_only=True)
         self.closed_partitions = ClosedPartitions()
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, gatekeeper)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
         self.gates = Gates(
-            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, gatekeeper,
+            environment, self.topics, self.held_pulls, self.acks, self.transactions.gate, closed_queues, gatekeeper,
             closed_partitions=self.closed_partitions, delays=delays, groups=self.groups,
         )  # fmt: skip
         self.schedule = ScheduleService(
@@ -136,37 +136,45 @@ class Broker:
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.predicates = Predicates(options, clock, make_helper)
         self.pulls = PullService(
-            environment, tables, self.hold, self.stats, gatekeeper, filters=self.filters, predicates=self.predicates
+            environment,
+            tables,
+            self.held_pulls,
+            self.stats,
+            gatekeeper,
+            filters=self.filters,
+            predicates=self.predicates,
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""
         self.partitions: Partitions | None = None
         self.partition_fast_path: PartitionFastPath | None = None
-        self.branches: Metaq1Transactions | None = None
+        self.xa: Metaq1Transactions | None = None
         metaq1_parts: tuple[BrokerPart, ...] = ()
-        if text is not None:
+        if metaq1 is not None:
             self.partitions = Partitions(
                 environment,
                 tables,
                 self.appender,
                 self.acks,
                 self.bases,
-                text,
+                metaq1,
                 gatekeeper,
                 make_filter_helper=make_filter_helper,
             )
-            fast_path = PartitionFastPath(environment, text, self.appender, self.hold, self.bases, self.partitions)
+            fast_path = PartitionFastPath(
+                environment, metaq1, self.appender, self.held_pulls, self.bases, self.partitions
+            )
             self.topics.watch(fast_path.close)
             self.closed_partitions.when_changed(fast_path.close)
             self.settings.watch(fast_path.options_changed)
             self.partition_fast_path = fast_path
-            self.branches = Metaq1Transactions(
-                environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, text
+            self.xa = Metaq1Transactions(
+                environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, metaq1
             )
             metaq1_parts = (
                 self.partitions,
-                Metaq1Retention(store, text, self.bases, call_soon),
-                self.branches,
+                Metaq1Retention(store, metaq1, self.bases, call_soon),
+                self.xa,
                 self.partitions.filters,
             )
         self.locks = Locks(environment, tables, gatekeeper)
@@ -178,7 +186,7 @@ class Broker:
         self.reports = Reports(
             environment,
             tables,
-            self.hold,
+            self.held_pulls,
             self.lookup,
             self.schedule,
             self.stats,
@@ -201,7 +209,7 @@ class Broker:
                 self.schedule,
                 self.transactions,
                 self.deletions,
-                LostTopics(environment, self.topics, text),  # behind deletions: what is deleted is not lost
+                LostTopics(environment, self.topics, metaq1),  # behind deletions: what is deleted is not lost
                 self.replies,
                 self.staging,
                 self.bases,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from metaq.model.access import Caller
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 
-Told: TypeAlias = MembersChanged | OffsetsReset | TransactionCheck
+Notice: TypeAlias = MembersChanged | OffsetsReset | TransactionCheck
 """All that a client may be told. Whoever adds to it gives each server a way to say it."""
 
 
@@ -26,7 +26,7 @@ class Unanswered(enum.Enum):
     UNREADABLE = "its answer cannot be understood"
 
 
-Answered: TypeAlias = Callable[[Any], None]
+OnAnswer: TypeAlias = Callable[[Any], None]
 """Called once, on the event loop: with the answer, or with an `Unanswered`."""
 
 
@@ -48,11 +48,11 @@ class Channel(Protocol):
         """Whether so much waits for the client already that what can be put off should be, or asked of another."""
         ...
 
-    def tell(self, what: Told) -> None:
+    def tell(self, what: Notice) -> None:
         """Tell the client; nobody waits for an answer."""
         ...
 
-    def ask(self, question: object, seconds: float, done: Answered) -> None:
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:
         """Ask the client. `done` is called once, at the latest after `seconds`."""
         ...
 
@@ -61,7 +61,7 @@ class Effect(NamedTuple):
     """Something to be told to one client."""
 
     channel: Channel
-    what: Told
+    what: Notice
 
 
 def carry_out(effects: Iterable[Effect]) -> None:

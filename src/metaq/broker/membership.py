@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metaq.broker.channel import Channel, Effect, Told, carry_out
+from metaq.broker.channel import Channel, Effect, Notice, carry_out
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.part import BrokerPart
@@ -82,7 +82,7 @@ class Membership(BrokerPart):
         if self._options.notify_consumer_ids_changed_enable:
             carry_out(effect for effect in effects if self._wants(effect.what))
 
-    def _wants(self, what: Told) -> bool:
+    def _wants(self, what: Notice) -> bool:
         """Whether a group's settings have its members notified of changes."""
         config = self._groups.get(what.group)
         return config is None or config.notify_changed

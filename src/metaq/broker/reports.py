@@ -24,7 +24,7 @@ class Reports:
         self,
         environment: Environment,
         tables: Tables,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         lookup: Lookup,
         schedule: ScheduleService,
         stats: Stats,
@@ -36,7 +36,7 @@ class Reports:
         """`unsaved`: which configuration files could not be saved last, and why. `held`: parts and bytes of staged transactions."""
         self._partition_progress = partition_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
-        self._hold, self._lookup, self._schedule, self._stats = hold, lookup, schedule, stats
+        self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
 
     def facts(self) -> BrokerFacts:
         """The broker's figures as they are now."""
@@ -59,7 +59,7 @@ class Reports:
             log_flushed=store.flushed,
             earliest_ms=store.earliest_ms,
             disk_ratio=store.disk_ratio,
-            held_pulls=len(self._hold),
+            held_pulls=len(self._held_pulls),
             staged_parts=staged_parts,
             staged_bytes=staged_bytes,
             held_for=holding.topic if holding else "",

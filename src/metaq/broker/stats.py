@@ -53,7 +53,7 @@ class Stats(BrokerPart):
         else:
             self.get_misses += 1
 
-    def got_by_path(self, pulls: int, messages: int, size: int) -> None:
+    def got_on_fast_path(self, pulls: int, messages: int, size: int) -> None:
         """So many pulls were answered, each with messages."""
         self.get_hits += pulls
         self.got_messages += messages

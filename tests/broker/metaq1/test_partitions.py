@@ -25,7 +25,7 @@ from tests.broker.support import BORN_HOST, SlowFile, open_broker
 
 @pytest.fixture
 def broker(tmp_path: pathlib.Path) -> Iterator[Broker]:
-    with open_broker(tmp_path, FakeClock(), text=settings(test=3)) as opened:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=3)) as opened:
         yield opened
 
 
@@ -88,7 +88,7 @@ def test_puts_that_cannot_be_stored_say_why(partitions: Patient) -> None:
 def test_topics_of_sections_are_there_from_the_start_and_grow_with_them(tmp_path: pathlib.Path) -> None:
     """A section with more partitions than its topic has adds some; who watches is told, also of wildcards' topics."""
     table = settings(test=3)
-    with open_broker(tmp_path, FakeClock(), text=table) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=table) as broker:
         partitions, told = Patient(broker), list[int]()
         assert partitions.all.published() == {"test": values.Published(3, publish=True, subscribe=True)}
         partitions.all.watch(lambda: told.append(1))
@@ -101,7 +101,7 @@ def test_topics_of_sections_are_there_from_the_start_and_grow_with_them(tmp_path
 
 def test_topics_that_take_or_give_nothing_say_so(tmp_path: pathlib.Path) -> None:
     table = settings(test=1)
-    with open_broker(tmp_path, FakeClock(), text=table) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=table) as broker:
         partitions = Patient(broker)
         put(partitions, b"x")
         closed = structs.replace(table.rules.topics["test"], accept_publish=False, accept_subscribe=False)
@@ -113,7 +113,7 @@ def test_topics_that_take_or_give_nothing_say_so(tmp_path: pathlib.Path) -> None
 
 def test_what_an_administrator_forbids_to_read_is_not_read_here_either(tmp_path: pathlib.Path) -> None:
     """The perm of the topic, and the broker's own."""
-    with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=1)) as broker:
         partitions = Patient(broker)
         put(partitions, b"x")
         config = broker.topics.require("test")
@@ -156,11 +156,11 @@ def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker
 def test_a_topic_with_a_dot_is_made_by_a_put_and_read_and_registered_by_all_servers(tmp_path: pathlib.Path) -> None:
     """RocketMQ's clients would refuse its name themselves; a send of one that does not is refused here."""
     name = "wild-com.shop.orders"
-    with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=1)) as broker:
         partitions = Patient(broker)
         assert put(partitions, b"x", name) == 0
         assert partitions.all.published()[name] == values.Published(1, publish=True, subscribe=True)
-    with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=1)) as broker:
         assert name in broker.registration()[0]
         assert broker.lookup.max_offset(name, 0) == 1
         broker.groups.require("g")
@@ -191,7 +191,7 @@ def test_no_put_makes_a_topic_that_no_folder_may_be_named_after_or_that_is_the_b
 def test_a_put_to_a_topic_that_is_being_made_waits_until_it_is_saved(tmp_path: pathlib.Path) -> None:
     file = SlowFile()
     file.slow = False
-    with open_broker(tmp_path, FakeClock(), text=settings(test=1), files={"topics.json": file}) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=1), files={"topics.json": file}) as broker:
         partitions = Patient(broker)
         file.slow = True
         wanted = PartitionPut(topic="wild-1", partition=0, body=b"x", born_host=BORN_HOST)
@@ -205,7 +205,7 @@ def test_a_put_to_a_topic_that_is_being_made_waits_until_it_is_saved(tmp_path: p
 
 def test_a_put_to_any_partition_stays_with_the_one_that_it_waits_for(tmp_path: pathlib.Path) -> None:
     """Of a topic with many partitions that nobody has touched, each choice would have to be waited for."""
-    with open_broker(tmp_path, FakeClock(), text=settings(test=64)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=64)) as broker:
         assert broker.partitions is not None
         wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
         with pytest.raises(Saving) as waits:
@@ -218,7 +218,7 @@ def test_a_put_to_any_partition_stays_with_the_one_that_it_waits_for(tmp_path: p
 
 def test_puts_to_any_partition_wait_as_often_as_they_must_and_each_is_answered_once(tmp_path: pathlib.Path) -> None:
     """A first touch waits twice: for its base on the disk, and for the thread that opens its positions."""
-    with open_broker(tmp_path, FakeClock(), text=settings(test=32)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=32)) as broker:
         partitions = Patient(broker)
         wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
         stored = [partitions.put(wanted) for _ in range(100)]
@@ -229,7 +229,7 @@ def test_puts_to_any_partition_wait_as_often_as_they_must_and_each_is_answered_o
 def test_topics_that_a_wildcard_admits_are_limited_as_those_that_sends_create(tmp_path: pathlib.Path) -> None:
     """Each is a line of topics.json, folders and three nodes in ZooKeeper, and its name is the client's. Sections are not counted."""
     clock = FakeClock()
-    with open_broker(tmp_path, clock, text=settings(test=1), auto_create_topics_per_minute=2) as broker:
+    with open_broker(tmp_path, clock, metaq1=settings(test=1), auto_create_topics_per_minute=2) as broker:
         patient = Patient(broker)
         for name in ("wild-1", "wild-2"):
             put(patient, b"x", topic=name)

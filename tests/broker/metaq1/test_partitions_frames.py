@@ -73,7 +73,7 @@ def test_an_attribute_comes_back_as_it_was_sent_and_is_the_tag_where_it_can_be_o
 ) -> None:
     """Where it cannot, a property of its own has it, and where none can, the body."""
     body = len(attribute).to_bytes(4, "big") + attribute + b"payload"
-    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(test=1)) as broker:
         support.put(of(broker), body, flag=1)
         [found] = read(of(broker))
         assert (found.flag, found.body) == (1, body)
@@ -93,7 +93,7 @@ def test_every_flag_and_body_comes_back_unchanged_with_the_id_that_was_told(
     tmp_path_factory: pytest.TempPathFactory, messages: list[tuple[int, bytes]]
 ) -> None:
     """Also a block that says more than the body has: the original never looks inside."""
-    with open_broker(tmp_path_factory.mktemp("b"), FakeClock(), text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path_factory.mktemp("b"), FakeClock(), metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         told = [
             partitions.put(
@@ -112,7 +112,7 @@ def test_every_flag_and_body_comes_back_unchanged_with_the_id_that_was_told(
 
 @pytest.mark.parametrize(("position", "size"), [(0, 1), (0, 24), (1, 30), (24, 26), (25, 24), (60, 1000), (74, 1)])
 def test_a_get_begins_and_ends_wherever_it_is_asked_to(tmp_path: pathlib.Path, position: int, size: int) -> None:
-    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(test=1)) as broker:
         for body in (b"hello", b"world", b"again"):
             support.put(of(broker), body)
         whole = support.get(of(broker), 0)
@@ -121,7 +121,7 @@ def test_a_get_begins_and_ends_wherever_it_is_asked_to(tmp_path: pathlib.Path, p
 
 
 def test_an_offset_is_the_beginning_of_the_frame_that_holds_it(tmp_path: pathlib.Path) -> None:
-    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(test=1)) as broker:
         for body in (b"hello", b"world!"):
             support.put(of(broker), body)
         asked = [-5, 0, 7, 24, 25, 26, 50, 51, 5000]
@@ -135,7 +135,7 @@ def test_messages_of_rocketmq_clients_have_an_id_that_lasts_and_their_tag_for_an
     tmp_path: pathlib.Path,
 ) -> None:
     clock = FakeClock()
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         place = send(broker, b"one", properties="TAGS\x01paid\x02KEYS\x01k", flag=9)
         send(broker, b"two")
         first = read(of(broker))
@@ -143,14 +143,14 @@ def test_messages_of_rocketmq_clients_have_an_id_that_lasts_and_their_tag_for_an
         assert first[0].flag == 9
         assert first[0].message_id == foreign_id(BROKER_ID, place) > 0
         assert len({one.message_id for one in first}) == 2
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         assert read(of(broker)) == first
 
 
 def test_bodies_that_a_sender_compressed_are_counted_and_handed_out_as_they_were_before(tmp_path: pathlib.Path) -> None:
     """In another thread. One that cannot be expanded is handed out as it is."""
     body = b"x" * 5000
-    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         send(broker, zlib.compress(body), sys_flag=1, properties="TAGS\x01t")
         send(broker, b"no zlib", sys_flag=1)
@@ -170,7 +170,7 @@ def test_bodies_that_a_sender_compressed_are_counted_and_handed_out_as_they_were
 def test_batches_delayed_messages_and_those_of_transactions_appear_once_each(tmp_path: pathlib.Path) -> None:
     """A delayed one when it is due, one of a transaction when it is committed, and never what is rolled back."""
     clock = FakeClock()
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         send(broker, encode_batch([(0, b"a", b"TAGS\x01t"), (0, b"b", b"")]), batch=True)
         send(broker, b"late", properties="DELAY\x011\x02TAGS\x01d")
@@ -196,7 +196,7 @@ def test_batches_delayed_messages_and_those_of_transactions_appear_once_each(tmp
 
 
 def test_a_rocketmq_client_sees_what_a_1_x_client_put_as_any_message(tmp_path: pathlib.Path) -> None:
-    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(test=1)) as broker:
         told = of(broker).put(
             PartitionPut(topic="test", partition=0, body=with_attribute("paid", b"x"), flag=5, born_host=BORN_HOST),
             CHANNEL,
@@ -211,7 +211,7 @@ def test_a_rocketmq_client_sees_what_a_1_x_client_put_as_any_message(tmp_path: p
 
 
 def test_old_messages_are_read_in_another_thread(tmp_path: pathlib.Path) -> None:
-    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1), store={"hot_bytes": 0}) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(test=1), store={"hot_bytes": 0}) as broker:
         for number in range(20):
             support.put(of(broker), b"%d" % number)
         wanted = PartitionGet(topic="test", group="g", partition=0, position=5, size_max=100)
@@ -225,7 +225,7 @@ def test_old_messages_are_read_in_another_thread(tmp_path: pathlib.Path) -> None
 def test_no_get_hands_out_more_than_max_transfer_size_but_all_of_a_frame_that_is_larger(tmp_path: pathlib.Path) -> None:
     """Such a frame comes from another server. Who asks for enough gets it; in the original it could never be read."""
     options = Metaq1Options(broker_id=BROKER_ID, max_transfer_size=2048)
-    with open_broker(tmp_path, FakeClock(), text=support.settings(options, test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(options, test=1)) as broker:
         partitions = of(broker)
         send(broker, bytes(5000))
         for _ in range(100):
@@ -238,7 +238,7 @@ def test_no_get_hands_out_more_than_max_transfer_size_but_all_of_a_frame_that_is
 def test_a_get_before_messages_that_are_lost_is_moved_behind_them(tmp_path: pathlib.Path) -> None:
     """Those that retention let go of."""
     clock = FakeClock()
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         for _ in range(6):
             support.put(partitions, b"hello")
@@ -252,7 +252,7 @@ def test_a_get_before_messages_that_are_lost_is_moved_behind_them(tmp_path: path
 def test_a_message_that_the_disk_has_damaged_is_passed_over_once_that_is_known(tmp_path: pathlib.Path) -> None:
     """Until then there is nothing at its place; the frames around it stay where they are."""
     clock = FakeClock()
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         for number in range(5):
             support.put(partitions, b"body%d" % number)
@@ -263,7 +263,7 @@ def test_a_message_that_the_disk_has_damaged_is_passed_over_once_that_is_known(t
         data = file.read(400)
         file.seek(log_offset + data.index(b"body2"))
         file.write(b"BODY2")
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         assert read(partitions) == whole[:2]
         assert "position 50" in support.refused(Reason.NOT_FOUND, support.get, partitions, 50)
@@ -275,14 +275,14 @@ def test_a_message_that_the_disk_has_damaged_is_passed_over_once_that_is_known(t
 def test_a_consumer_goes_on_past_a_message_that_was_lost_before_it_had_a_position(tmp_path: pathlib.Path) -> None:
     """It takes no room, so the message behind it is where the get before it has ended."""
     clock = FakeClock()
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         for number in range(5):
             send(broker, b"body%d" % number)
         log_offset = broker.store.queue("test", 0).units(2, 1)[0].log_offset
     with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
         file.seek(log_offset + 4)
         file.write(b"XXXX")
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         position, found = 0, list[bytes]()
         for _ in range(4):
@@ -300,7 +300,7 @@ def test_a_consumer_goes_on_past_a_message_that_was_lost_before_it_had_a_positio
 def test_consumers_pass_over_a_message_whose_frame_is_not_as_long_any_more_as_was_told(tmp_path: pathlib.Path) -> None:
     """No checksum covers a record's properties: one that lost its tag there would move all positions behind it."""
     clock = FakeClock()
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         for number in range(30):
             support.put(partitions, with_attribute("paid", b"%02d" % number), flag=1)
@@ -310,7 +310,7 @@ def test_consumers_pass_over_a_message_whose_frame_is_not_as_long_any_more_as_wa
         place = log_offset + file.read(400).index(b"TAGS")
         file.seek(place)
         file.write(b"UAGS")
-    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, clock, metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         assert "looked into" in support.refused(Reason.UNAVAILABLE, support.get, partitions, 0)
         broker.deliver()
@@ -325,7 +325,7 @@ def test_a_message_that_a_consumer_gave_back_appears_once_and_its_copy_for_the_g
     tmp_path: pathlib.Path,
 ) -> None:
     """The copy lies in the group's retry topic, which 1.x clients do not see."""
-    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1)) as broker:
+    with open_broker(tmp_path, FakeClock(), metaq1=support.settings(test=1)) as broker:
         partitions = of(broker)
         told = partitions.put(
             PartitionPut(topic="test", partition=0, body=with_attribute("t", b"x"), flag=1, born_host=BORN_HOST)

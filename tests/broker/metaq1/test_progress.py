@@ -18,7 +18,7 @@ FRAME = 20 + 5
 
 @pytest.fixture
 def broker(tmp_path):
-    with open_broker(tmp_path, FakeClock(), text=settings(test=2, other=1)) as opened:
+    with open_broker(tmp_path, FakeClock(), metaq1=settings(test=2, other=1)) as opened:
         for queue_id in (0, 0, 0, 1):
             opened.appender.put([message("test", queue_id, b"hello")])
         for queue_id in (0, 1):

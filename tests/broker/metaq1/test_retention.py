@@ -64,7 +64,7 @@ def settled(broker: Broker, work: Callable[[], Result]) -> Result:
 def test_topics_are_kept_as_their_sections_say_and_a_reload_changes_it(tmp_path):
     """Both the topic's own time and one that it gets later."""
     told = settings(rules(short="delete,4"))
-    with open_broker(tmp_path, FakeClock(), store=SMALL, text=told) as broker:
+    with open_broker(tmp_path, FakeClock(), store=SMALL, metaq1=told) as broker:
         fill(broker)
         look(broker)
         assert broker.store.floor("short") > broker.store.floor("long") == 0
@@ -77,7 +77,7 @@ def test_topics_are_kept_as_their_sections_say_and_a_reload_changes_it(tmp_path)
 
 def test_without_sections_the_brokers_own_time_holds_unless_another_is_set(tmp_path):
     """`[metaq1] enable` alone deletes nothing earlier or later than before."""
-    with open_broker(tmp_path / "a", FakeClock(), store=SMALL, text=settings(rules(sections=False))) as broker:
+    with open_broker(tmp_path / "a", FakeClock(), store=SMALL, metaq1=settings(rules(sections=False))) as broker:
         fill(broker)
         look(broker)
         assert (broker.store.holding, broker.store.min_log) == (None, 0)
@@ -93,7 +93,7 @@ def test_archive_has_the_frames_and_positions_that_clients_were_told(tmp_path):
     folder = tmp_path / "elsewhere"
     told = settings(rules(short="archive,4,true", long="delete,4"), archive_path=str(folder))
     clock = FakeClock()
-    with open_broker(tmp_path / "store", clock, store=SMALL, text=told) as broker:
+    with open_broker(tmp_path / "store", clock, store=SMALL, metaq1=told) as broker:
         fill(broker)
         positions = settled(broker, lambda: broker.bases.touch("short", 0))
         queue = broker.store.existing_queue("short", 0)
@@ -109,7 +109,7 @@ def test_archive_has_the_frames_and_positions_that_clients_were_told(tmp_path):
         assert {segment.path.parent.name for segment in segments_in(folder)} == {"short-0"}
         assert archived[: places[low]] == frames[: places[low]]
         assert [found.position for found in SegmentReader(segments_in(folder)[0])][:3] == places[:3]
-    with open_broker(tmp_path / "store", clock, store=SMALL, text=told) as broker:
+    with open_broker(tmp_path / "store", clock, store=SMALL, metaq1=told) as broker:
         assert broker.store.existing_queue("short", 0).min_offset == low > 0
         again = settled(broker, lambda: broker.bases.touch("short", 0))
         assert settled(broker, lambda: [again.position(offset) for offset in range(low, 13)]) == places[low:]
@@ -119,7 +119,7 @@ def test_a_damaged_message_that_moves_positions_is_missing_in_the_archive_and_ke
     """No checksum covers its tag; without it the frame is shorter."""
     told = settings(rules(short="archive,4", long="delete,4"))
     clock = FakeClock()
-    with open_broker(tmp_path / "store", clock, store=SMALL, text=told) as broker:
+    with open_broker(tmp_path / "store", clock, store=SMALL, metaq1=told) as broker:
         fill(broker)
         positions = settled(broker, lambda: broker.bases.touch("short", 0))
         places = settled(broker, lambda: [positions.position(offset) for offset in range(13)])
@@ -134,7 +134,7 @@ def test_a_damaged_message_that_moves_positions_is_missing_in_the_archive_and_ke
         place = file.tell() + file.read(9_000).index(b"TAGS")
         file.seek(place)
         file.write(b"UAGS")
-    with open_broker(tmp_path / "store", clock, store=SMALL, text=told) as broker:
+    with open_broker(tmp_path / "store", clock, store=SMALL, metaq1=told) as broker:
         eventually(lambda: (look(broker), broker.store.floor("short"))[1])
         assert "the message at queue offset 1 of queue 0 of topic short is lost" in caplog.text
         found = [found.position for one in segments_in(tmp_path / "store/archive") for found in SegmentReader(one)]
@@ -144,7 +144,7 @@ def test_a_damaged_message_that_moves_positions_is_missing_in_the_archive_and_ke
 def test_messages_that_a_power_cut_brings_back_have_no_position_and_keep_no_topic_from_being_archived(tmp_path):
     """Their log file was deleted before a 1.x client came; they had their time."""
     clock, root = FakeClock(), tmp_path / "store"
-    with open_broker(root, clock, store=SMALL, text=settings(rules(short="delete,1", long="delete,1"))) as broker:
+    with open_broker(root, clock, store=SMALL, metaq1=settings(rules(short="delete,1", long="delete,1"))) as broker:
         fill(broker)
         files = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
         eventually(lambda: (look(broker), broker.store.min_log)[1])
@@ -156,7 +156,7 @@ def test_messages_that_a_power_cut_brings_back_have_no_position_and_keep_no_topi
     for path in (root / "config").glob("metaqFloors.json*"):
         path.unlink()
     told = settings(rules(short="archive,1", long="delete,1"))
-    with open_broker(root, clock, store=SMALL, text=told) as broker:
+    with open_broker(root, clock, store=SMALL, metaq1=told) as broker:
         assert broker.store.existing_queue("short", 0).min_offset < begin
         fill(broker)
         eventually(lambda: (look(broker), broker.store.existing_queue("short", 0).min_offset > begin)[1])
@@ -168,7 +168,7 @@ def test_messages_that_a_power_cut_brings_back_have_no_position_and_keep_no_topi
 
 def test_no_topic_lets_go_of_what_positions_are_computed_from(tmp_path):
     """A base that is durable and far enough in the queue comes first."""
-    with open_broker(tmp_path, FakeClock(), store=SMALL, text=settings(rules(short="delete,4"))) as broker:
+    with open_broker(tmp_path, FakeClock(), store=SMALL, metaq1=settings(rules(short="delete,4"))) as broker:
         settled(broker, lambda: broker.bases.touch("short", 0))
         fill(broker)
         broker.store.flush()

@@ -46,7 +46,7 @@ def channel() -> FakeChannel:
 def opened(
     root: pathlib.Path, clock: FakeClock, metaq1: Metaq1Options | None = None, **options: object
 ) -> Iterator[Broker]:
-    with open_broker(root, clock, text=settings(metaq1, test=3, stock=2), **options) as broker:
+    with open_broker(root, clock, metaq1=settings(metaq1, test=3, stock=2), **options) as broker:
         yield broker
 
 
@@ -57,8 +57,8 @@ def broker(tmp_path: pathlib.Path, clock: FakeClock) -> Iterator[Broker]:
 
 
 def branches(broker: Broker) -> Metaq1Transactions:
-    assert broker.branches is not None
-    return broker.branches
+    assert broker.xa is not None
+    return broker.xa
 
 
 def put(
@@ -216,7 +216,7 @@ def test_a_topic_with_a_dot_takes_messages_of_transactions(
     tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
 ) -> None:
     """RocketMQ knows no such names; 1.x does."""
-    with open_broker(tmp_path, clock, text=settings(**{"a.b": 2})) as broker:
+    with open_broker(tmp_path, clock, metaq1=settings(**{"a.b": 2})) as broker:
         for key in (KEY, XID):
             branches(broker).begin(key, 0, channel)
             put(broker, key, b"x", channel, "a.b", 1)
@@ -230,7 +230,7 @@ def test_a_topic_with_a_dot_takes_messages_of_transactions(
 def test_a_topic_that_is_deleted_while_a_branch_is_prepared_is_made_again_by_its_commit(
     tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel, topic: str
 ) -> None:
-    with open_broker(tmp_path, clock, text=settings(**{topic: 2})) as broker:
+    with open_broker(tmp_path, clock, metaq1=settings(**{topic: 2})) as broker:
         branches(broker).begin(XID, 0, channel)
         put(broker, XID, b"x", channel, topic, 1)
         branches(broker).prepare(XID, channel)
@@ -300,7 +300,7 @@ def test_a_large_transaction_goes_to_the_log_by_and_by_and_comes_in_order_as_one
 def test_many_partitions_take_no_more_memory_than_a_connection_may_have(
     tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
 ) -> None:
-    with open_broker(tmp_path, clock, text=settings(test=60)) as broker:
+    with open_broker(tmp_path, clock, metaq1=settings(test=60)) as broker:
         service, size = branches(broker), CHUNK_BYTES // 2 - 300
         for number in range(3):
             service.begin(LocalKey("s", number), 0, channel)
@@ -318,7 +318,7 @@ def test_a_transaction_that_cannot_be_staged_is_not_the_trouble_of_others(
     tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
 ) -> None:
     """A put that needs room in memory gets it of those that can make some, and its answer says nothing of the others."""
-    with open_broker(tmp_path, clock, text=settings(test=60)) as broker:
+    with open_broker(tmp_path, clock, metaq1=settings(test=60)) as broker:
         service, body = branches(broker), bytes(CHUNK_BYTES // 2 - 300)
         stuck, other, mine = (LocalKey("s", number) for number in range(3))
         for key, partitions in ((stuck, range(16)), (other, range(20, 36))):
@@ -531,7 +531,7 @@ def test_partitions_that_open_transactions_have_touched_are_limited(
     tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
 ) -> None:
     """Each takes memory, however small its messages are: 10 000 transactions over all partitions of a broker are too many."""
-    with open_broker(tmp_path, clock, text=settings(test=5), staged_parts_max=8) as broker:
+    with open_broker(tmp_path, clock, metaq1=settings(test=5), staged_parts_max=8) as broker:
         service, other = branches(broker), FakeChannel("127.0.0.1:50001")
         for number in range(2):
             service.begin(LocalKey("s", number), 0, channel)

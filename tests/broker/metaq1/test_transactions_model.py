@@ -144,7 +144,7 @@ class BranchesModel(RuleBasedStateMachine):
         config = self.disk.root / "config"
         text = settings(Metaq1Options(broker_id=7, max_tx_timeout_in_seconds=60), test=2, stock=1)
         files = broker_files(lambda name: ConfigFile(config / name, self.disk))
-        self.broker = Broker(environment, files, text=text)
+        self.broker = Broker(environment, files, metaq1=text)
         self.broker.lead()
         for topic in ("test", "stock"):
             self.broker.topics.update(TopicConfig(topic, 2, 2))
@@ -162,8 +162,8 @@ class BranchesModel(RuleBasedStateMachine):
 
     @property
     def service(self) -> Metaq1Transactions:
-        assert self.broker.branches is not None
-        return self.broker.branches
+        assert self.broker.xa is not None
+        return self.broker.xa
 
     # ------------------------------------------------------------------ what is known
 

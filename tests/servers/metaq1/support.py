@@ -132,7 +132,7 @@ class TextClient:
 def open_metaq1_server(
     root: pathlib.Path,
     clock: FakeClock | None = None,
-    text: Metaq1Settings | None = None,
+    metaq1: Metaq1Settings | None = None,
     transactions: Transactions | None = None,
     store: dict[str, object] | None = None,
     disk: Disk | None = None,
@@ -143,15 +143,15 @@ def open_metaq1_server(
 
     Partitions of sections are touched: what else waits for their positions is the tests' of `broker.bases`.
     """
-    text = text or settings()
-    with open_broker(root, clock, store, disk, files, text=text, **options) as broker:
+    metaq1 = metaq1 or settings()
+    with open_broker(root, clock, store, disk, files, metaq1=metaq1, **options) as broker:
         place = "10.0.0.5", 8123
-        assert broker.branches is not None
-        for topic in text.rules.topics:
-            for partition in range(text.rules.settings(topic).num_partitions):
+        assert broker.xa is not None
+        for topic in metaq1.rules.topics:
+            for partition in range(metaq1.rules.settings(topic).num_partitions):
                 settled(broker, functools.partial(broker.bases.touch, topic, partition))
         protocol_server = Metaq1Server(
-            broker, text, transactions or TransactionSteps(broker.branches), lambda act: act(), place, VERSION
+            broker, metaq1, transactions or TransactionSteps(broker.xa), lambda act: act(), place, VERSION
         )
         yield broker, protocol_server
         protocol_server.close()

@@ -597,7 +597,7 @@ def test_who_may_not_look_gets_no_statistics(tmp_path) -> None:
 def test_stats_tell_the_configuration_as_it_stands(tmp_path) -> None:
     """Raw; and help names every item."""
     text = "[system]\nbrokerId=7 ; é\n".encode()
-    with open_metaq1_server(tmp_path, text=settings(text=text)) as (_, server):
+    with open_metaq1_server(tmp_path, metaq1=settings(text=text)) as (_, server):
         client = TextClient(server)
         assert client.ask(b"stats config 1\r\n") == (200, text)
         assert [line.split(" ")[0] for line in lines(client, "help")] == [

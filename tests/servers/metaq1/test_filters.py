@@ -206,7 +206,7 @@ def test_a_reload_loads_the_filters_anew(world):
     """What was being judged is to be asked for again; a group without its filter gets everything."""
     put(world, b"f1")
     world.verdicts[b"f1"] = NO
-    text = world.broker.text
+    text = world.broker.metaq1
     world.helpers[0].silent = True
     assert world.get(0) is None
     text.exchange(with_filter(text), b"")

@@ -25,8 +25,8 @@ XID = "XID:7:6731:6231:uqA"
 
 def say(broker: Broker, channel: FakeChannel, line: str, body: bytes = b"") -> bytes | None:
     """A line of a 1.x client."""
-    assert broker.branches is not None
-    handlers = TransactionSteps(broker.branches)
+    assert broker.xa is not None
+    handlers = TransactionSteps(broker.xa)
     read, _ = Reader(1 << 20).next(line.encode() + b"\r\n" + body)
     if isinstance(read, TransactionLine):
         return handlers.step(read, channel)
@@ -57,7 +57,7 @@ def end(client: Client, key: str, action: str) -> tuple[int, str | None]:
 
 def test_operators_list_what_is_open_or_prepared_page_by_page(tmp_path: pathlib.Path, clock: FakeClock) -> None:
     channel = FakeChannel("10.1.1.1:4711")
-    with open_server(tmp_path, clock, text=settings(test=2)) as (broker, server):
+    with open_server(tmp_path, clock, metaq1=settings(test=2)) as (broker, server):
         client = Client(server)
         assert listing(client) == []
         for number in range(3):
@@ -79,7 +79,7 @@ def test_an_operator_ends_a_branch_whose_manager_is_told_and_forgets(
     tmp_path: pathlib.Path, clock: FakeClock, action: str
 ) -> None:
     channel = FakeChannel()
-    with open_server(tmp_path, clock, text=settings(test=2)) as (broker, server):
+    with open_server(tmp_path, clock, metaq1=settings(test=2)) as (broker, server):
         client = Client(server)
         prepare(broker, channel, XID)
         assert end(client, XID, action) == (0, None)
@@ -95,7 +95,7 @@ def test_an_operator_ends_a_branch_whose_manager_is_told_and_forgets(
 
 def test_what_cannot_be_ended_by_hand_is_refused_and_says_why(tmp_path: pathlib.Path, clock: FakeClock) -> None:
     channel = FakeChannel()
-    with open_server(tmp_path, clock, text=settings(test=2)) as (broker, server):
+    with open_server(tmp_path, clock, metaq1=settings(test=2)) as (broker, server):
         client = Client(server)
         say(broker, channel, f"transaction {XID} s BEGIN 1")
         for key, action, told in [

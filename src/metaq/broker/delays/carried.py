@@ -136,7 +136,7 @@ class CarriedDelays:
         """Index of the level that is first in the next step."""
         self._more = False
         """Whether something was done in this step."""
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def oldest(self) -> int | None:
         """LogOffset of the oldest record that is carried and not delivered; None: there is none. From any thread."""
@@ -147,7 +147,7 @@ class CarriedDelays:
         self._before = max(self._before, before)
 
     def tick(self) -> None:
-        self._told.tick()
+        self._log.tick()
 
     def step(self, more_time: Callable[[], bool]) -> bool:
         """Deliver what is due, and carry on what is to be carried, as long as there is time. Returns whether there may be more."""
@@ -164,7 +164,7 @@ class CarriedDelays:
         try:
             act()
         except Refused as error:
-            self._told.warning("held up", "delayed messages that are carried on wait: %s", error)
+            self._log.warning("held up", "delayed messages that are carried on wait: %s", error)
 
     # ------------------------------------------------------------------ carrying on
 
@@ -203,7 +203,7 @@ class CarriedDelays:
                 return False
             topic = record.properties.get(props.REAL_TOPIC, "")
             if record.log_offset < self._store.deleted.get(topic, 0):
-                self._told.warning(
+                self._log.warning(
                     ("deleted", topic), "a delayed message for the topic %s is not kept: the topic was deleted after it was sent",
                     topic,
                 )  # fmt: skip
@@ -272,7 +272,7 @@ class CarriedDelays:
             except (Refused, ValueError) as error:
                 if isinstance(error, Refused) and error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
                     raise
-                self._told.error(
+                self._log.error(
                     "illegal", "the delayed record at log offset %d cannot be delivered: %s", record.log_offset, error
                 )
             self._passed(queue, record)

@@ -46,7 +46,7 @@ class _Taken(Struct):
     at: float
 
 
-class _Way(Struct):
+class _RetryTarget(Struct):
     """Where a group's retries go: it wants some, and they may be put there. Until group, topic or permission change."""
 
     group: str
@@ -64,10 +64,10 @@ class RetryService(BrokerPart):
         self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
         self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
         """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
-        self._ways = dict[bytes, _Way]()
+        self._targets = dict[bytes, _RetryTarget]()
         """By group as on the wire."""
-        tables.topics.watch(lambda _: self._ways.clear())
-        tables.groups.watch(lambda _: self._ways.clear())
+        tables.topics.watch(lambda _: self._targets.clear())
+        tables.groups.watch(lambda _: self._targets.clear())
 
     def open(self) -> None:
         """Take up what was given back shortly before a crash, or before this broker leads: a client may repeat it."""
@@ -76,7 +76,7 @@ class RetryService(BrokerPart):
 
     def options_changed(self, _names: Collection[str]) -> None:
         """Some of the options have other values now."""
-        self._ways.clear()
+        self._targets.clear()
 
     # ------------------------------------------------------------------ the common case
 
@@ -85,15 +85,15 @@ class RetryService(BrokerPart):
 
         The arguments are those of a `SendBack`. False: nothing was stored; `send_back` does it, or says why not.
         """
-        way = self._ways.get(group) or self._find_way(group)
-        if way is None or way.topic in self._topics.closing:
+        target = self._targets.get(group) or self._find_target(group)
+        if target is None or target.topic in self._topics.closing:
             return False
-        key = way.group, log_offset, False
+        key = target.group, log_offset, False
         if key in self._taken:
             return False
         done = self._appender.give_back(
-            self._schedule.delays, log_offset, way.topic_bytes, self._any_of(way.queues),
-            way.retries_max if retries_max is None else retries_max, delay_level,
+            self._schedule.delays, log_offset, target.topic_bytes, self._any_of(target.queues),
+            target.retries_max if retries_max is None else retries_max, delay_level,
         )  # fmt: skip
         if done is None:
             return False
@@ -103,16 +103,16 @@ class RetryService(BrokerPart):
             self._taken.popitem(last=False)
         return True
 
-    def _find_way(self, name: bytes) -> _Way | None:
+    def _find_target(self, name: bytes) -> _RetryTarget | None:
         """The group's way, kept for the next time; None: somebody must be asked, or told."""
         group = self._groups.get(name.decode("utf-8", "replace"))
         topic = self._topics.get(RETRY_PREFIX + group.name) if group is not None else None
         may_write = self._environment.options.broker_permission & Perm.WRITE
         if group is None or topic is None or group.retry_queues <= 0 or not topic.writable or not may_write:
             return None
-        way = _Way(group.name, topic.name, topic.name.encode(), max(1, topic.write_queues), group.retry_max)
-        self._ways[group.name.encode()] = way
-        return way
+        target = _RetryTarget(group.name, topic.name, topic.name.encode(), max(1, topic.write_queues), group.retry_max)
+        self._targets[group.name.encode()] = target
+        return target
 
     def _any_of(self, queues: int) -> int:
         return self._clock.random_below(queues) if queues > 1 else 0

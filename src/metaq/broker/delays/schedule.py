@@ -108,7 +108,7 @@ class ScheduleService(BrokerPart):
         self._stop = 0.0
         """When the turn ends."""
         self._outcome = AppendOutcome()
-        self._told = RateLimitedLog(log, clock)
+        self._log = RateLimitedLog(log, clock)
         self._read_cold = read_cold
         self._carried = CarriedDelays(environment, appender, self.positions, read_cold)
         self.delays = delays
@@ -155,7 +155,7 @@ class ScheduleService(BrokerPart):
     def tick(self) -> None:
         """A turn, a save when it is due, and what was left out of the log."""
         self.step()
-        self._told.tick()
+        self._log.tick()
         self._carried.tick()
         if self._clock.monotonic() >= self._save_at:
             self._save_later()
@@ -250,7 +250,7 @@ class ScheduleService(BrokerPart):
         elif pulled.status is ReadStatus.NO_MATCHED_MESSAGE:
             gone = max(gone, pulled.next_offset - offset)  # all of them are asked for: the store knows these to be lost
         if gone > 0:
-            self._told.warning(
+            self._log.warning(
                 ("gone", level.number), "%d delayed messages of level %d, from queue offset %d on, have left the log or are "
                 "damaged in it: they cannot be delivered", gone, level.number, offset,
             )  # fmt: skip
@@ -272,7 +272,7 @@ class ScheduleService(BrokerPart):
                         # One by one, a slice would take the time of many turns.
                         return run.row > began
             except Refused as error:
-                self._told.warning("held up", "delayed delivery is held up: %s", error)
+                self._log.warning("held up", "delayed delivery is held up: %s", error)
                 return run.row > began
         return True
 
@@ -297,14 +297,14 @@ class ScheduleService(BrokerPart):
             topic = check_topic(message.properties.get(props.REAL_TOPIC, ""))
             queue_id = int(message.properties.get(props.REAL_QUEUE_ID, ""))
         except (RemoteProtocolError, BadRequest, Refused, ValueError) as error:
-            self._told.warning(
+            self._log.warning(
                 "broken", "the delayed record at log offset %d of level %d cannot be delivered: %s",
                 log_offset, level.number, error,
             )  # fmt: skip
             run.row += 1
             return
         if log_offset < self._store.deleted.get(topic, 0):
-            self._told.warning(
+            self._log.warning(
                 ("deleted", topic), "a delayed message for the topic %s is not delivered: the topic was deleted after it was "
                 "sent, and its messages with it", topic,
             )  # fmt: skip
@@ -327,14 +327,14 @@ class ScheduleService(BrokerPart):
         try:
             self._appender.put([record])
             if not self._appender.closed_queues.has_of(topic):  # else it has no gate for a while because of that
-                self._told.warning(
+                self._log.warning(
                     ("no queue", topic), "a delayed message was delivered to queue %d of topic %s, which has no such queue "
                     "now: it can be read once the queue is there again", queue_id, topic,
                 )  # fmt: skip
         except Refused as error:
             if error.reason is not Reason.ILLEGAL_MESSAGE:
                 raise
-            self._told.error(
+            self._log.error(
                 "illegal", "the delayed record at log offset %d can never be stored in topic %s: %s", log_offset, topic,
                 error,
             )  # fmt: skip

@@ -62,7 +62,7 @@ class Gates:
         self,
         environment: Environment,
         topics: Topics,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         acks: AckPolicy,
         transactions: TransactionGate,
         closed_queues: ClosedQueues,
@@ -72,7 +72,8 @@ class Gates:
         delays: DelayGate | None = None,
         groups: Groups | None = None,
     ) -> None:
-        self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
+        self._environment, self._store, self._topics = environment, environment.store, topics
+        self._held_pulls = held_pulls
         self._acks, self._gatekeeper, self._closed_queues = acks, gatekeeper, closed_queues
         self._transactions, self._delays, self._groups = transactions, delays, groups
         self.deliveries = GateTable(self._for_deliveries)
@@ -174,6 +175,6 @@ class Gates:
         count = max(config.read_queues, config.write_queues)
         queues = [self._store.queue(config.name, queue_id).tail for queue_id in range(count)]
         for queue_id in range(count):
-            self._hold.adopt((config.name, queue_id))
+            self._held_pulls.adopt((config.name, queue_id))
         body_bytes_max = self._environment.store_options.max_message_size
         return TopicGate(topic, queues, body_bytes_max, slow, wait_is_slow, transactions, delays, retries_max)

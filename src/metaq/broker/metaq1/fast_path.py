@@ -34,12 +34,12 @@ class PartitionFastPath:
         environment: Environment,
         settings: Metaq1Settings,
         appender: Appender,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         bases: Bases,
         partitions: Partitions,
     ) -> None:
         self._environment, self._store, self._settings = environment, environment.store, settings
-        self._appender, self._hold, self._bases, self._partitions = appender, hold, bases, partitions
+        self._appender, self._held_pulls, self._bases, self._partitions = appender, held_pulls, bases, partitions
         self._ids, self._acks, self._log = partitions.ids, partitions.acks, environment.store.log.tail
         self._tables: dict[CallerKind, _Table] = {}
         self._counted: dict[str, tuple[int, int]] = {}
@@ -73,7 +73,7 @@ class PartitionFastPath:
         gates[key] = PartitionGate(key, queues, positions, most, self._environment.clock.random_below(1 << 62))
 
     def _tail(self, topic: str, number: int) -> QueueTail:
-        self._hold.adopt((topic, number))
+        self._held_pulls.adopt((topic, number))
         return self._store.queue(topic, number).tail
 
     # -- runs

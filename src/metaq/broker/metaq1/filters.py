@@ -42,7 +42,7 @@ ReadOn: TypeAlias = Callable[[int], Got | Later]
 """What is at a position. Raises as `Partitions.get`."""
 
 
-class Sifting(Struct, frozen=True):
+class FilteredGet(Struct, frozen=True):
     """One get of a group that has a filter."""
 
     get: PartitionGet
@@ -106,71 +106,75 @@ class PartitionFilters(BrokerPart):
         if self._pool is not None:
             self._pool.close()
 
-    def begin(self, get: PartitionGet, name: str, channel: Channel, read_on: ReadOn) -> Sifting:
+    def begin(self, get: PartitionGet, name: str, channel: Channel, read_on: ReadOn) -> FilteredGet:
         """A get of a group that has a filter."""
-        return Sifting(get, name, channel, read_on, self._clock.monotonic() + LOOK_SECONDS)
+        return FilteredGet(get, name, channel, read_on, self._clock.monotonic() + LOOK_SECONDS)
 
-    def sift(self, sifting: Sifting, found: Got | Later, *, whole: bool) -> Judged:
+    def sift(self, filtered: FilteredGet, found: Got | Later, *, whole: bool) -> Judged:
         """What of that the group wants. `whole`: it begins where a frame does; else nobody can read it, and it stays as it is."""
         if isinstance(found, Later):
-            return Later(found.job, lambda read: self.sift(sifting, found.finish(read), whole=whole))
+            return Later(found.job, lambda read: self.sift(filtered, found.finish(read), whole=whole))
         if isinstance(found, Moved):
             return found
         frames = _whole_frames(found.body) if whole else []
         if not frames:  # Less than a frame: the client learns that it must ask for more.
-            return Moved(sifting.get.position) if sifting.moved else found
+            return Moved(filtered.get.position) if filtered.moved else found
         judged = sum(map(len, frames))
         if judged + _size_at(found.body, judged) <= len(found.body):  # What is not asked about now is not kept for it.
             cut = Frames(bytes(found.body[:judged]))
-            return Judging(functools.partial(self._judge, sifting, cut, _whole_frames(cut.body)))
-        return Judging(functools.partial(self._judge, sifting, found, frames))
+            return Judging(functools.partial(self._judge, filtered, cut, _whole_frames(cut.body)))
+        return Judging(functools.partial(self._judge, filtered, found, frames))
 
     def _judge(
-        self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], done: Callable[[Judged | Exception], None]
+        self,
+        filtered: FilteredGet,
+        found: Frames,
+        frames: Sequence[memoryview],
+        done: Callable[[Judged | Exception], None],
     ) -> None:
-        get = sifting.get
+        get = filtered.get
         if self._pool is None:
             raise Refused(Reason.BUSY, "the filters were loaded anew; ask again")
 
         def judged(job: Job) -> None:
             try:
-                outcome: Judged | Exception = self._outcome(sifting, found, frames, job)
+                outcome: Judged | Exception = self._outcome(filtered, found, frames, job)
             except Exception as error:  # noqa: BLE001  whatever it is: without a word the client would wait for ever
                 outcome = error
             done(outcome)
 
         self._pool.judge(
-            f"{get.group} of topic {get.topic}", sifting.name, frames, judged, owner=sifting.channel,
+            f"{get.group} of topic {get.topic}", filtered.name, frames, judged, owner=filtered.channel,
             head=head_of(get.group, get.topic),
         )  # fmt: skip
 
-    def _outcome(self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], job: Job) -> Judged:
+    def _outcome(self, filtered: FilteredGet, found: Frames, frames: Sequence[memoryview], job: Job) -> Judged:
         verdicts = job.verdicts
         if not verdicts:
-            raise Refused(Reason.BUSY, f"[OVERLOAD]system busy: {job.why or f'{sifting.name} is slow'}; ask again")
+            raise Refused(Reason.BUSY, f"[OVERLOAD]system busy: {job.why or f'{filtered.name} is slow'}; ask again")
         wanted = [verdict not in (NO, RAISED) for verdict in verdicts]
         first = wanted[0]
         count = next((number for number, one in enumerate(wanted) if one != first), len(wanted))
         size = sum(map(len, frames[:count]))
         if not first:
-            return self._past(sifting, sifting.get.position + size, all_of_it=count == len(wanted))
-        if sifting.moved:
-            return Moved(sifting.get.position)
+            return self._past(filtered, filtered.get.position + size, all_of_it=count == len(wanted))
+        if filtered.moved:
+            return Moved(filtered.get.position)
         if count == len(frames):
             return found  # with the beginning of the next frame, if there is one: the client asks for that again
         return Frames(found.body[:size])
 
-    def _past(self, sifting: Sifting, position: int, *, all_of_it: bool) -> Judged:
+    def _past(self, filtered: FilteredGet, position: int, *, all_of_it: bool) -> Judged:
         """Go on behind frames that are rejected."""
-        if not all_of_it or self._clock.monotonic() >= sifting.deadline:
+        if not all_of_it or self._clock.monotonic() >= filtered.deadline:
             return Moved(position)
         get = PartitionGet(
-            topic=sifting.get.topic, group=sifting.get.group, partition=sifting.get.partition, position=position,
-            size_max=sifting.get.size_max,
+            topic=filtered.get.topic, group=filtered.get.group, partition=filtered.get.partition, position=position,
+            size_max=filtered.get.size_max,
         )  # fmt: skip
-        further = Sifting(get, sifting.name, sifting.channel, sifting.read_on, sifting.deadline, moved=True)
+        further = FilteredGet(get, filtered.name, filtered.channel, filtered.read_on, filtered.deadline, moved=True)
         try:
-            return self.sift(further, sifting.read_on(position), whole=True)
+            return self.sift(further, filtered.read_on(position), whole=True)
         except (Refused, Saving):  # There is nothing more, or it must be asked for again.
             return Moved(position)
 

@@ -30,7 +30,7 @@ PEER_SHARE: Final = 4
 """One connection may have the fourth part of all open local transactions, one client that of XA branches."""
 
 
-class Gathered(Struct, eq=False):
+class GatheredPart(Struct, eq=False):
     """A part, as it grows."""
 
     part: str
@@ -109,7 +109,7 @@ class Branch(Struct, eq=False):
     deadline: float | None = None
     timed: bool = False
     """The deadline is the client's."""
-    parts: dict[tuple[str, int], Gathered] = field(default_factory=dict)
+    parts: dict[tuple[str, int], GatheredPart] = field(default_factory=dict)
     held: int = 0
     """Bytes in memory."""
     staged: bool = False

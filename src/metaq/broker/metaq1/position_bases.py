@@ -101,7 +101,7 @@ class Bases(BrokerPart):
         """Queues whose base is to be written before anything of them is told."""
         self._settling: list[tuple[int, Pending]] = []
         """Pendings that are over when the log is durable up to there."""
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def open(self) -> None:
         """Find the bases in the log, and the queues that have positions on the disk alone."""
@@ -249,7 +249,7 @@ class Bases(BrokerPart):
             try:
                 self._write([positions])
             except Refused as error:
-                self._told.warning("owing", "byte positions wait for a record that cannot be stored: %s", error)
+                self._log.warning("owing", "byte positions wait for a record that cannot be stored: %s", error)
                 self._owing.append(positions)
                 pending.finish(error)
                 continue
@@ -361,7 +361,7 @@ class Bases(BrokerPart):
         self.positions.ask(work)
 
     def _not_synced(self, around: _BaseRound, error: OSError) -> None:
-        self._told.error("sync", "byte positions could not be made durable: %s", error)
+        self._log.error("sync", "byte positions could not be made durable: %s", error)
         around.working, around.failed = False, True
 
     def _synced(
@@ -377,7 +377,7 @@ class Bases(BrokerPart):
             # At once: retention waits for them, looks again soon, and would have newer ones written for ever.
             self._store.when_flushed(self._store.log_end, lambda _good: None)
         except Refused as error:
-            self._told.warning("round", "the bases of byte positions cannot be written anew: %s", error)
+            self._log.warning("round", "the bases of byte positions cannot be written anew: %s", error)
             around.failed = True
 
     def _write(

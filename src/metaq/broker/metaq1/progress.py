@@ -19,9 +19,9 @@ _KEPT_SECONDS: Final = 2.0
 """Several questions of one command are answered by one look."""
 _KEPT_MAX: Final = 100
 
-Tell = Callable[[Mapping[QueueKey, int] | None], None]
+OnPositions = Callable[[Mapping[QueueKey, int] | None], None]
 """Takes (topic, partition) → position, or None: nobody can tell now."""
-AskPositions = Callable[[str, str | None, Tell], None]
+AskPositions = Callable[[str, str | None, OnPositions], None]
 """Finds out how far a group has come, in a topic or all, and tells it in the broker's thread, later."""
 
 

@@ -24,7 +24,7 @@ from metaq.broker.metaq1.gathering import (
     SHARE_BYTES,
     Branch,
     Counts,
-    Gathered,
+    GatheredPart,
     Memory,
     entry_of,
 )
@@ -94,7 +94,7 @@ class Metaq1Transactions(BrokerPart):
         self._run = f"{environment.clock.now_ms():x}-{environment.clock.token()[:8]}"
         """In the ids of this run's transactions: a key may come again after its transaction's end."""
         self._flush_at, self._decided_end = 0.0, 0
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
         self.begun = self.begun_xa = self.committed = self.rolled_back = 0
         """How many, for statistics."""
 
@@ -200,7 +200,7 @@ class Metaq1Transactions(BrokerPart):
         data = entry_of(entry, self._environment.options.broker_cluster_name)
         place = entry.topic, entry.queue_id
         known = branch.parts.get(place)
-        part = known or Gathered(f"p{len(branch.parts)}", *place)
+        part = known or GatheredPart(f"p{len(branch.parts)}", *place)
         self._staging.check(
             Chunk(part=part.part, number=0, topic=part.topic, queue_id=part.queue_id, body=data, of_partition=True)
         )
@@ -264,7 +264,7 @@ class Metaq1Transactions(BrokerPart):
             part.cut()
         self._stage(branch, rest)
 
-    def _stage(self, branch: Branch, parts: list[Gathered]) -> None:
+    def _stage(self, branch: Branch, parts: list[GatheredPart]) -> None:
         """Stage the chunks of these that wait. Raises Refused, Saving: the same may be done again."""
         if parts:
             branch.staged = True
@@ -273,7 +273,7 @@ class Metaq1Transactions(BrokerPart):
             )
             self._are_staged(branch, parts)
 
-    def _are_staged(self, branch: Branch, parts: list[Gathered]) -> None:
+    def _are_staged(self, branch: Branch, parts: list[GatheredPart]) -> None:
         for part in parts:
             self._memory.add(branch, -len(part.waiting))
             part.staged()
@@ -453,7 +453,7 @@ class Metaq1Transactions(BrokerPart):
                     self._staging.decide(Decide(transaction=name, outcome=outcome), None)
                     self._is_stored()
             except Refused as error:
-                self._told.warning("due", "transactions of 1.x clients are to be ended: %s", error)
+                self._log.warning("due", "transactions of 1.x clients are to be ended: %s", error)
                 return
             del self._due[name]
 
@@ -580,7 +580,7 @@ class Metaq1Transactions(BrokerPart):
             if self._decided_end:
                 self._store.when_flushed(self._decided_end, _nobody_waits)
                 self._decided_end = 0
-        self._told.tick()
+        self._log.tick()
 
 
 def _nobody_waits(_good: bool) -> None:

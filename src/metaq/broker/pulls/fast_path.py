@@ -19,7 +19,7 @@ Changes = tuple[int, int, int, int, int]
 """Counters of everything that may alter a decision about pulls."""
 NEVER: Changes = (-1, -1, -1, -1, -1)
 """Before the first decision."""
-LANES_MAX = 1000
+FAST_PATHS_MAX = 1000
 GATES_MAX = 100_000
 """Of one path."""
 SUBSCRIPTION_BYTES_MAX = 1024
@@ -27,26 +27,26 @@ SUBSCRIPTION_BYTES_MAX = 1024
 _ANY_VERSION = (1 << 63) - 1
 
 
-class PullPaths:
+class PullFastPaths:
     """One path for each kind of client that the checks tell apart."""
 
     def __init__(self, environment: Environment, tables: Tables, stats: Stats, changes: Callable[[], Changes]) -> None:
         self._options, self._store = environment.options, environment.store
         self._offsets, self._closed_partitions = tables.offsets, tables.closed_partitions
         self._stats, self._changes = stats, changes
-        self._paths: dict[CallerKind, PullPath] = {}
+        self._fast_paths: dict[CallerKind, PullPath] = {}
         self._seen_changes = NEVER
         self._generation = 0
 
     def close(self) -> None:
         """Nothing that was plain is any more: an option has changed."""
-        self._paths.clear()
+        self._fast_paths.clear()
         self._generation += 1
 
     def current(self) -> int | None:
         """The generation of all paths and gates that are open; those of an earlier one are closed. None: none is for now."""
         changes = self._changes()
-        if changes != self._seen_changes or len(self._paths) > LANES_MAX:
+        if changes != self._seen_changes or len(self._fast_paths) > FAST_PATHS_MAX:
             self.close()
             self._seen_changes = changes
         if self._closed_partitions or not self._store.pulls_are_plain():
@@ -57,9 +57,9 @@ class PullPaths:
         """Where plain pulls of such a client are answered from. None: each needs a closer look for now."""
         if self.current() is None:
             return None
-        fast_path = self._paths.get(caller.kind)
+        fast_path = self._fast_paths.get(caller.kind)
         if fast_path is None:
-            fast_path = self._paths[caller.kind] = self._store.pull_path()
+            fast_path = self._fast_paths[caller.kind] = self._store.pull_path()
         return fast_path
 
     def open(
@@ -99,7 +99,7 @@ class PullPaths:
         """Count what a path has answered, and keep the positions that came with it."""
         pulls, messages, size, moved = fast_path.take()
         if pulls:
-            self._stats.got_by_path(pulls, messages, size)
+            self._stats.got_on_fast_path(pulls, messages, size)
         for gate in moved:
             group, topic, queue_id = gate.owner
             self._offsets.put(group, topic, queue_id, gate.committed)

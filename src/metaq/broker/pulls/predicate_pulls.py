@@ -39,10 +39,11 @@ class PredicatePulls:
     """For the pull service. Where a method returns None, the pull's channel is told later."""
 
     def __init__(
-        self, store: MessageStore, hold: HeldPulls, clock: Clock, predicates: Predicates, answer: AnswerOf
+        self, store: MessageStore, held_pulls: HeldPulls, clock: Clock, predicates: Predicates, answer: AnswerOf
     ) -> None:
         """Args: answer: makes the answer of what a look-up from an offset came to, and counts it."""
-        self._store, self._hold, self._clock, self._predicates, self._answer = store, hold, clock, predicates, answer
+        self._store, self._held_pulls, self._clock = store, held_pulls, clock
+        self._predicates, self._answer = predicates, answer
 
     def first(self, pull: Pull) -> PullAnswer | None:
         """A pull that has just come."""
@@ -78,7 +79,7 @@ class PredicatePulls:
             return None
         if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._clock.monotonic() < deadline:
             key = (pull.admission.topic, pull.request.queue_id)
-            if self._hold.hold(HeldPull(pull.channel, key, place, deadline, pull)):
+            if self._held_pulls.hold(HeldPull(pull.channel, key, place, deadline, pull)):
                 return None
         if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and place > pull.request.offset:
             pulled = structs.replace(pulled, status=ReadStatus.NO_MATCHED_MESSAGE)

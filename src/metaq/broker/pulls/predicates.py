@@ -50,8 +50,8 @@ class Helper(Protocol):
     def close(self) -> None: ...
 
 
-Told = Callable[[Helper, bytes | None, str], None]
-MakeHelper = Callable[[Told], Helper]
+OnHelperAnswer = Callable[[Helper, bytes | None, str], None]
+MakeHelper = Callable[[OnHelperAnswer], Helper]
 
 
 class Job(Struct, eq=False):
@@ -207,7 +207,7 @@ class Predicates(BrokerPart):
         word = job.predicate.encode()
         helper.ask(b"".join((bytes([len(word)]), word, job.head, *records)))
 
-    def told(self, helper: Helper, answer: bytes | None, why: str) -> None:
+    def helper_answered(self, helper: Helper, answer: bytes | None, why: str) -> None:
         """A helper has answered, or is gone."""
         busy = self._helpers.get(helper)
         if busy is None or self._closed:
@@ -372,7 +372,7 @@ class Predicates(BrokerPart):
 
     def _add_helper(self) -> None:
         assert self._make_helper is not None
-        self._helpers[self._make_helper(self.told)] = _Busy(since=self._clock.monotonic() or 1e-9)
+        self._helpers[self._make_helper(self.helper_answered)] = _Busy(since=self._clock.monotonic() or 1e-9)
 
     def close(self) -> None:
         """End all helpers, and wait for it. Pulls that wait are not answered: their connections end too."""

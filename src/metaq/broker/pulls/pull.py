@@ -23,7 +23,7 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.long_polling import HeldPull, HeldPulls
 from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.admission import Admission
-from metaq.broker.pulls.fast_path import NEVER, Changes, PullPaths
+from metaq.broker.pulls.fast_path import NEVER, Changes, PullFastPaths
 from metaq.broker.pulls.filters import TAGS, Filters
 from metaq.broker.pulls.predicate_pulls import PredicatePulls
 from metaq.broker.pulls.predicates import Predicates
@@ -114,10 +114,10 @@ class FastPull(Struct):
     """What a server hands over with a pull that, when it was held, may be answered without a `PullAnswer` in between."""
 
     channel: FastAnswers
-    path: PullPath
+    fast_path: PullPath
     gate: PullGate
     generation: int
-    """Of path and gate: they hold while `PullPaths.current` is this one."""
+    """Of fast path and gate: they are valid while `PullFastPaths.current` is this one."""
 
 
 class Pull(Struct):
@@ -159,7 +159,7 @@ class PullService(BrokerPart):
         self,
         environment: Environment,
         tables: Tables,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         stats: Stats,
         gatekeeper: Gatekeeper,
         *,
@@ -168,12 +168,12 @@ class PullService(BrokerPart):
     ) -> None:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
-        self._offsets, self._hold, self._stats, self._gatekeeper = tables.offsets, hold, stats, gatekeeper
+        self._offsets, self._held_pulls, self._stats, self._gatekeeper = tables.offsets, held_pulls, stats, gatekeeper
         self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
         self._by_predicate = PredicatePulls(
-            environment.store, hold, environment.clock, predicates, self._counted_answer
+            environment.store, held_pulls, environment.clock, predicates, self._counted_answer
         )
-        self.fast_paths = PullPaths(environment, tables, stats, self._changes)
+        self.fast_paths = PullFastPaths(environment, tables, stats, self._changes)
         self._admissions: dict[tuple[str | bytes | bool | CallerKind | None, ...], Admission] = {}
         self._seen_changes = NEVER
         filters.when_full(self._admissions.clear)
@@ -377,7 +377,7 @@ class PullService(BrokerPart):
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (admission.topic, pull.request.queue_id)
             reads = admission.wanted is not None and admission.wanted.reads
-            if self._hold.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads)):
+            if self._held_pulls.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads)):
                 return None
         if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
             answer = _gone_on(answer)
@@ -401,7 +401,7 @@ class PullService(BrokerPart):
 
     def answer_grown(self) -> None:
         """Answer the held pulls whose queues grew. Called by whoever has appended."""
-        if self._hold.grown:
+        if self._held_pulls.grown:
             self.answer_plain()
             for pull, answer in self.woken():
                 pull.channel.answer_pull(pull, answer)
@@ -418,20 +418,20 @@ class PullService(BrokerPart):
 
     def closed(self, channel: Channel) -> None:
         """A connection has ended: nobody waits for its pulls."""
-        self._hold.closed(channel)
+        self._held_pulls.closed(channel)
 
     def answer_plain(self) -> None:
         """Answer the held pulls whose queue grew that are plain, those of a connection in one write. `woken` has the others.
 
         Of a message that comes alone this is what its consumer waits for, so all that can be done later is.
         """
-        hold, generation = self._hold, self.fast_paths.current()
+        held_pulls, generation = self._held_pulls, self.fast_paths.current()
         if generation is None:
             return
         answered: list[tuple[HeldPull, FastAnswers, bytes]] = []
-        for key, tail in hold.grown.items():
+        for key, tail in held_pulls.grown.items():
             end = tail.next_offset
-            for held in hold.waiting(key):
+            for held in held_pulls.waiting(key):
                 pull: Pull = held.request
                 fast = pull.fast
                 if fast is not None and fast.generation == generation and held.place < end:
@@ -448,11 +448,11 @@ class PullService(BrokerPart):
             for channel, answers in by_channel.items():
                 channel.write_fast(b"".join(answers))
         for held, _, _ in answered:
-            hold.remove(held)
+            held_pulls.remove(held)
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
         """Answers to held pulls whose queue grew, or why there is none. Call after every append, behind `answer_plain`."""
-        for held in self._hold.ready():
+        for held in self._held_pulls.ready():
             pull: Pull = held.request
             try:
                 answer = self._woken(pull, held)
@@ -473,13 +473,13 @@ class PullService(BrokerPart):
                 break
             held.place = pulled.next_offset
             pulled = self.read(pull, held.place)
-        if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._hold.hold(held.renewed()):
+        if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._held_pulls.hold(held.renewed()):
             return None
         return self._late(pull, held, pulled)
 
     def overdue(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
         """Answers to held pulls whose time is up, or why there is none."""
-        for held in self._hold.overdue():
+        for held in self._held_pulls.overdue():
             pull: Pull = held.request
             try:
                 self._renew(pull)

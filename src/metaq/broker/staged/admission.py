@@ -18,7 +18,7 @@ from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.requests import Decide, Stage
 from metaq.broker.staged.apply import AT_ONCE_BYTES
-from metaq.broker.staged.parts import New, Part, Staged, Transaction, check_seal, is_next
+from metaq.broker.staged.parts import NewChunks, Part, Staged, Transaction, check_seal, is_next
 from metaq.broker.staged.records import (
     FORBIDDEN_BYTES,
     FORBIDDEN_RETRIES,
@@ -81,13 +81,13 @@ class ChunkAdmission:
     def _forget(self, topic: str) -> None:
         self._open.pop(topic, None)
 
-    def admit(self, stage: Stage, transaction: Transaction | None, caller: Caller, peer: str) -> list[New]:
+    def admit(self, stage: Stage, transaction: Transaction | None, caller: Caller, peer: str) -> list[NewChunks]:
         """The chunks that are to be stored, by part. Those that are there already are left out.
 
         Raises Refused, or Saving while topics are being made or deleted: nothing has changed.
         """
         parts = transaction.parts if transaction is not None else {}
-        news: dict[str, New] = {}
+        news: dict[str, NewChunks] = {}
         for chunk in stage.chunks:
             if not self.takes or not self._is_open(chunk, caller):
                 self._check_destinations(
@@ -99,7 +99,7 @@ class ChunkAdmission:
             if new is None:
                 base = parts.get(check_part(chunk.part))
                 place = (base.topic, base.queue_id) if base is not None else (chunk.topic, chunk.queue_id)
-                new = news[chunk.part] = New(base, *place)
+                new = news[chunk.part] = NewChunks(base, *place)
             self._take(new, chunk)
         fresh = [new for new in news.values() if new.chunks]
         options = self._environment.options
@@ -165,7 +165,7 @@ class ChunkAdmission:
                 "(maxMessageSize)",
             )
 
-    def _take(self, new: New, chunk: Chunk) -> None:
+    def _take(self, new: NewChunks, chunk: Chunk) -> None:
         self._check_size(chunk)
         crc = chunk_crc(chunk.body)
         if not is_next(new, chunk, crc):
@@ -258,13 +258,13 @@ class ChunkAdmission:
 
     # ------------------------------------------------------------------ storing
 
-    def store(self, stage: Stage, transaction: Transaction, fresh: Sequence[New], added: Added) -> None:
+    def store(self, stage: Stage, transaction: Transaction, fresh: Sequence[NewChunks], added: Added) -> None:
         """Store the chunks and enter each in its part. `added` is called with the place of each.
 
         Raises Refused, as `Appender.put`: those that were entered are stored.
         """
         life = life_text(transaction.lifetime, transaction.seconds)
-        run: list[tuple[New, int, PutRecord]] = []
+        run: list[tuple[NewChunks, int, PutRecord]] = []
         size, run_max = 0, min(RUN_BYTES, self._store.log.file_bytes // 2)
         for new in fresh:
             for index, chunk in enumerate(new.chunks):
@@ -277,7 +277,7 @@ class ChunkAdmission:
         if run:
             self._put(transaction, run, added)
 
-    def _put(self, transaction: Transaction, run: Sequence[tuple[New, int, PutRecord]], added: Added) -> None:
+    def _put(self, transaction: Transaction, run: Sequence[tuple[NewChunks, int, PutRecord]], added: Added) -> None:
         records = [record for _, _, record in run]
         put = self._appender.put(records)
         place = put.log_offset

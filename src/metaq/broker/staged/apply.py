@@ -44,16 +44,16 @@ KEPT_SECONDS: Final = 10.0
 """How long a chunk that was read is kept for whoever wanted it: the transaction may be over."""
 
 
-class Damaged(Exception):
+class DamagedChunk(Exception):
     """A chunk is not where it was staged."""
 
 
 def decoded(record: bytes) -> StoredMessage:
-    """A chunk's record. Raises Damaged."""
+    """A chunk's record. Raises DamagedChunk."""
     try:
         return decode_record(record)
     except RemoteProtocolError:
-        raise Damaged from None
+        raise DamagedChunk from None
 
 
 class ChunkReader:
@@ -86,7 +86,7 @@ class ChunkReader:
         return len(self._found) >= READS_MAX or self._bytes >= READ_BYTES_MAX
 
     def get(self, place: int, size: int) -> StoredMessage | None:
-        """The chunk, which has about so many bytes; None: a thread reads it, ask again. Raises Damaged."""
+        """The chunk, which has about so many bytes; None: a thread reads it, ask again. Raises DamagedChunk."""
         record = self.record(place, size)
         return None if record is None else decoded(record)
 
@@ -142,10 +142,10 @@ class Applier:
         """The queues that parts wait for, the next one first."""
         self._reading: dict[QueueKey, None] = {}
         """Queues whose next chunk a thread reads, or has read."""
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def tick(self) -> None:
-        self._told.tick()
+        self._log.tick()
 
     @property
     def waits(self) -> bool:
@@ -231,17 +231,17 @@ class Applier:
                     return 0
                 if not self._expand(part, record, carrying=carrying):
                     self._put(part, decoded(record), carrying=carrying)
-        except Damaged:
-            self._told.error(
+        except DamagedChunk:
+            self._log.error(
                 "damaged", "chunk %d of part %s of transaction %s cannot be read at log offset %d: its %d messages for queue %d "
                 "of topic %s are lost", number, part.part, transaction.id, part.places[number], part.counts[number],
                 part.queue_id, part.topic,
             )  # fmt: skip
         except Refused as error:
             if error.reason is not Reason.ILLEGAL_MESSAGE:
-                self._told.warning("held up", "staged transactions are held up: %s", error)
+                self._log.warning("held up", "staged transactions are held up: %s", error)
                 return 0
-            self._told.error(
+            self._log.error(
                 "illegal", "chunk %d of part %s of transaction %s can never be stored in queue %d of topic %s: %s", number,
                 part.part, transaction.id, part.queue_id, part.topic, error,
             )  # fmt: skip
@@ -269,13 +269,13 @@ class Applier:
         config = self._topics.taking(part.topic)
         if config is None:
             queues = max(part.queue_id + 1, self._environment.options.default_topic_queue_nums)
-            self._told.warning(
+            self._log.warning(
                 ("made again", part.topic), "the topic %s was deleted, and a transaction with messages for it is committed: it "
                 "is made again, with %d queues", part.topic, queues,
             )  # fmt: skip
             self._topics.ensure(part.topic, queues)
         elif part.queue_id >= max(config.read_queues, config.write_queues):
-            self._told.warning(
+            self._log.warning(
                 ("no queue", part.topic), "messages are committed to queue %d of topic %s, which has no such queue now: they "
                 "can be read once the queue is there again", part.queue_id, part.topic,
             )  # fmt: skip
@@ -319,7 +319,7 @@ class DoneMarks:
     def __init__(self, environment: Environment, appender: Appender, marked: Callable[[Transaction], None]) -> None:
         self._environment, self._appender, self._marked = environment, appender, marked
         self._waiting: dict[str, Transaction] = {}
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def add(self, transaction: Transaction) -> None:
         """Mark a commit soon: nothing of it remains here."""
@@ -334,7 +334,7 @@ class DoneMarks:
     def tick(self) -> None:
         """Write what waits."""
         self.write()
-        self._told.tick()
+        self._log.tick()
 
     def write(self) -> None:
         """Mark all that wait. What cannot be written now is written later."""
@@ -346,7 +346,7 @@ class DoneMarks:
                 for start in range(0, len(some), DONE_MAX):
                     self._mark(kind, some[start : start + DONE_MAX])
         except Refused as error:  # nothing else must wait for it
-            self._told.warning(
+            self._log.warning(
                 "done", "%d transactions are applied, and are to be marked so: %s", len(self._waiting), error
             )
 

@@ -248,7 +248,7 @@ class Ends:
         self._due: dict[str, None] = {}
         """Transactions that are to be rolled back, and could not be yet."""
         self._by_channel: dict[Channel, set[str]] = {}
-        self._told = RateLimitedLog(log, clock)
+        self._log = RateLimitedLog(log, clock)
 
     def watch(self, transaction: Transaction) -> None:
         """End it when its time comes."""
@@ -282,7 +282,7 @@ class Ends:
         """Let time pass."""
         self._expire()
         self._end_some()
-        self._told.tick()
+        self._log.tick()
 
     def _end_some(self) -> None:
         for name in list(self._due)[:ENDED_PER_TICK]:
@@ -291,7 +291,7 @@ class Ends:
                 try:
                     self._settle(transaction)
                 except Refused as error:
-                    self._told.warning("end", "staged transactions are to be rolled back: %s", error)
+                    self._log.warning("end", "staged transactions are to be rolled back: %s", error)
                     return
             self._due.pop(name, None)
 
@@ -306,7 +306,7 @@ class Ends:
             if expires_ms > now_ms:  # another one of the same name, which came later
                 heapq.heappush(self._expiry, (expires_ms, name))
                 continue
-            self._told.warning(
+            self._log.warning(
                 "expired", "transaction %s has staged %d bytes here, and nobody has decided it for %d s: it is rolled back",
                 name, transaction.bytes, transaction.seconds,
             )  # fmt: skip

@@ -306,7 +306,7 @@ class Staged:
                 self._peers.pop(transaction.peer, None)
 
 
-class New(Struct):
+class NewChunks(Struct):
     """Chunks of one part that a request brings, and that are to be stored."""
 
     base: Part | None
@@ -332,7 +332,7 @@ class New(Struct):
         return Seal(self.count, rows + sum(self.counts), size + sum(len(chunk.body) for chunk in self.chunks), crc)
 
 
-def is_next(new: New, chunk: Chunk, crc: int) -> bool:
+def is_next(new: NewChunks, chunk: Chunk, crc: int) -> bool:
     """Whether a chunk is the next one of its part; False: it is there already.
 
     Raises Refused INVALID: a gap, other content under the same number, another queue, or a part that is sealed.

@@ -58,13 +58,13 @@ class NoAnswer(Struct, frozen=True):
 
 
 Question: TypeAlias = StateOf | Finish | Settle
-Told: TypeAlias = TransactionState | Decided | NoAnswer
+PeerAnswer: TypeAlias = TransactionState | Decided | NoAnswer
 
 
 class Peers(Protocol):
     """The way to other brokers."""
 
-    def ask(self, broker: str, question: Question, done: Callable[[Told], None]) -> None:
+    def ask(self, broker: str, question: Question, done: Callable[[PeerAnswer], None]) -> None:
         """Ask the broker of that name. `done` is called once, on the broker's thread, perhaps before this returns."""
         ...
 
@@ -72,7 +72,7 @@ class Peers(Protocol):
 class NoPeers:
     """For a broker that knows no others."""
 
-    def ask(self, broker: str, _question: Question, done: Callable[[Told], None]) -> None:
+    def ask(self, broker: str, _question: Question, done: Callable[[PeerAnswer], None]) -> None:
         done(NoAnswer(f"the broker {broker} cannot be found: this one has no name servers"))
 
 
@@ -90,7 +90,7 @@ class Kind(enum.Enum):
 _Key = tuple[str, str, Kind]
 
 
-class Remote:
+class PeerRequests:
     """The questions of one broker.
 
     Args:
@@ -115,7 +115,7 @@ class Remote:
         self._pauses: dict[_Key, float] = {}
         """Questions that wait or are under way → seconds until they are repeated."""
         self._asked = 0
-        self._told = RateLimitedLog(log, clock)
+        self._log = RateLimitedLog(log, clock)
 
     # ------------------------------------------------------------------ wishes
 
@@ -141,7 +141,7 @@ class Remote:
 
     def tick(self) -> None:
         """Ask what is due."""
-        self._told.tick()
+        self._log.tick()
         now = self._clock.monotonic()
         while self._due and self._due[0][0] <= now and self._asked < ASKED_MAX:
             _, _, key = heapq.heappop(self._due)
@@ -170,21 +170,21 @@ class Remote:
         return StateOf(name)
 
     def _ask(self, key: _Key, question: Question) -> None:
-        def done(told: Told) -> None:
+        def done(told: PeerAnswer) -> None:
             self._asked -= 1
             try:
                 self._take(key, told)
             except Refused as error:
-                self._told.warning("held up", "what a broker says of staged transactions waits: %s", error)
+                self._log.warning("held up", "what a broker says of staged transactions waits: %s", error)
             self._again(key)
 
         self._peers.ask(key[1], question, done)
 
-    def _take(self, key: _Key, told: Told) -> None:
+    def _take(self, key: _Key, told: PeerAnswer) -> None:
         name, broker, kind = key
         transaction = self._staged.get(name)
         if isinstance(told, NoAnswer):
-            self._told.warning(
+            self._log.warning(
                 ("no answer", broker), "the broker %s does not say what it knows of staged transactions, it is asked again: %s",
                 broker, told.why,
             )  # fmt: skip

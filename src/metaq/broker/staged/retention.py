@@ -17,7 +17,7 @@ from msgspec import structs
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
-from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier, ChunkReader, Damaged
+from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier, ChunkReader, DamagedChunk
 from metaq.broker.staged.decisions import Decisions, Row
 from metaq.broker.staged.parts import Part, Staged, Transaction
 from metaq.broker.staged.records import CHECKPOINT, Checkpoint, checkpoint_record, decide_record, life_text, renewed
@@ -72,7 +72,7 @@ class Retention:
         """Above 0: what is being written anew."""
         self._todo: deque[Transaction] = deque()
         self._rows: deque[Row] = deque()
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def open(self) -> None:
         """Find what is needed of that which recovery has found."""
@@ -130,7 +130,7 @@ class Retention:
 
     def tick(self) -> None:
         """Look at what is needed, and note it in a checkpoint when that is due."""
-        self._told.tick()
+        self._log.tick()
         now = self._clock.monotonic()
         if now < self._look_at:
             return
@@ -141,7 +141,7 @@ class Retention:
             try:
                 self.checkpoint()
             except Refused as error:
-                self._told.warning("checkpoint", "a checkpoint of staged transactions waits: %s", error)
+                self._log.warning("checkpoint", "a checkpoint of staged transactions waits: %s", error)
         for topic, end in ((STAGE_TOPIC, ends.stage), (TXN_TOPIC, ends.txn)):
             queue = self._store.existing_queue(topic, 0)
             far = queue.unit(end - CARRY_RECORDS) if queue and end - queue.min_offset > CARRY_RECORDS else None
@@ -231,7 +231,7 @@ class Retention:
                 if not more_time():
                     return True
         except Refused as error:
-            self._told.warning("carry", "staged transactions whose log file is to go wait: %s", error)
+            self._log.warning("carry", "staged transactions whose log file is to go wait: %s", error)
             return False
         if not self._todo and not self._rows:
             self._before = 0
@@ -281,7 +281,7 @@ class Retention:
                 continue
             try:
                 chunk = self._chunks.get(place, part.sizes[number])
-            except Damaged:
+            except DamagedChunk:
                 log.error(  # noqa: TRY400  the text says it all
                     "chunk %d of part %s of transaction %s cannot be read at log offset %d: the part is dropped, and cannot "
                     "be committed", number, part.part, transaction.id, place,

@@ -37,7 +37,7 @@ from metaq.broker.staged.decisions import (
 )
 from metaq.broker.staged.parts import Staged as StagedTable
 from metaq.broker.staged.parts import Transaction, check_seal
-from metaq.broker.staged.peers import ALONE, Peers, Remote
+from metaq.broker.staged.peers import ALONE, PeerRequests, Peers
 from metaq.broker.staged.records import (
     SEAL,
     ChunkName,
@@ -98,11 +98,13 @@ class StagingService(BrokerPart):
         """What turns are measured with, in seconds."""
         self._done = DoneMarks(environment, appender, self._is_done)
         self._ends = Ends(environment.clock, self._table, self._end)
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
         chunks = ChunkReader(environment, read_cold)
         self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._done.add)
         self._admission = ChunkAdmission(environment, tables, appender, self._table, gatekeeper)
-        self._remote = Remote(environment.clock, peers, self._table, self.learn, self._done.add, appender.is_kept)
+        self._peer_requests = PeerRequests(
+            environment.clock, peers, self._table, self.learn, self._done.add, appender.is_kept
+        )
         self._retention = Retention(
             environment, appender, self._table, self._decisions, self._applier, chunks, self._done.write
         )
@@ -118,10 +120,10 @@ class StagingService(BrokerPart):
                 self._done.add(transaction)
         for transaction in self._table:
             if transaction.final:
-                self._remote.remind(transaction, 0.0)
+                self._peer_requests.remind(transaction, 0.0)
                 continue
             if transaction.coordinator != self._name:
-                self._remote.follow(transaction, 0.0)
+                self._peer_requests.follow(transaction, 0.0)
             if transaction.decision is None and transaction.lifetime is Lifetime.CONNECTION:
                 self._ends.soon(transaction)
             self._ends.watch(transaction)
@@ -214,7 +216,7 @@ class StagingService(BrokerPart):
             self._table.add(transaction)
             self._ends.watch(transaction)
             if transaction.coordinator != self._name:
-                self._remote.follow(transaction)
+                self._peer_requests.follow(transaction)
         elif not transaction.parts:  # those that it had were damaged
             self._retention.added(place, transaction.id)
 
@@ -389,7 +391,7 @@ class StagingService(BrokerPart):
             self._decisions.move_row(decision, transaction.place)
             if decision.row:
                 self._retention.added(transaction.place, decision.row)
-            self._remote.remind(transaction)
+            self._peer_requests.remind(transaction)
         if not transaction.parts:
             self._done.add(transaction)
         self._applier.add(transaction)
@@ -432,7 +434,7 @@ class StagingService(BrokerPart):
             if own and apply.confirmed and transaction.decision is not None:
                 self._authorise_all(caller, transaction.decision, transaction)
                 for broker in apply.confirmed:
-                    self._remote.confirmed(transaction, broker, ())
+                    self._peer_requests.confirmed(transaction, broker, ())
             self._applier.run(transaction, AT_ONCE_BYTES)
         return self.state(name)
 
@@ -453,7 +455,7 @@ class StagingService(BrokerPart):
         if decision.outcome is not Outcome.COMMIT:
             here = ()
         elif here:
-            self._told.error(
+            self._log.error(
                 ("missing", decision.transaction), "transaction %s is committed, and its parts %s are not here: they were never "
                 "staged, or are lost", decision.transaction, ", ".join(here),
             )  # fmt: skip
@@ -499,7 +501,7 @@ class StagingService(BrokerPart):
         if transaction.coordinator == self._name:
             self.settle(transaction.id)
         else:
-            self._remote.settle(transaction)
+            self._peer_requests.settle(transaction)
 
     def closed(self, channel: Channel) -> None:
         """A connection has ended: what was to last as long is rolled back."""
@@ -580,10 +582,10 @@ class StagingService(BrokerPart):
         """Let time pass."""
         self._done.tick()
         self._ends.tick()
-        self._remote.tick()
+        self._peer_requests.tick()
         self._retention.tick()
         self._applier.tick()
-        self._told.tick()
+        self._log.tick()
 
     def checkpoint_within(self, seconds: float) -> None:
         """Let no more time than this pass between two checkpoints; no more than the usual time passes anyway."""

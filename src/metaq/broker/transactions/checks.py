@@ -111,7 +111,7 @@ class TransactionChecks:
         self._gatekeeper = gatekeeper
         self._topics, self._members = tables.topics, tables.members
         self._appender, self._progress, self._read_cold = appender, progress, read_cold
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
         self.stopwatch = environment.clock.monotonic
         """What turns are measured with, in seconds."""
         self._round: _CheckRound | None = None
@@ -126,7 +126,7 @@ class TransactionChecks:
 
     def tick(self) -> None:
         """Write what was left out of the log."""
-        self._told.tick()
+        self._log.tick()
 
     def carry(self, before: int) -> None:
         """Write anew the open half messages whose records begin below this LogOffset. From any thread; the next steps do it."""
@@ -177,7 +177,7 @@ class TransactionChecks:
         try:
             return self._treat(now, half, asked)
         except Refused as error:
-            self._told.warning("held up", "checks of transactions are held up: %s", error)
+            self._log.warning("held up", "checks of transactions are held up: %s", error)
             return False
         except Saving:
             return False  # the topic for those that are given up is being made
@@ -206,7 +206,7 @@ class TransactionChecks:
             producers = self._producers(group, half)
             channel = self._willing(producers)
             if producers and channel is None:
-                self._told.warning(
+                self._log.warning(
                     ("congested", group),
                     "checks of transactions wait: the producers of group %.100s leave much unread",
                     group,
@@ -217,7 +217,7 @@ class TransactionChecks:
                 return True
             check = self._renew(half, checked=True)
             if channel is None:
-                self._told.warning(
+                self._log.warning(
                     ("nobody", group), "nobody can be asked what became of a transaction: no producer of group %.100s is "
                     "connected; the check counts", group,
                 )  # fmt: skip
@@ -233,7 +233,7 @@ class TransactionChecks:
             try:
                 self._gatekeeper.check(member.caller, Action.PUBLISH, topic)
             except Refused as error:
-                self._told.warning(
+                self._log.warning(
                     ("not allowed", member.caller), "a producer of group %.100s at %s is not asked about transactions: "
                     "%s", group, member.channel.remote, error,
                 )  # fmt: skip
@@ -259,7 +259,7 @@ class TransactionChecks:
         except Refused as error:
             if error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
                 raise
-            self._told.error(
+            self._log.error(
                 "illegal", "the half message at log offset %d cannot be checked: %s", half.log_offset, error
             )
             self._give_up(half, carrying=carrying)
@@ -271,7 +271,7 @@ class TransactionChecks:
         self._topics.ensure(CHECK_MAX_TOPIC)
         self._appender.put([given_up(half)], carrying=carrying)
         self._progress.finish(half.queue_offset)
-        self._told.warning(
+        self._log.warning(
             ("given up", half.properties.get(props.PRODUCER_GROUP)), "nobody has ended the transaction of message %.100s, "
             "producer group %.100s, topic %.100s: after %s checks it is kept in topic %s",
             half.message_id, half.properties.get(props.PRODUCER_GROUP, ""), half.properties.get(props.REAL_TOPIC, ""),
@@ -304,7 +304,7 @@ class TransactionChecks:
             try:
                 now.found.append(decode_record(records, place))
             except RemoteProtocolError as error:
-                self._told.error("broken", "a half message behind queue offset %d is damaged: %s", slot, error)
+                self._log.error("broken", "a half message behind queue offset %d is damaged: %s", slot, error)
                 break
             place += int.from_bytes(records[place : place + 4], "big")
         now.found.reverse()
@@ -313,7 +313,7 @@ class TransactionChecks:
         if pulled.next_offset > slot:
             self._pass_over(now, pulled.next_offset)
             return True
-        self._told.error(
+        self._log.error(
             "unreadable", "the half message at queue offset %d cannot be read: %s", slot, pulled.status.name
         )
         now.slot = slot + 1  # it stays open; those behind it are not to wait
@@ -321,7 +321,7 @@ class TransactionChecks:
 
     def _pass_over(self, now: _CheckRound, until: int) -> None:
         """Half messages that have left the log, or are damaged in it, are done."""
-        self._told.error(
+        self._log.error(
             "gone", "%d half messages from queue offset %d on have left the log or are damaged in it: their transactions "
             "cannot be ended", until - now.slot, now.slot,
         )  # fmt: skip

@@ -67,7 +67,7 @@ class TransactionService(BrokerPart):
         self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold, gatekeeper)
         self.gate = TransactionGate(OP_PROPERTIES_TEXT, OP_TAGS_CODE, self.progress.may_end, self.progress.ended)
         """What the fast path knows of transactions."""
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
         self._ended = dict[tuple[int, str | None], None]()
         """LogOffsets and unique ids of half messages whose transactions have ended, which is for good."""
 
@@ -126,7 +126,7 @@ class TransactionService(BrokerPart):
         try:
             return self._end(end, caller)
         except Refused as error:  # most producers do not wait for an answer
-            self._told.warning(
+            self._log.warning(
                 (error.reason, caller.address), "a %s by producer group %.100s from %s is refused: %s",
                 end.outcome.name.lower(), end.producer_group, caller.address, error,
             )  # fmt: skip
@@ -268,7 +268,7 @@ class TransactionService(BrokerPart):
             f"a message was committed to queue {queue_id} of topic {topic}, which has no such queue now: it can be read "
             "once the queue is there again"
         )
-        self._told.warning(("no queue", topic), "%s", told)
+        self._log.warning(("no queue", topic), "%s", told)
         return told
 
     def store_ops(self) -> None:
@@ -279,7 +279,7 @@ class TransactionService(BrokerPart):
                 self._store_op(owed[0])
                 owed.popleft()
         except Refused as error:  # nothing else must wait for it
-            self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
+            self._log.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
 
     def _store_op(self, slot: int) -> None:
         """Mark that the half message in this slot is done. Raises Refused, as `Appender.put`."""
@@ -354,7 +354,7 @@ class TransactionService(BrokerPart):
         """Let time pass."""
         self.store_ops()
         self.progress.settle()
-        self._told.tick()
+        self._log.tick()
         self.checks.tick()
 
     def close(self) -> None:

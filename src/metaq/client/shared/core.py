@@ -72,7 +72,7 @@ class ClientCore:
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
-        self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_path)
+        self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
         self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(
             self.name_servers, self.consult, self._on_route_change
@@ -145,7 +145,7 @@ class ClientCore:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client ended with an error", exc_info=error)
 
-    def _open_path(self, address: str) -> None:
+    def _open_direct_link(self, address: str) -> None:
         """Any thread: have the loop open a direct link."""
         self.thread.post(lambda: self.spawn(self.links.open(address)))
 

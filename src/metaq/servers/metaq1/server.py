@@ -93,7 +93,7 @@ class Metaq1Server:
             behind=Behind(),
         )
 
-        branches = broker.branches
+        branches = broker.xa
         if branches is not None:
             self.stats.transactions = lambda: (
                 branches.begun, branches.begun_xa, branches.committed, branches.rolled_back,
@@ -122,9 +122,9 @@ def metaq1_server(
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
-        assert broker.branches is not None, "the broker serves MetaQ 1.x"
+        assert broker.xa is not None, "the broker serves MetaQ 1.x"
         place = settings.options.host_name or services.host, server.port
-        return Metaq1Server(broker, settings, TransactionSteps(broker.branches), services.call_soon, place, version)
+        return Metaq1Server(broker, settings, TransactionSteps(broker.xa), services.call_soon, place, version)
 
     return PeerServer(
         "metaq1",

@@ -26,7 +26,7 @@ class BranchHandlers:
     """Handlers of one broker."""
 
     def __init__(self, broker: Broker, workspace: Workspace) -> None:
-        self._branches, self._workspace = broker.branches, workspace
+        self._branches, self._workspace = broker.xa, workspace
 
     @handles(RequestCode.LIST_BRANCHES, headers.ListBranchesHeader, Action.OBSERVE)
     def _list(self, call: Call[headers.ListBranchesHeader]) -> Answer:
