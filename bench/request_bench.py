@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import metaq  # noqa: E402  found by the line above
-from metaq.client.shared import direct_links as fast_paths  # noqa: E402
+from metaq.client.shared import direct_links  # noqa: E402
 
 BODY = b"x" * 100
 WAIT_SECONDS = 60.0
@@ -50,7 +50,7 @@ def timed(work: Callable[[], object]) -> float:
 
 def measure(namesrv: str, count: int) -> dict[str, float]:
     topic = f"request-bench-{os.getpid()}"
-    fast_paths.WISHES = sys.maxsize
+    direct_links.WISHES = sys.maxsize
     with metaq.Producer(namesrv, timeout=WAIT_SECONDS) as producer:
         queue = producer.send(f"{topic}-plain", BODY).queue
         producer.send(topic, BODY)  # makes the topic; nobody waits for the reply

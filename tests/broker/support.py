@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
-from metaq.broker.channel import Told
+from metaq.broker.channel import Notice
 from metaq.broker.environment import Environment, ReadCold, read_at_once
 from metaq.broker.gatekeeper import Gatekeeper, nobody
 from metaq.broker.metaq1.filters import MakeFilterHelper
@@ -37,11 +37,11 @@ class FakeChannel:
         self.remote = remote
         host = remote.rpartition(":")[0]
         self.caller = Caller(host, is_loopback(host))
-        self.told: list[Told] = []
+        self.told: list[Notice] = []
 
     congested = False
 
-    def tell(self, what: Told) -> None:
+    def tell(self, what: Notice) -> None:
         self.told.append(what)
 
 

@@ -14,7 +14,7 @@ import uvloop
 
 from metaq.app.broker import start_broker
 from metaq.broker.broker import Broker
-from metaq.broker.channel import Answered, Told, Unanswered
+from metaq.broker.channel import Notice, OnAnswer, Unanswered
 from metaq.broker.pulls.pull import Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import FILTER, HOLD, PullRequest, Send
 from metaq.clock import FakeClock
@@ -88,10 +88,10 @@ class EchoSession:
 
     congested = False
 
-    def tell(self, what: Told) -> None:
+    def tell(self, what: Notice) -> None:
         self._say(f"told {what}")
 
-    def ask(self, question: object, seconds: float, done: Answered) -> None:
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:
         done(Unanswered.UNKNOWN)
 
     def _say(self, text: str | None) -> None:
@@ -181,9 +181,9 @@ def test_a_connection_of_an_echo_server_leaves_nothing_behind(tmp_path, clock) -
     with open_broker(tmp_path, clock) as broker:
         peer, session = connect(EchoServer(broker))
         session.data_received(memoryview(b"put orders x\nget orders 1 5000\n"))
-        assert len(broker.hold) == 1
+        assert len(broker.held_pulls) == 1
         session.connection_lost("")
-        assert len(broker.hold) == 0
+        assert len(broker.held_pulls) == 0
         assert peer.lines() == ["ok 0 0"]
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, assert_never
 
-from metaq.broker.staged.peers import Finish, NoAnswer, Question, Settle, StateOf, Told
+from metaq.broker.staged.peers import Finish, NoAnswer, PeerAnswer, Question, Settle, StateOf
 from metaq.client.conversation import driver
 from metaq.client.conversation.call import FAULTS, At, Call
 from metaq.client.conversation.name_servers import NameServers
@@ -47,7 +47,7 @@ class BrokerPeers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def ask(self, broker: str, question: Question, done: Callable[[Told], None]) -> None:
+    def ask(self, broker: str, question: Question, done: Callable[[PeerAnswer], None]) -> None:
         """Ask the broker of that name. `done` is called once."""
         if self._closed:
             done(NoAnswer("this broker stops"))
@@ -71,8 +71,8 @@ class BrokerPeers:
             await asyncio.gather(self._looking_up, return_exceptions=True)
         await self._transport.close()
 
-    async def _ask(self, broker: str, question: Question, done: Callable[[Told], None]) -> None:
-        told: Told = NoAnswer("this broker stops")
+    async def _ask(self, broker: str, question: Question, done: Callable[[PeerAnswer], None]) -> None:
+        told: PeerAnswer = NoAnswer("this broker stops")
         try:
             told = await self._answer(broker, call_of(question, broker))
         except FAULTS as error:

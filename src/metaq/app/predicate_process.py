@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from metaq.broker.pulls.predicates import MakeHelper, Told
+from metaq.broker.pulls.predicates import MakeHelper, OnHelperAnswer
 from metaq.model.filters.predicates import predicates_of
 from metaq.options import BrokerOptions, Metaq1Options
 
@@ -213,7 +213,7 @@ def filter_helpers(
     """How a broker with these options gets processes for filters of MetaQ 1.x."""
 
     def make_for(names: Mapping[str, str]) -> MakeHelper:
-        def make(told: Told) -> HelperProcess:
+        def make(told: OnHelperAnswer) -> HelperProcess:
             return HelperProcess(
                 names, path=metaq1.app_class_path or "", memory=options.filter_memory_limit, filters=True,
                 call_soon=call_soon, told=told,
@@ -227,7 +227,7 @@ def filter_helpers(
 def predicate_helpers(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> MakeHelper:
     """How a broker with these options gets processes for its predicates."""
 
-    def make(told: Told) -> HelperProcess:
+    def make(told: OnHelperAnswer) -> HelperProcess:
         return HelperProcess(
             predicates_of(options.filter_predicates), path=options.filter_predicate_path,
             memory=options.filter_memory_limit, call_soon=call_soon, told=told,

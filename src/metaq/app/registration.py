@@ -17,7 +17,7 @@ from metaq.registry.namesrv import Registrar
 from metaq.servers.server import BrokerServices, PeerServer
 
 if TYPE_CHECKING:
-    from metaq.broker.metaq1.progress import Tell
+    from metaq.broker.metaq1.progress import OnPositions
     from metaq.registry.zookeeper.registrar import ZookeeperRegistrar, ZookeeperSettings
 
 
@@ -144,7 +144,7 @@ class ZookeeperRegistration:
         served.progress.ask_by(self._ask)
         await registrar.start()
 
-    def _ask(self, group: str, topic: str | None, tell: Tell) -> None:
+    def _ask(self, group: str, topic: str | None, tell: OnPositions) -> None:
         """How far a group has come, from ZooKeeper."""
         registrar = self._registrar
         assert registrar is not None, "asked when it is there"

@@ -1,8 +1,8 @@
-"""The broker: its services, put together.
+"""Composition of a broker's services.
 
-Servers call the services, and whoever runs the broker calls `tick` ten times a second and `deliver` as often as it says;
-nothing here waits, sleeps or writes to a socket: what clients are to be told goes to their channels. Files come in as
-`BrokerFiles`, time as a `Clock`, so a test owns both.
+Servers call the services. The process that runs the broker calls `tick` ten times a second and `deliver` as often as it asks.
+Nothing here waits, sleeps or writes to a socket: notices to clients go through their channels. Files come in as `BrokerFiles`,
+time as a `Clock`, so a test owns both.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ log = logging.getLogger(__name__)
 
 
 class Broker:
-    """One broker's decisions.
+    """A broker without its servers.
 
-    The constructor reads the files of tables, and nothing of the log; `lead` opens the parts, `follow` those of a follower.
+    The constructor reads the tables' files, and nothing of the log; `lead` opens all parts, `follow` those of a slave.
 
     Args:
-        call_soon: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
-        gatekeeper: says who may what; None: everybody may everything.
-        read_cold: how delayed and staged messages are read that are no longer in memory.
-        peers: the way to the other brokers that staged transactions have parts at.
-        make_helper: starts a process in which predicates are called; None: nobody gets messages by a predicate.
-        make_filter_helper: the same for filters of MetaQ 1.x.
+        call_soon: runs a callback of another thread (one that has saved a file) on the thread that owns the broker.
+        gatekeeper: access control; None allows everybody everything.
+        read_cold: reads delayed and staged messages that are no longer in memory.
+        peers: connection to the other brokers that hold parts of staged transactions.
+        make_helper: starts a process that evaluates predicates; None: subscriptions by predicate are refused.
+        make_filter_helper: starts a process that evaluates filters of MetaQ 1.x; None: there are no such filters.
         metaq1: settings for clients of MetaQ 1.x; None: none are served.
 
     Raises ConfigError: a configuration file cannot be read.
@@ -114,18 +114,19 @@ class Broker:
         self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
         self.filters = Filters(options, clock, files.filters)
-        self.hold = HeldPulls(store.reader, clock, options.held_pulls_max)
+        self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
         closed_queues = ClosedQueues()
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)
         self.appender.when_grown(self.stats.grew)
-        self.appender.when_grown(self.hold.grew, watched_only=True)
+        # Growth of watched queues only, so that appends to queues at which no pull waits cost no call.
+        self.appender.when_grown(self.held_pulls.grew, watched_only=True)
         self.closed_partitions = ClosedPartitions()
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, gatekeeper)
         delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
         self.gates = Gates(
-            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, gatekeeper,
+            environment, self.topics, self.held_pulls, self.acks, self.transactions.gate, closed_queues, gatekeeper,
             closed_partitions=self.closed_partitions, delays=delays, groups=self.groups,
         )  # fmt: skip
         self.schedule = ScheduleService(
@@ -140,7 +141,13 @@ class Broker:
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.predicates = Predicates(options, clock, make_helper)
         self.pulls = PullService(
-            environment, tables, self.hold, self.stats, gatekeeper, filters=self.filters, predicates=self.predicates
+            environment,
+            tables,
+            self.held_pulls,
+            self.stats,
+            gatekeeper,
+            filters=self.filters,
+            predicates=self.predicates,
         )
         self.answer_pulls = self.pulls.answer_grown
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""
@@ -150,7 +157,7 @@ class Broker:
             from metaq.broker.metaq1.service import Metaq1Service
 
             self.metaq1 = Metaq1Service(
-                environment, tables, self.appender, self.acks, self.hold, self.staging, gatekeeper,
+                environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper,
                 settings=metaq1, options=self.settings, make_filter_helper=make_filter_helper, call_soon=call_soon,
             )  # fmt: skip
         self._bases = (
@@ -166,7 +173,7 @@ class Broker:
         self.reports = Reports(
             environment,
             tables,
-            self.hold,
+            self.held_pulls,
             self.lookup,
             self.schedule,
             self.stats,
@@ -203,34 +210,33 @@ class Broker:
         self.settings.watch(self._parts.options_changed)
 
     def follow(self) -> None:
-        """Open the parts that work in every broker: tables are saved, pulls are answered; nothing is appended."""
+        """Open the parts of a slave: tables are saved and pulls answered; nothing is appended."""
         self._parts.open(leading=False)
 
     def lead(self) -> None:
-        """Open all parts, at a start or after a time of following; what they find is the same.
+        """Open all parts: at a start, or when a slave becomes master.
 
-        It reads the log from where files and checkpoints say.
+        Reads the log from where files and checkpoints say.
 
-        Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker can only be dropped then.
+        Raises ConfigError: a file cannot be read, or MetaQ 1.x's settings contradict each other. The broker cannot be used then.
         """
         self._parts.open(leading=True)
 
     def tick(self) -> None:
-        """Let time pass: deliver what is due, answer who has waited long enough, expire who is silent, save what changed."""
+        """Run periodic work: deliver what is due, answer overdue pulls, expire silent clients, save what changed."""
         self._parts.tick()
 
     def deliver(self) -> float:
-        """Deliver delayed messages that are due and staged ones that are committed, and ask what became of transactions,
-        for a bounded time.
+        """Deliver due delayed messages and committed staged ones, and check transactions, for a bounded time.
 
-        Returns the seconds until the next call, 0: soon.
+        Returns the seconds until the next call; 0: as soon as possible.
         """
         pause = self._parts.step()
         self.answer_pulls()
         return pause
 
     def _append_soon(self, work: Callable[[], object]) -> None:
-        """Call what appends in another turn of the loop, when what this one has written is out."""
+        """Append in another iteration of the event loop, after the responses of this one are written."""
 
         def append() -> None:
             work()
@@ -239,13 +245,13 @@ class Broker:
         self._call_soon(append)
 
     def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> dict[MessageQueue, int]:
-        """Tell the members of a group where to go on. Raises Refused, see `OffsetResets.reset`."""
+        """Reset a group's offsets through its members (code 222). Raises Refused, see `OffsetResets.reset`."""
         offsets, effects = self.resets.reset(group, topic, time_ms, force=force)
         self._notify(effects)
         return offsets
 
     def close(self) -> None:
-        """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
+        """Save offsets, and wait for every save under way. The store is closed later, by its owner."""
         self._parts.close()
 
     def _unsaved(self) -> dict[str, str]:
@@ -260,20 +266,21 @@ class Broker:
         return {name: why for name, why in failing.items() if why}
 
     def registration(self, names: Collection[str] | None = None) -> tuple[dict[str, TopicConfig], DataVersion]:
-        """What name servers are told: all topics, or those of `names` that there are."""
+        """Return the body of a registration with name servers: all topics, or the existing ones of `names`, and their version."""
         return self.topics.announced(names), self.topics.version
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended: forget what it waits for, and what it was a member of."""
+        """Drop what a closed connection waits for, and its memberships."""
+        # RocketMQ's Go client never sends UNREGISTER_CLIENT: the end of its connection alone must rebalance its group.
         self._parts.closed(channel)
 
     def commit_offset(self, commit: OffsetCommit) -> None:
-        """Take a group's position. Raises Refused for an unknown group, topic or queue, or a negative offset."""
+        """Store a group's offset. Raises Refused: unknown group, topic or queue, or a negative offset."""
         self.groups.require(commit.group)
         self.lookup.commit_offset(commit)
 
     def delete_topic(self, name: str) -> Pending:
-        """Delete a topic, its messages and every group's positions in it. Raises Refused for a system topic, Saving."""
+        """Delete a topic, its messages and every group's offsets. Raises Refused: a system topic; Saving: it is being changed."""
         outcome = self.deletions.delete(name)
         outcome.when_done(lambda error: self._dropped(name) if error is None else None)
         return outcome
@@ -283,7 +290,7 @@ class Broker:
         self._bases.drop_topic(topic)
 
     def delete_group(self, name: str, *, with_offsets: bool) -> Pending:
-        """Forget a group's settings, and with `with_offsets` how far it has come."""
+        """Delete a group's settings, and with `with_offsets` its offsets."""
         outcome = Pending()
 
         def gone(error: Refused | None) -> None:
@@ -292,6 +299,7 @@ class Broker:
             if error is not None or not with_offsets:
                 outcome.finish(error)
                 return
+            # Answered after the offsets are on the disk: a group created again must not find them after a crash.
             self.offsets.drop_group(name)
             self.offsets.save(lambda: self._call_soon(outcome.finish))
 

@@ -1,6 +1,6 @@
-"""What a broker says to a client without being asked: effects, questions, and the channel that carries them.
+"""Broker-initiated requests to clients: notices (one-way), questions (with an answer), and the channel that carries them.
 
-The broker decides what is to be told and to whom; the channel, a server's connection, says it in its protocol.
+The services decide who gets what; the channel is a server's connection and encodes it in its protocol.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from metaq.model.access import Caller
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 
-Told: TypeAlias = MembersChanged | OffsetsReset | TransactionCheck
-"""All that a client may be told. Whoever adds to it gives each server a way to say it."""
+Notice: TypeAlias = MembersChanged | OffsetsReset | TransactionCheck
+"""One-way requests to clients (RocketMQ's codes 40, 220 and 39). Every server must have an encoding for each, or drop it."""
 
 
 class Unanswered(enum.Enum):
-    """Why a question to a client has no answer."""
+    """Reason why a question to a client has no answer."""
 
     GONE = "its connection has ended"
     TIMED_OUT = "it did not answer in time"
@@ -26,45 +26,45 @@ class Unanswered(enum.Enum):
     UNREADABLE = "its answer cannot be understood"
 
 
-Answered: TypeAlias = Callable[[Any], None]
-"""Called once, on the event loop: with the answer, or with an `Unanswered`."""
+OnAnswer: TypeAlias = Callable[[Any], None]
+"""Callback for a question. Called once, on the event loop, with the answer or an `Unanswered`."""
 
 
 class Channel(Protocol):
-    """A client's connection, as the decisions see it."""
+    """A client's connection as the services see it."""
 
     @property
     def remote(self) -> str:
-        """`ip:port` of the client."""
+        """Address of the client, `ip:port`."""
         ...
 
     @property
     def caller(self) -> Caller:
-        """Who the client is, as far as its connection says. A request may be somebody else's."""
+        """Identity of the connection. A signed request may have another one."""
         ...
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits for the client already that what can be put off should be, or asked of another."""
+        """Whether the client leaves so much unread that notices should be put off, or another client asked."""
         ...
 
-    def tell(self, what: Told) -> None:
-        """Tell the client; nobody waits for an answer."""
+    def tell(self, what: Notice) -> None:
+        """Send a one-way notice."""
         ...
 
-    def ask(self, question: object, seconds: float, done: Answered) -> None:
-        """Ask the client. `done` is called once, at the latest after `seconds`."""
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:
+        """Send a question. `done` is called once, at the latest after `seconds`."""
         ...
 
 
 class Effect(NamedTuple):
-    """Something to be told to one client."""
+    """A notice to one client, returned by services instead of being sent by them."""
 
     channel: Channel
-    what: Told
+    what: Notice
 
 
 def carry_out(effects: Iterable[Effect]) -> None:
-    """Tell each what it is to be told."""
+    """Send the notices."""
     for channel, what in effects:
         channel.tell(what)

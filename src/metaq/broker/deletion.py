@@ -1,11 +1,13 @@
-"""Deleting a topic for good: its settings, its queues and every group's positions in it, in an order that a crash survives.
+"""Deletion of a topic (215) with its settings, queues and every group's offsets, in an order that survives a crash:
 
-First the log is made durable up to where it ends: the memory of the deletion must not point behind a log that a power cut
-shortens, or it would cover what comes there later. The topic leaves `topics.json`. Then `metaqDeleted.json` says up to where in the log its records are dead: from that
-save on it is deleted, whatever happens. Then queues and positions go, and when the positions are on the disk too the
-deletion is answered. A crash before the second save leaves a topic without settings, whose queues bring it back at the
-next start; nothing that was acknowledged is lost. Meanwhile nothing may be put to the topic: that would be lost with it,
-or outlive it.
+1. Flush the log to its end. Otherwise the mark of step 3 could point beyond a log that a power cut shortens, and cover
+   records that are written there later.
+2. Remove the topic from `topics.json`.
+3. Save in `metaqDeleted.json` up to which LogOffset its records are dead. From here on the topic is deleted.
+4. Delete the queues and the offsets; respond when the offsets are on the disk.
+
+A crash before step 3 leaves queues without a topic, which restore it at the next start: nothing acknowledged is lost.
+Meanwhile the topic takes no messages: they would be lost with it, or outlive it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Deletions(BrokerPart):
-    """Deletes topics, and remembers them as long as the log holds records from before. `marks`: topic → LogOffset."""
+    """Deletes topics, and keeps a mark of each as long as the log holds older records of it. `marks`: topic → LogOffset."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Deletions(BrokerPart):
         self.marks = SavedTable(file, saved, version, clock=clock, call_soon=call_soon)
 
     def open(self) -> None:
-        """Have the marks follow a log that has become shorter, and finish deletions that a crash has cut."""
+        """Adjust the marks to a log that a crash has shortened, and finish interrupted deletions."""
         deleted = self._store.deleted
         moved = {
             topic: deleted[topic] for topic, place in self.marks.table.items() if deleted.get(topic, place) != place
@@ -54,11 +56,16 @@ class Deletions(BrokerPart):
             self.marks.start_with(moved)
         for topic in self.marks.table:
             if self._topics.get(topic) is None and not self._holds(topic):
+                # The crash came between steps 3 and 4: the offsets would be valid for a topic of the same name.
                 self._offsets.drop_topic(topic)
 
     def delete(self, name: str) -> Pending:
-        """Begin; messages without a topic are deleted too. Raises Refused for a system topic, Saving while the topic is being made or changed."""
+        """Start a deletion; queues without a topic are deleted too.
+
+        Raises Refused: a system topic; Saving: the topic is being created or changed.
+        """
         if name in self._topics.closing:
+            # Repeated requests get the outcome of the first.
             return self._topics.closing[name]
         pending = self._topics.saved.pending(name)
         if pending is not None:
@@ -67,6 +74,7 @@ class Deletions(BrokerPart):
         if self._topics.is_system(name) or (config is None and not self._holds(name)):
             return self._topics.delete(name)
         outcome = self._topics.close(name)
+        # From here on neither the slow path nor the fast path (without its gate) appends to the topic: the log's end is final.
         self._gates.close(name)
         place = self._store.log.end
         if self._store.state.flushed >= place:
@@ -79,7 +87,7 @@ class Deletions(BrokerPart):
         return outcome
 
     def _holds(self, name: str) -> bool:
-        """Whether there are messages under the name, which may be though no topic is."""
+        """Return whether queues of this name hold or held messages, with or without a topic."""
         return any(topic == name and queue.max_offset for (topic, _), queue in self._store.reader.queues().items())
 
     def _remove(self, name: str, config: TopicConfig | None, place: int, *, durable: bool) -> None:
@@ -98,18 +106,20 @@ class Deletions(BrokerPart):
     def _drop(self, name: str, config: TopicConfig | None, place: int, error: Refused | None) -> None:
         if error is not None:
             if config is not None:
+                # Step 3 failed: the topic is not deleted, so its settings return.
                 self._topics.saved.put_back(name, config)
             self._topics.reopen(name, error)
             return
         try:
             self._store.writer.delete_topic(name, place)
         except OSError as failed:
+            # The mark is saved: recovery empties these queues at the next start.
             log.error("the queues of the deleted topic %s stay until the next start: %s", name, failed)  # noqa: TRY400
         self._offsets.drop_topic(name)
         self._offsets.save(lambda: self._call_soon(lambda: self._topics.reopen(name)))
 
     def prune(self) -> None:
-        """Forget the topics whose dead records have left the log, and do not come back with a power cut."""
+        """Drop marks of topics whose dead records have left the log and cannot return with a power cut."""
         log_min = self._store.log.settled_min
         for topic in [topic for topic, place in self.marks.table.items() if place <= log_min]:
             if topic not in self._topics.closing:

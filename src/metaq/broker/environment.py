@@ -1,4 +1,4 @@
-"""What the services of one broker share."""
+"""The shared dependencies of a broker's services: options, clock, store and tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from metaq.store.message_store import MessageStore
 from metaq.store.reads.pull import ReadResult
 
 ReadCold: TypeAlias = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], None]], None]
-"""Runs the first in a thread, then gives its result, None if it failed, to the second in the loop."""
+"""Runs the first callback in a thread, then passes its result (None if it failed) to the second on the event loop."""
 
 
 class Environment(Struct, frozen=True):
-    """Settings, time and store of one broker, and the name it goes by.
+    """Options, clock, store and name of one broker.
 
-    Services look at an option when they need it, and keep none: some change, in place, while the broker runs.
+    Services read an option when they need it, and keep no copy: some change, in place, while the broker runs.
     """
 
     options: BrokerOptions
@@ -33,11 +33,11 @@ class Environment(Struct, frozen=True):
     store: MessageStore
     name: str
     store_host: bytes
-    """The address and port that offset ids name, 8 or 20 bytes."""
+    """STOREHOST of records, from which clients decode the broker's address in offset ids: 8 or 20 bytes."""
 
 
 class Tables(Struct, frozen=True):
-    """What one broker knows of topics and groups."""
+    """The tables of topics and groups of one broker."""
 
     topics: Topics
     groups: Groups
@@ -47,5 +47,5 @@ class Tables(Struct, frozen=True):
 
 
 def read_at_once(job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
-    """Read in the caller's thread: a `ReadCold` for tests and tools."""
+    """Read in the caller's thread. A `ReadCold` for tests and tools."""
     done(job())

@@ -1,4 +1,4 @@
-"""The files that a broker keeps beside its log, with their formats."""
+"""The broker's table files, with their formats."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from metaq.saved import TableFile, TextFile
 
 
 class BrokerFiles(Struct, frozen=True):
-    """What a broker needs to remember that is not in its log."""
+    """State of a broker that is not in its log."""
 
     topics: TableFile[str, TopicConfig, DataVersion]
     groups: TableFile[str, GroupConfig, DataVersion]
     deleted: TableFile[str, int, DataVersion]
-    """Deleted topics: the LogOffset below which the records of each are dead."""
+    """Deleted topics → LogOffset below which their records are dead."""
     offsets: TextFile[OffsetTable]
     delay: TextFile[DelayProgress]
     filters: TextFile[FilterTable]

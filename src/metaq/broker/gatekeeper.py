@@ -1,8 +1,8 @@
-"""One place says who may do what, for every server and every path, fast or slow.
+"""Access control for every server, on fast and slow paths.
 
-A judgement is kept for all callers of the same kind, action and resource, so that whoever has been judged once costs a look-up, or
-nothing where a path keeps a gate of its own. `changed` makes all of them void: gates that watch are closed before it returns, and
-counters that it moves close the others (`changes`), so the next request on any path is judged by the new rules.
+A verdict is cached per kind of caller, action and resource: a repeated check costs one look-up, or nothing where a fast path has
+a gate of its own. `changed` voids all of them: gates that watch are closed before it returns, the others compare `changes`. So
+the next request on any path is judged by the new rules.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ from metaq.errors import Refused
 from metaq.model.access import Action, Authorise, Caller, CallerKind, administered_locally, everybody
 
 JUDGEMENTS_MAX: Final = 100_000
-"""Kept at once: a caller may ask for topics that it makes up."""
+"""Cached verdicts at most: a client may ask for any number of invented topics."""
 
 
 def nobody(_caller: Caller) -> bool:
-    """Nobody is above the rules."""
+    """Return False: no caller is exempt from the rules."""
     return False
 
 
 class Gatekeeper:
-    """Judges requests by rules that may change.
+    """Checks requests by rules that may change.
 
-    Args: authorise: the rules. trusted: to whom nothing at all is refused, such as RocketMQ's `admin` accounts: paths that do not
-        know what a request touches are open to them.
+    Args:
+        authorise: the rules.
+        trusted: whether nothing is refused to a caller, as to RocketMQ's `admin` accounts. Only they may use fast paths that do
+            not know which resource a request touches.
     """
 
     def __init__(self, authorise: Authorise = everybody, trusted: Callable[[Caller], bool] = nobody) -> None:
         self.unguarded: Final = authorise is everybody
-        """There are no rules: nobody needs to ask. For paths on which a call would count."""
+        """Whether there are no rules. For paths on which even the call of `check` is measurable."""
         self.changes = 0
-        """How often the rules have changed."""
+        """Number of changes of the rules."""
         self._authorise, self._trusted = authorise, trusted
         self._allowed = set[tuple[CallerKind, Action, str]]()
         self._watchers: list[Callable[[], None]] = []
 
     def check(self, caller: Caller, action: Action, resource: str) -> None:
-        """Raises Refused NO_PERMISSION, with what the rules say."""
+        """Return if the caller may. Raises Refused NO_PERMISSION, with the rules' reason."""
         if self.unguarded:
             return
         judged = caller.kind, action, resource
@@ -51,7 +53,7 @@ class Gatekeeper:
         self._allowed.add(judged)
 
     def allows(self, caller: Caller, action: Action, resource: str) -> bool:
-        """Whether `check` passes."""
+        """Return whether `check` passes."""
         try:
             self.check(caller, action, resource)
         except Refused:
@@ -59,21 +61,21 @@ class Gatekeeper:
         return True
 
     def trusts(self, caller: Caller) -> bool:
-        """Whether nothing is refused to a caller: then a path is open to it that cannot name what it touches."""
+        """Return whether nothing is refused to the caller, so that it may use paths that do not name the resource."""
         return self.unguarded or self._trusted(caller)
 
     def check_administration(self, caller: Caller, resource: str) -> None:
-        """As `check`, for what reaches beyond messages to the machine. Without rules, callers of this machine only."""
+        """Check for requests that affect the machine, not only messages. Without rules, only callers on this machine may."""
         if self.unguarded:
             administered_locally(caller, Action.ADMINISTER, resource)
         self.check(caller, Action.ADMINISTER, resource)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the rules have changed: whoever keeps a judgement drops it."""
+        """Register a callback for changes of the rules. Whoever caches verdicts drops them there."""
         self._watchers.append(changed)
 
     def changed(self) -> None:
-        """The rules are others now: forget every judgement, here and with all who watch."""
+        """Drop every cached verdict after a change of the rules, here and in all watchers."""
         self.changes += 1
         self._allowed.clear()
         for watcher in self._watchers:

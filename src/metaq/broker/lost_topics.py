@@ -1,4 +1,4 @@
-"""Topics whose settings were lost with a file while their messages were not: found by their queues, and restored."""
+"""Recovery of topics that are missing in topics.json while their queues hold messages, as after the file was lost."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _INTERNAL_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 class LostTopics(BrokerPart):
-    """Restores lost topics. A follower does not: settings reach it later than messages do.
+    """Restores lost topics. Not on slaves: there settings arrive later than messages.
 
     Args:
-        metaq1: MetaQ 1.x's settings, whose rules say how many queues a topic has; None: there are none.
+        metaq1: MetaQ 1.x's settings, with the number of partitions per topic; None: there are none.
     """
 
     def __init__(self, environment: Environment, topics: Topics, metaq1: Metaq1Settings | None) -> None:
@@ -27,9 +27,9 @@ class LostTopics(BrokerPart):
         self._topics, self._metaq1 = topics, metaq1
 
     def open(self) -> None:
-        """Look for queues that hold messages and have no topic.
+        """Find queues that hold messages and have no topic, and restore the topics if `restoreLostTopics` says so.
 
-        Recovery has emptied the queues of deleted topics; what they hold came later.
+        Recovery has emptied the queues of deleted topics, so what they hold is newer than the deletion.
         """
         lost: dict[str, list[int]] = {}
         for (topic, queue_id), queue in self._reader.queues().items():
@@ -50,7 +50,8 @@ class LostTopics(BrokerPart):
             self._topics.restore(counts)
 
     def _least_queues(self, topic: str) -> int:
-        """Queues of a topic of which nobody knows how many it had."""
+        """Return the least number of queues to restore a topic with."""
+        # Retry and dead-letter topics are created with one queue unless the group says otherwise.
         if topic.startswith(_INTERNAL_PREFIXES):
             return 1
         rules = self._metaq1.rules if self._metaq1 is not None else None

@@ -1,10 +1,10 @@
-"""Clients as members of groups: heartbeats, ends of connections, silence, and the notices that members have changed."""
+"""Group membership of clients: heartbeats (34), unregistration (35), expiry, and NOTIFY_CONSUMER_IDS_CHANGED (40)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metaq.broker.channel import Channel, Effect, Told, carry_out
+from metaq.broker.channel import Channel, Effect, Notice, carry_out
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.part import BrokerPart
@@ -17,11 +17,11 @@ from metaq.model.topics.topic import RETRY_PREFIX, UNIT_SUBSCRIBED, check_group,
 from metaq.saved import Pending, Saving
 
 EXPIRY_SECONDS = 10.0
-"""Between two looks for clients that fell silent."""
+"""Interval of the search for silent clients, s."""
 
 
 class Membership(BrokerPart):
-    """Keeps `Members`, and what lasts as long as they are there: their groups' filters and locks."""
+    """Keeps `Members`, and what lives as long as they do: their groups' filters and queue locks."""
 
     leads = False
 
@@ -34,16 +34,16 @@ class Membership(BrokerPart):
         self._expiry_due = 0.0
 
     def open(self) -> None:
-        """Give clients the time to connect before any counts as silent."""
+        """Start the first interval, in which clients have time to connect."""
         self._expiry_due = self._clock.monotonic() + EXPIRY_SECONDS
 
     def beat(
         self, channel: Channel, language: str, version: int, beat: Heartbeat, caller: Caller | None = None
     ) -> None:
-        """Take a heartbeat; its consumer groups and their retry topics are made if they are new. `caller`: as `Members.beat`.
+        """Process a heartbeat. New consumer groups and their retry topics are created. `caller`: as in `Members.beat`.
 
-        Raises Saving if some are being made: those groups have not joined, so the heartbeat is to be taken again after
-        that; Refused if a group could not be made. The others have joined all the same.
+        Raises Saving while some are being created: those groups have not joined, so the heartbeat has to be processed again;
+        Refused: a group could not be created. The other groups have joined in both cases.
         """
         refused: Refused | None = None
         joining, waiting = [], list[Pending]()
@@ -52,10 +52,12 @@ class Membership(BrokerPart):
                 self._filters.check_amount(view.group, view.subscriptions)
                 config = self._groups.require(view.group)
                 unit = UNIT_SUBSCRIBED if view.unit_mode else 0
+                # RocketMQ creates the retry topic here, so that the group's first failure finds a route for it.
                 self._topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues), unit)
                 joining.append(view)
             except Saving as saving:
                 waiting += saving.pending
+            # One bad group must not keep the client's other groups from joining; it is reported after they have.
             except Refused as error:
                 refused = error
         producers = tuple(check_group(group) for group in beat.producers)
@@ -70,25 +72,25 @@ class Membership(BrokerPart):
             raise Saving(*waiting)
 
     def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> None:
-        """A client leaves a group."""
+        """Remove a client from a group, and notify the remaining members."""
         self.notify(self._members.unregister(channel, producer_group, consumer_group))
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended: its client is no member any more."""
+        """Remove a closed connection from all its groups, and notify the remaining members."""
         self.notify(self._members.closed(channel))
 
     def notify(self, effects: Iterable[Effect]) -> None:
-        """Notify those who want to hear it that the members of their group have changed."""
+        """Send notices to groups that want them (notifyConsumerIdsChangedEnable of broker and group)."""
         if self._options.notify_consumer_ids_changed_enable:
             carry_out(effect for effect in effects if self._wants(effect.what))
 
-    def _wants(self, what: Told) -> bool:
-        """Whether a group's settings have its members notified of changes."""
+    def _wants(self, what: Notice) -> bool:
+        """Return whether the group's settings allow the notice."""
         config = self._groups.get(what.group)
         return config is None or config.notify_changed
 
     def tick(self) -> None:
-        """Expire who is silent, and what has lasted as long as them."""
+        """Expire silent members, and their groups' locks and filters."""
         now = self._clock.monotonic()
         if now >= self._expiry_due:
             self._expiry_due = now + EXPIRY_SECONDS
@@ -100,5 +102,5 @@ class Membership(BrokerPart):
         self.notify(self._members.give_up_kept())
 
     def close(self) -> None:
-        """Note in the filters, which are saved after this, whose group has gone."""
+        """Mark the filters of groups that are gone; the filters are saved after this."""
         self._filters.expire(self._members.consumers)

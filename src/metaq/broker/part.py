@@ -1,8 +1,7 @@
-"""Parts of a broker: what it does by itself, beside answering requests.
+"""Background parts of a broker: scheduled delivery, transaction checks, expiry, saves and the like.
 
-A part appends, delivers, checks, expires or saves when its time comes. Until it is opened it does nothing, and no constructor
-reads the log: a broker that follows another keeps the parts closed that only a leader runs, and promotion is nothing but
-opening them. Opened in the middle of a process's life, a part finds in log, files and tables what it finds at a start.
+A part does nothing until it is opened, and no constructor reads the log. A slave keeps the parts closed that only a master
+runs; promotion opens them. A part opened later in a process's life finds the same log, files and tables as at a start.
 """
 
 from __future__ import annotations
@@ -14,39 +13,39 @@ from typing import ClassVar, Final
 from metaq.broker.channel import Channel
 
 IDLE_SECONDS: Final = 1.0
-"""The pause of a part that has no steps to take. Finite: parts may be opened meanwhile."""
+"""Pause of a part without steps, s. Finite, because parts may be opened meanwhile."""
 
 
 class BrokerPart:
-    """Base of all parts: a hook that a part does not override does nothing, and is not called.
+    """Base of all parts. Hooks that a part does not override do nothing and are not called.
 
     A class and no Protocol: a part inherits the empty hooks, and an explicit subclass of a Protocol is an ABC, dearer to define.
     """
 
     leads: ClassVar[bool] = True
-    """Whether only a leader runs it: it appends, or decides for all replicas. The others work in every broker."""
+    """Whether only a master runs it, because it appends or decides for all replicas. The others run on slaves too."""
 
     def open(self) -> None:
-        """Take up what log, files and tables say. Called once, after the parts before it in the list.
+        """Load the part's state from log, files and tables. Called once, after the parts before it in the list.
 
         Raises ConfigError: a file cannot be read, or settings contradict each other.
         """
 
     def tick(self) -> None:
-        """Let time pass; called ten times a second."""
+        """Run periodic work. Called ten times a second."""
 
     def step(self) -> float:
-        """Go on for a bounded time. Returns the seconds until the next call, 0: soon."""
+        """Run background work for a bounded time. Returns the seconds until the next call; 0: as soon as possible."""
         return IDLE_SECONDS
 
     def options_changed(self, names: Collection[str]) -> None:
-        """These options have other values now."""
+        """Take over the new values of these options."""
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended."""
+        """Drop what is kept for a connection that has ended."""
 
     def close(self) -> None:
-        """Save, and end what runs beside the event loop; the store is still open."""
+        """Save, and end threads and processes. The store is still open."""
 
 
 class PartList:
@@ -72,6 +71,7 @@ class PartList:
                     self._opened.add(part)
                     self._exits.callback(part.close)
         finally:
+            # Only parts that override a hook are called: most override few, and `tick` runs ten times a second.
             self._ticking = self._opened_with("tick")
             self._stepping = self._opened_with("step")
             self._closable = self._opened_with("closed")
@@ -82,16 +82,16 @@ class PartList:
         return [part for part in self._parts if part in self._opened and getattr(type(part), hook) is not empty]
 
     def tick(self) -> None:
-        """Let time pass for every open part, in their order."""
+        """Run the periodic work of every open part, in their order."""
         for part in self._ticking:
             part.tick()
 
     def step(self) -> float:
-        """Let every open part go on. Returns the seconds until the next call."""
+        """Run the background work of every open part. Returns the seconds until the next call."""
         return min([part.step() for part in self._stepping], default=IDLE_SECONDS)
 
     def options_changed(self, names: Collection[str]) -> None:
-        """Report new values of options to every open part; one that is closed looks at them when it is opened."""
+        """Report new values of options to every open part. A closed part reads them when it is opened."""
         for part in self._parts:
             if part in self._opened:
                 part.options_changed(names)

@@ -1,4 +1,4 @@
-"""A client's wish that the configuration be read again, on its way to whoever runs the process and can do that."""
+"""Requests to reload the configuration, passed from servers to the process, which reads the files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from metaq.model.reload import Reloaded
 from metaq.saved import Pending
 
 
-class Asked(Pending):
-    """A wish; it ends when the configuration has been read that was there after it was told."""
+class ReloadRequest(Pending):
+    """A pending reload. Done when a reload that began after the request has ended."""
 
     __slots__ = ("outcome",)
 
@@ -22,38 +22,38 @@ class Asked(Pending):
 
 
 class Reloading:
-    """Of one broker. Without somebody who reads there is nothing to read."""
+    """Reload requests of one broker. Refused as long as no reader is registered (`by`)."""
 
     def __init__(self, gatekeeper: Gatekeeper) -> None:
         self._gatekeeper = gatekeeper
         self._read: Callable[[], None] | None = None
-        self._waiting: list[Asked] = []
+        self._waiting: list[ReloadRequest] = []
 
     def by(self, read: Callable[[], None]) -> None:
-        """Have wishes fulfilled: `read` is called for each, and calls `begin` before it reads, and `ended` after."""
+        """Register the reader. `read` is called for each request; it calls `begin` before it reads, and `ended` after."""
         self._read = read
 
-    def ask(self, caller: Caller) -> Asked:
-        """Raises Refused: who asks may not, or there is no file."""
-        # Without rules a neighbour in the network still has no business with files of this machine.
+    def ask(self, caller: Caller) -> ReloadRequest:
+        """Request a reload. Raises Refused: the caller may not, or the broker has no configuration file."""
+        # `check_administration`, not `check`: without ACL rules, only callers on this machine may have its files read.
         self._gatekeeper.check_administration(caller, "the configuration")
         if self._read is None:
             raise Refused(
                 Reason.INVALID, "this broker was started without a configuration file: there is nothing to read again"
             )
-        asked = Asked()
+        asked = ReloadRequest()
         self._waiting.append(asked)
         self._read()
         return asked
 
-    def begin(self) -> list[Asked]:
-        """Those whose wish is fulfilled by a reading that begins now."""
+    def begin(self) -> list[ReloadRequest]:
+        """Take the requests that a reload beginning now satisfies."""
         taken, self._waiting = self._waiting, []
         return taken
 
 
-def ended(asked: list[Asked], outcome: Reloaded | None, error: Refused | None = None) -> None:
-    """Tell them what became of it, or why nothing did."""
+def ended(asked: list[ReloadRequest], outcome: Reloaded | None, error: Refused | None = None) -> None:
+    """Finish requests with the outcome, or with the error."""
     for one in asked:
         one.outcome = outcome
         one.finish(error)

@@ -1,8 +1,8 @@
-"""Replies to requests: on to whoever waits for them, and into the log.
+"""Request-reply (324, 325): pushes a reply to the client that waits for it (326), and stores it.
 
-A requester sends an ordinary message that says who he is, and waits. Whoever consumes it sends the reply, which names the
-requester, to any broker that he is connected with. Nothing is kept here of a request; of a reply as long as the requester
-has not confirmed it, which ends after `CONFIRM_SECONDS` at the latest, or with his connection.
+A requester sends an ordinary message with its client id in REPLY_TO_CLIENT. The consumer sends the reply, which names that
+client id, to any broker the requester is connected with. No state is kept of requests; a reply is kept until the requester
+confirms it, for `CONFIRM_SECONDS` at most, or until its connection ends.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from metaq.wire.record import offset_id
 
 log = logging.getLogger(__name__)
 
+# RocketMQ's time-out of PUSH_REPLY_MESSAGE_TO_CLIENT.
 CONFIRM_SECONDS = 10.0
 NOT_STORED_ID = "0"
-"""The message id of a reply that is handed on and not stored, as RocketMQ tells it."""
+"""Message id in the response for a reply that was pushed but not stored, as RocketMQ sends it."""
 
 
 class PushReply(Struct, frozen=True):
-    """The question to a requester: do you have this reply? Its answer is None, or a text that says why not."""
+    """The question PUSH_REPLY_MESSAGE_TO_CLIENT (326). The answer is None, or a text that says why the reply was not taken."""
 
     reply: Send
     properties: str
-    """Those of the reply, and when it was handed on."""
+    """Properties of the reply, with PUSH_REPLY_TIME."""
     store_host: bytes
     store_ms: int
 
 
 class Pushed(Struct, frozen=True):
-    """A reply that its requester has. Where it is stored, if it is."""
+    """Result of a pushed reply, with its place in the log if it was stored."""
 
     queue_id: int
     message_id: str = NOT_STORED_ID
@@ -55,7 +56,7 @@ Done: TypeAlias = Callable[[Outcome], None]
 
 
 class ReplyService(BrokerPart):
-    """Takes what responders send."""
+    """Pushes and stores replies."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class ReplyService(BrokerPart):
         appender: Appender,
         call_soon: Callable[[Callable[[], object]], None],
     ) -> None:
-        """Args: call_soon: calls a function when what was written is out, and answers the pulls that wait for what it appends."""
+        """Args: call_soon: runs a callback after pending responses are written, then answers held pulls for what it appended."""
         self._environment, self._members = environment, tables.members
         self._sends, self._appender, self._call_soon = sends, appender, call_soon
         self._log = RateLimitedLog(log, environment.clock)
@@ -75,12 +76,12 @@ class ReplyService(BrokerPart):
         self._log.tick()
 
     def reply(self, send: Send, done: Done) -> None:
-        """Hand a reply on. `done` is called once, when the requester has confirmed it or it is known that he will not.
+        """Push a reply to its requester. `done` is called once, with the confirmation or the reason why there is none.
 
-        As with RocketMQ it is stored either way, unless `storeReplyMessageEnable` is off; that it could not be stored is
-        said in the log alone, for the requester has it.
-        Raises Refused, or Saving while its topic is being made: then it is neither stored nor handed on, and `done` is not
-        called.
+        As with RocketMQ, the response depends on the push alone, and the reply is stored either way, unless
+        `storeReplyMessageEnable` is off. A failure to store is only logged, since the requester has the reply.
+
+        Raises Refused; Saving while its topic is being created. Then it is neither stored nor pushed, and `done` is not called.
         """
         queue_id = self._sends.queue_of(send)
         if send.batch:
@@ -91,21 +92,24 @@ class ReplyService(BrokerPart):
         def keep() -> Pushed:
             nonlocal pushed
             if pushed is None:
+                # Once: a confirmation may come before or after the turn of the loop in which the reply is stored.
                 wanted = self._environment.options.store_reply_message_enable
                 pushed = self._store(send, queue_id, pairs) if wanted else Pushed(queue_id)
             return pushed
 
         refused = self._push(send, pairs, lambda: done(keep()), done)
-        self._call_soon(keep)  # When the reply is on its way: somebody waits for it.
+        # After the push is written: the requester waits for that, nobody for the copy in the log.
+        self._call_soon(keep)
         if refused is not None:
             done(refused)
 
     def _push(
         self, send: Send, pairs: dict[str, str], confirmed: Callable[[], None], failed: Callable[[Refused], None]
     ) -> Refused | None:
-        """Ask the requester whether it has the reply, and call one of the two when it is known; or return why it is not asked."""
+        """Push the reply, and call `confirmed` or `failed` later; or return why it was not pushed."""
         requester = pairs.get(props.REPLY_TO)
         if requester is None:
+            # RocketMQ's texts: clients show them, and Java's responder sends the reply again.
             return Refused(Reason.INVALID, f"reply message properties[{props.REPLY_TO}] is null")
         channel = self._members.connection_of(requester)
         if channel is None:

@@ -1,4 +1,4 @@
-"""What administrators ask a broker: its figures, its settings, and who consumes what how far."""
+"""Read-only answers for administration tools: runtime info (28), settings, topic and consumer statistics (202, 208, 203)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Reports:
         self,
         environment: Environment,
         tables: Tables,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         lookup: Lookup,
         schedule: ScheduleService,
         stats: Stats,
@@ -33,13 +33,17 @@ class Reports:
         unsaved: Callable[[], Mapping[str, str]],
         held: Callable[[], tuple[int, int]],
     ) -> None:
-        """`metaq1_progress`: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served. `unsaved`: which configuration files could not be saved last, and why. `held`: parts and bytes of staged transactions."""
+        """Args:
+        metaq1_progress: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served.
+        unsaved: returns the table files whose last save failed → reason.
+        held: returns (parts, bytes) of open staged transactions.
+        """
         self._metaq1_progress = metaq1_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
-        self._hold, self._lookup, self._schedule, self._stats = hold, lookup, schedule, stats
+        self._held_pulls, self._lookup, self._schedule, self._stats = held_pulls, lookup, schedule, stats
 
     def facts(self) -> BrokerFacts:
-        """The broker's figures as they are now."""
+        """Return the broker's current figures."""
         stats, store = self._stats, self._environment.store
         staged_parts, staged_bytes = self._held()
         holding = store.keeper.holding
@@ -59,7 +63,7 @@ class Reports:
             log_flushed=store.state.flushed,
             earliest_ms=store.log.oldest_ms,
             disk_ratio=store.keeper.disk_ratio,
-            held_pulls=len(self._hold),
+            held_pulls=len(self._held_pulls),
             staged_parts=staged_parts,
             staged_bytes=staged_bytes,
             held_for=holding.topic if holding else "",
@@ -70,14 +74,14 @@ class Reports:
         )
 
     def settings(self) -> BrokerSettings:
-        """The broker's settings, and what it is called and reached by."""
+        """Return the broker's options, name and address."""
         environment = self._environment
         host, port = host_of(environment.store_host)
         folder = str(environment.store.folder.root)
         return BrokerSettings(environment.options, environment.store_options, environment.name, host, port, folder)
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
-        """What each queue of a topic holds. Raises Refused NO_TOPIC."""
+        """Return offsets and newest store time of each queue of a topic. Raises Refused NO_TOPIC."""
         config = self._tables.topics.require(topic)
         table = {}
         for queue_id in range(max(config.read_queues, config.write_queues)):
@@ -87,9 +91,9 @@ class Reports:
         return table
 
     def consume_stats(self, group: str, topic: str | None) -> dict[MessageQueue, ConsumeStats]:
-        """How far a group has come, in all topics that it has positions in or in one; also one of MetaQ 1.x.
+        """Return a group's offsets and lag per queue, in one topic or in all with offsets; also of a group of MetaQ 1.x.
 
-        Raises Saving while that is being found out.
+        Raises Saving while the 1.x offsets are being read from ZooKeeper.
         """
         of_metaq1 = self._metaq1_progress(group, topic) if self._metaq1_progress is not None else {}
         table = {self._queue(*key): self._consumed(*key, at) for key, at in of_metaq1.items()}
@@ -106,7 +110,7 @@ class Reports:
         return ConsumeStats(end, at, max(0, last))
 
     def consumer(self, group: str) -> tuple[ConsumerView, list[ClientConnection]]:
-        """A consumer group that is online, and its members. Raises Refused OFFLINE."""
+        """Return an online consumer group and its members. Raises Refused OFFLINE."""
         online = self._tables.members.consumers.get(group)
         if online is None:
             raise Refused(Reason.OFFLINE, f"the consumer group[{group}] not online")
@@ -114,14 +118,14 @@ class Reports:
         return online.view(), [_connection(member, differs=differs) for member in online.members.values()]
 
     def producers(self, group: str) -> list[ClientConnection]:
-        """The members of a producer group. Raises Refused if no producer of the group is connected."""
+        """Return the members of a producer group. Raises Refused: no producer of the group is connected."""
         members = self._tables.members.producers.get(group)
         if not members:
             raise Refused(Reason.INVALID, f"the producer group[{group}] not exist")
         return [_connection(member) for member in members.values()]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that subscribe to the topic now, or have positions in it."""
+        """Return groups that subscribe to the topic now, or have offsets in it."""
         return sorted({*self._tables.members.subscribers(topic), *self._tables.offsets.groups_of(topic)})
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
@@ -129,6 +133,6 @@ class Reports:
 
 
 def _connection(member: Member, *, differs: bool = False) -> ClientConnection:
-    """`differs`: tell what it wants, for the members of its group want different things."""
+    """Args: differs: include its subscriptions, because the group's members do not agree."""
     wants = member.wants if differs else None
     return ClientConnection(member.client_id, member.channel.remote, member.language, member.version, wants)

@@ -1,4 +1,4 @@
-"""What servers ask of the services, in the broker's own words."""
+"""Requests of the services, independent of the protocol they came in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY_QUEUE: Final = -1
 COMMIT: Final = 1
 HOLD: Final = 2
 FILTER: Final = 4
-"""Flags of a `PullRequest`. They are RocketMQ's, so that a row of the compiled extension needs no translation."""
+"""Flags of a `PullRequest`. RocketMQ's sysFlag bits, so a row of the compiled extension needs no translation."""
 
 
 class Send(Struct, frozen=True, kw_only=True):
@@ -23,59 +23,59 @@ class Send(Struct, frozen=True, kw_only=True):
 
     topic: str
     body: bytes
-    """Of a batch, its entries (docs/formats/batch.md)."""
+    """The body; of a batch, its encoded entries (docs/formats/batch.md)."""
     born_ms: int
     born_host: bytes
     queue_id: int = ANY_QUEUE
     """Below 0: the broker chooses."""
     properties: str = ""
-    """As they are stored; of a batch, those that all its messages get."""
+    """Encoded properties; of a batch, those common to its messages."""
     flag: int = 0
     sys_flag: int = 0
-    """Of `metaq.model.SysFlag`, those that are the sender's to say."""
+    """Bits of `metaq.model.SysFlag`; only those that a sender decides are stored (`log.records.SENDER_FLAGS`)."""
     batch: bool = False
     reconsume_times: int = 0
-    """How often a consumer has failed on it, if it is sent to a retry topic."""
+    """Failed deliveries so far, of a message sent to a retry topic."""
     retries_max: int | None = None
-    """After so many it is a dead letter; None: what the group's settings say."""
+    """Failures after which it becomes a dead letter; None: the group's retryMaxTimes."""
     template: str = AUTO_CREATE_TOPIC
-    """The topic whose settings a topic that is made for this message takes over."""
+    """Template topic whose settings an automatically created topic takes over."""
     template_queues: int = 4
     unit: bool = False
-    """A topic that is made for this message is one of a unit (`TopicConfig.sys_flag`)."""
+    """Whether an automatically created topic belongs to a unit (`TopicConfig.sys_flag`)."""
     producer_group: str = ""
-    """Of a half message: whose members are asked what became of it, if its properties do not say."""
+    """Of a half message: the group that is checked, if the property PGROUP is absent."""
 
 
 class EndTransaction(Struct, frozen=True, kw_only=True):
-    """A producer says what became of the local transaction that a half message belongs to."""
+    """End a transaction (37): the producer reports the outcome of the local transaction of a half message."""
 
     producer_group: str
     slot: int
-    """QueueOffset of the half message, as its send was answered or as a check named it."""
+    """QueueOffset of the half message, from the send's response or from a check."""
     log_offset: int
-    """Where its record is."""
+    """LogOffset of its record."""
     outcome: TransactionOutcome
     message_id: str = ""
-    """The message's unique id, if the producer says it. After a power cut another half message may lie in the same place."""
+    """The message's unique id, if given. After a power cut another half message may lie at the same offset."""
 
 
 class SendBack(Struct, frozen=True, kw_only=True):
-    """A consumer could not handle a message: deliver it again later, or file it with the dead letters."""
+    """Return a failed message (36): deliver it again later, or store it with the dead letters."""
 
     group: str
     log_offset: int
-    """Where its record is."""
+    """LogOffset of its record."""
     delay_level: int = 0
-    """Below 0: a dead letter at once; 0: the broker chooses; above: that level."""
+    """Delay level. Below 0: dead letter at once; 0: the broker chooses by the number of failures."""
     retries_max: int | None = None
-    """After so many it is a dead letter; None: what the group's settings say."""
+    """Failures after which it becomes a dead letter; None: the group's retryMaxTimes."""
     repeated: bool = False
-    """The same may have been asked before, and the answer lost."""
+    """Whether this repeats a request whose response may have been lost. Our client's extension."""
 
 
 class PullRequest(NamedTuple):
-    """Give a group messages of one queue. Names are UTF-8 as they came.
+    """Pull messages of one queue for a group (11). Names are UTF-8 as received.
 
     The fields are in the order of `hot.FrameTable.pull`, so that a server makes one of a scanned row without looking at it.
     """
@@ -84,24 +84,24 @@ class PullRequest(NamedTuple):
     topic: bytes
     queue_id: int
     offset: int
-    """QueueOffset of the first that is wanted."""
+    """First QueueOffset wanted."""
     count_max: int
     flags: int = 0
     commit_offset: int = -1
-    """With COMMIT: the group's position, which is taken over by the way."""
+    """With COMMIT: the group's offset, stored along with the pull."""
     hold_ms: int = 0
-    """With HOLD: how long the answer may wait for a message."""
+    """With HOLD: long-polling time-out, ms."""
     subscription: bytes | None = None
-    """With FILTER: what is wanted. Without: what the client believes that its heartbeat said."""
+    """With FILTER: the subscription that counts. Without: the one that the client believes to be in its heartbeat."""
     version: int = 0
-    """Of the subscription that the client believes to have."""
+    """Version of the subscription that the client believes to have, ms."""
     expression_type: bytes | None = None
     bytes_max: int = 0
-    """0: the usual limits of bytes and messages."""
+    """Response limit of our client's extension, bytes; 0: RocketMQ's limits of bytes and messages."""
 
 
 class OffsetCommit(Struct, frozen=True, kw_only=True):
-    """A group has consumed a queue up to `offset`, exclusive."""
+    """Commit a group's offset in a queue (15): all before `offset` is consumed."""
 
     group: str
     topic: str
@@ -110,7 +110,7 @@ class OffsetCommit(Struct, frozen=True, kw_only=True):
 
 
 class KeyQuery(Struct, frozen=True, kw_only=True):
-    """Find messages by key or unique id. Store times in ms, both inclusive."""
+    """Query messages by key or unique id (12). Store times in ms, both inclusive."""
 
     topic: str
     key: str
@@ -118,25 +118,25 @@ class KeyQuery(Struct, frozen=True, kw_only=True):
     begin_ms: int
     end_ms: int
     unique: bool = False
-    """By unique id: few have it, whatever `count_max` says."""
+    """Whether `key` is a unique id. Then `count_max` is ignored, as by RocketMQ."""
 
 
 class Decide(Struct, frozen=True, kw_only=True):
-    """End a transaction, or say that it is prepared. Only its coordinator can."""
+    """Commit, roll back or prepare a staged transaction. Only its coordinator accepts it."""
 
     transaction: str
     outcome: Outcome
     parts: tuple[ManifestPart, ...] | None = None
-    """None: those that it was prepared with; for a rollback whatever there is."""
+    """The manifest. None: that of the preparation; for a rollback, all parts."""
     row: str = ""
-    """Key of a row. A commit moves it on to `sequence`, which is to be above the one that it has."""
+    """Writer row (like Kafka's producer epoch and sequence). A commit raises it to `sequence`, which must be higher."""
     sequence: int = -1
     label: str = ""
-    """With PREPARED: what it is called by those who have to end it. Its decisions keep it."""
+    """With PREPARED: name under which it is recovered, such as an XA key. Later decisions keep it."""
 
 
 class Stage(Struct, frozen=True, kw_only=True):
-    """Take chunks of a transaction, of one part or of several, and possibly decide it at once."""
+    """Stage chunks of a transaction, of one or several parts, and optionally decide it in the same request."""
 
     transaction: str
     chunks: tuple[Chunk, ...]
@@ -144,12 +144,12 @@ class Stage(Struct, frozen=True, kw_only=True):
     born_host: bytes
     lifetime: Lifetime = Lifetime.AGE
     seconds: int = 0
-    """With AGE: roll back after so long; 0: after the broker's `stagedSecondsMax`."""
+    """With AGE: time until rollback, s; 0: the broker's `stagedSecondsMax`."""
     decide: Decide | None = None
 
 
 class SealPart(Struct, frozen=True, kw_only=True):
-    """A part ends with the chunks that it has."""
+    """Seal a part: no chunk follows."""
 
     transaction: str
     part: str
@@ -157,10 +157,10 @@ class SealPart(Struct, frozen=True, kw_only=True):
 
 
 class Apply(Struct, frozen=True, kw_only=True):
-    """Deliver what is committed, for a bounded time."""
+    """Apply a committed transaction for a bounded time: deliver its messages to their queues."""
 
     transaction: str
     decision: Decision | None = None
-    """The coordinator's, for a participant that may not know it."""
+    """The coordinator's decision, for a participant that may not have it."""
     confirmed: tuple[str, ...] = ()
-    """To the coordinator: these brokers have told the client that nothing remains there, and need not be asked."""
+    """To the coordinator: brokers that reported to the client that nothing remains there; they need not be asked."""

@@ -1,4 +1,4 @@
-"""Saves of the tables that a broker keeps beside its log: retries of failed ones, and positions every few seconds."""
+"""Saving of the broker's tables: retries of failed saves, and consumer offsets every few seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metaq.broker.part import BrokerPart
 
 
 class TableSaving(BrokerPart):
-    """Saves topics, groups, marks of deletions, and groups' positions. In a follower too: they change there as well."""
+    """Saves topics, groups, deletion marks and consumer offsets. On slaves too: tables change there as well."""
 
     leads = False
 
@@ -21,14 +21,14 @@ class TableSaving(BrokerPart):
         self._offsets_due = 0.0
 
     def open(self) -> None:
-        """Let a whole interval pass before the first save of positions."""
+        """Schedule the first save of offsets, a whole interval from now."""
         self._offsets_later()
 
     def _offsets_later(self) -> None:
         self._offsets_due = self._clock.monotonic() + self._options.flush_consumer_offset_interval / 1000
 
     def tick(self) -> None:
-        """Save again what could not be saved, and positions when that is due."""
+        """Retry failed saves, and save offsets when due (flushConsumerOffsetInterval)."""
         for table in self._tables:
             table.tick()
         if self._clock.monotonic() >= self._offsets_due:
@@ -36,11 +36,11 @@ class TableSaving(BrokerPart):
             self._offsets.save()
 
     def options_changed(self, names: Collection[str]) -> None:
-        """Change what was made of these options: the template topic, and what name servers learn of all topics."""
+        """Update what depends on these options: the template topic, and the permission in registrations."""
         self._topics.options_changed(names)
 
     def close(self) -> None:
-        """Wait for the saves under way, and save the positions."""
+        """Wait for the saves under way, and save the offsets."""
         for table in self._tables:
             table.close()
         self._offsets.close()

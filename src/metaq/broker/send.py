@@ -1,7 +1,7 @@
-"""Sends, one at a time: the checks of RocketMQ 4.9 in its order, and every case that the fast path leaves.
+"""Sends (10, 310, 320) on the slow path: the checks of RocketMQ 4.9 in its order, and every case the fast path leaves.
 
-The first failing check is the answer. In order: the topic's name, whether clients may send to it, whether it exists or
-can be made, the queue id, the end of a retry's life, transactions, and last the store's own limits.
+The first failing check decides the response, in this order: topic name, forbidden topics, existence or automatic creation,
+queue id, exhausted retries, transactions, and last the store's limits.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from metaq.wire.record import decode_batch, offset_id, record_bytes
 
 
 class Sent(Struct, frozen=True):
-    """A stored send. `queue_id` is what the client is told: for a delayed message the queue it will arrive in."""
+    """Result of a stored send. `queue_id` is that of the response: of a delayed message, the queue it will be delivered to."""
 
     put: Put
     queue_id: int
     message_id: str
-    """Offset id; of a batch, all of them, comma-separated."""
+    """Offset id; of a batch, the ids of all messages, comma-separated, as Java clients expect it."""
     wait: bool
-    """Whether the answer waits for the disk where the broker flushes synchronously."""
+    """Whether the response waits for disk and replicas where the broker is configured so (property WAIT)."""
 
 
 class SendService:
-    """Takes what producers send."""
+    """Stores what producers send."""
 
     def __init__(
         self,
@@ -66,21 +66,26 @@ class SendService:
         half = is_transactional(pairs)
         if not half:
             self._refuse_flags(send)
+        # The response names the queue that the producer chose, also where the record goes to the schedule or half topic first.
         topic, told_queue = send.topic, queue_id
         wait = waits(pairs)
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
+        # Responders of RocketMQ's request-reply derive the reply topic from CLUSTER, so the broker adds it to each message.
         tags, level = None, delay_level(pairs, len(self._schedule.delays_ms))
+        # Consumers send retries as new messages when the broker did not take one back (36). The header then has the limit.
         if topic.startswith(RETRY_PREFIX) and self._is_spent(send):
             group = topic.removeprefix(RETRY_PREFIX)
             topic, queue_id, level = self._topics.ensure(DEAD_LETTER_PREFIX + group).name, 0, 0
             told_queue = 0
         if half and not (send.reconsume_times > 0 and level):  # a consumer may give back what was a half message once
+            # A transactional message ignores its delay level, as with RocketMQ (Java's client clears it).
             put = self._transactions.prepare(send, topic, queue_id, pairs)
             return Sent(put, told_queue, offset_id(self._environment.store_host, put.log_offset), wait)
         if level:
             topic, queue_id, tags = delayed_until(pairs, topic, queue_id, level, self._schedule.due_ms(level))
         else:
             pairs.pop(props.WAIT, None)  # Stored only where RocketMQ stores it: delayed messages and batches.
+        # Before the append: a queue in which a staged transaction is being applied takes nothing in between.
         record = sent_record(send, topic, queue_id, pairs, tags=tags)
         self._appender.closed_queues.pass_by(topic, queue_id)
         put = self._appender.put([record])
@@ -90,7 +95,7 @@ class SendService:
 
     # -- where to
     def queue_of(self, send: Send) -> int:
-        """The queue that it goes to. Raises Refused: it cannot go there, or its body is too long; Saving, as `send`."""
+        """Choose the queue. Raises Refused: the topic or queue does not take it, or the body is too long; Saving, as `send`."""
         queue_id = self._queue(send, self._destination(send))
         body_bytes_max = self._environment.store_options.max_message_size
         if len(send.body) > body_bytes_max:
@@ -102,6 +107,7 @@ class SendService:
         if name in SEND_FORBIDDEN:
             raise Refused(Reason.NO_PERMISSION, f"sending to the topic {name} is forbidden")
         config = self._topics.taking(name)
+        # A client sends to its retry topic before it exists: created with one queue, if its group exists.
         if config is None and name.startswith(RETRY_PREFIX):
             self._retry_group(name)
             return self._topics.ensure(name)
@@ -114,6 +120,7 @@ class SendService:
                 # A half message leaves its queue empty, and a RocketMQ that finds a file without units counts one in it.
                 queue_id=ANY_QUEUE if props.TRANSACTION_PREPARED in send.properties else send.queue_id,
             )
+        # RocketMQ looks at the broker's permission for ordered topics only; others keep producers away through the route.
         if config.order and not self._environment.options.broker_permission & Perm.WRITE:
             raise Refused(
                 Reason.NO_PERMISSION,
@@ -145,16 +152,18 @@ class SendService:
             )
 
     def _retry_group(self, topic: str) -> int:
-        """How often the group of a retry topic is served again. Raises Refused NO_GROUP, Saving while it is being made."""
+        """Return retryMaxTimes of a retry topic's group. Raises Refused NO_GROUP; Saving while the group is being created."""
         return self._groups.require(topic.removeprefix(RETRY_PREFIX)).retry_max
 
     def _is_spent(self, send: Send) -> bool:
+        # Go's client sends maxReconsumeTimes=0 with every send; here it counts for retry topics only.
         limit = self._retry_group(send.topic)
         return send.reconsume_times >= (limit if send.retries_max is None else send.retries_max)
 
     # -- batches
     def _send_batch(self, send: Send, queue_id: int) -> Sent:
         if send.topic.startswith(RETRY_PREFIX):
+            # RocketMQ's rules for a batch: no retry topic, no transaction, no delay.
             raise Refused(Reason.ILLEGAL_MESSAGE, "no batch may go to a retry topic")
         common = props.parse(send.properties)
         self._refuse_flags(send)
@@ -177,6 +186,7 @@ class SendService:
                     send.topic,
                     queue_id,
                     part,
+                    # Batch-level properties (CLUSTER, WAIT) win over those of the message.
                     pairs | common,
                     flag=flag,
                     sys_flag=send.sys_flag,
@@ -189,11 +199,12 @@ class SendService:
         put = self._appender.put(records)
         ids, place = [], put.log_offset
         for record in records:
+            # The records lie back to back in one append, so the ids follow from their sizes.
             ids.append(offset_id(self._environment.store_host, place))
             place += record_bytes(record.sys_flag, len(record.body), len(record.topic), len(record.properties))
         return Sent(put, queue_id, ",".join(ids), waits(common))
 
 
 def waits(pairs: Mapping[str, str]) -> bool:
-    """Whether the sender wants its answer after the flush: unless it says otherwise (Java's `parseBoolean`)."""
+    """Return whether the response waits for the flush: yes unless WAIT says otherwise (Java's `parseBoolean`)."""
     return pairs.get(props.WAIT, "true").lower() == "true"

@@ -1,4 +1,4 @@
-"""Counters of the broker and the rates that tools show.
+"""Counters of the broker, and the TPS rates that tools show (`putTps`, `getTransferedTps` and the like).
 
 Rates are differences of the counters over samples taken once a second, so counting costs one addition.
 """
@@ -18,7 +18,7 @@ WINDOWS_SECONDS = (10, 60, 600)
 
 
 class Sample(NamedTuple):
-    """The counters at one second."""
+    """The counters at one moment."""
 
     at: float
     puts: int
@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
 
 class Stats(BrokerPart):
-    """What the broker has done since it started. `put_*` count messages and log bytes, `got` messages handed out."""
+    """Counters since the start. `put_*` count messages and log bytes, `got_*` messages and bytes handed out."""
 
     leads = False
 
@@ -37,15 +37,16 @@ class Stats(BrokerPart):
         self.started_ms = clock.now_ms()
         self.put_messages = self.put_bytes = self.put_failures = 0
         self.get_hits = self.get_misses = self.got_messages = self.got_bytes = 0
+        # One more than the longest window, so that a difference over all of it is there.
         self._samples: deque[Sample] = deque([self._now()], maxlen=WINDOWS_SECONDS[-1] + 1)
 
     def grew(self, _queues: Sequence[QueueTail], messages: int, size: int, _log_start: int, _log_end: int) -> None:
-        """Messages were appended (`metaq.broker.log.appender.Growth`)."""
+        """Count appended messages (`metaq.broker.log.appender.Growth`)."""
         self.put_messages += messages
         self.put_bytes += size
 
     def got(self, messages: int, size: int) -> None:
-        """A pull was answered; with 0 messages it was a miss."""
+        """Count an answered pull; one with 0 messages is a miss."""
         if messages:
             self.get_hits += 1
             self.got_messages += messages
@@ -53,8 +54,8 @@ class Stats(BrokerPart):
         else:
             self.get_misses += 1
 
-    def got_by_path(self, pulls: int, messages: int, size: int) -> None:
-        """So many pulls were answered, each with messages."""
+    def got_on_fast_path(self, pulls: int, messages: int, size: int) -> None:
+        """Count pulls answered on the fast path, each with messages."""
         self.get_hits += pulls
         self.got_messages += messages
         self.got_bytes += size
@@ -68,7 +69,7 @@ class Stats(BrokerPart):
         return Sample(self._clock.monotonic(), self.put_messages, self.get_hits, self.get_misses, self.got_messages)
 
     def rates(self, counter: str) -> Rates:
-        """Per second over 10 s, 1 min and 10 min (or since the start) of one of `Sample`'s counters."""
+        """Return one counter's rates per second over 10 s, 1 min and 10 min (or since the start)."""
         now = self._now()
         result = []
         for seconds in WINDOWS_SECONDS:

@@ -423,10 +423,10 @@ def test_a_delivery_wakes_who_waits(tmp_path, clock):
         from metaq.broker.log.long_polling import HeldPull
         from tests.broker.support import FakeChannel
 
-        broker.hold.hold(HeldPull(FakeChannel(), ("orders", 0), 0, clock.monotonic() + 100, None))
+        broker.held_pulls.hold(HeldPull(FakeChannel(), ("orders", 0), 0, clock.monotonic() + 100, None))
         clock.advance(1)
         broker.schedule.step()
-        assert [pull.key for pull in broker.hold.ready()] == [("orders", 0)]
+        assert [pull.key for pull in broker.held_pulls.ready()] == [("orders", 0)]
 
 
 def test_a_broken_position_file_stops_the_start(tmp_path, clock):

@@ -27,7 +27,7 @@ def gates(broker: Broker, asked: list[tuple[Caller, Action, str]]) -> Gates:
     return Gates(
         broker.environment,
         broker.topics,
-        broker.hold,
+        broker.held_pulls,
         broker.acks,
         broker.transactions.gate,
         broker.appender.closed_queues,

@@ -24,7 +24,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.requests import Apply, Decide, SealPart, Send, Stage
 from metaq.broker.staged import service as staging
-from metaq.broker.staged.peers import Finish, NoAnswer, Question, Settle, Told
+from metaq.broker.staged.peers import Finish, NoAnswer, PeerAnswer, Question, Settle
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
@@ -129,14 +129,14 @@ class Link:
     def __init__(self, world: StagingModel) -> None:
         self._world = world
 
-    def ask(self, broker: str, question: Question, done: Callable[[Told], None]) -> None:
+    def ask(self, broker: str, question: Question, done: Callable[[PeerAnswer], None]) -> None:
         node, mode = self._world.nodes[broker], self._world.link
         if mode == "down":
             done(NoAnswer("the link is down"))
             return
         try:
             service = node.broker.staging
-            told: Told
+            told: PeerAnswer
             if isinstance(question, Finish):
                 told = service.apply(
                     Apply(transaction=question.decision.transaction, decision=question.decision), SOMEBODY

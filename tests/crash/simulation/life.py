@@ -12,7 +12,7 @@ from typing import Final
 
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
-from metaq.broker.channel import Answered, Told
+from metaq.broker.channel import Notice, OnAnswer
 from metaq.broker.environment import Environment
 from metaq.clock import FakeClock, seeded
 from metaq.errors import MetaqError
@@ -80,11 +80,11 @@ class Producer:
     def __init__(self) -> None:
         self.checks: list[TransactionCheck] = []
 
-    def tell(self, what: Told) -> None:
+    def tell(self, what: Notice) -> None:
         if isinstance(what, TransactionCheck):
             self.checks.append(what)
 
-    def ask(self, question: object, seconds: float, done: Answered) -> None:
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:
         raise AssertionError(f"nobody asks {question} and waits {seconds} s for {done}")
 
 

@@ -20,7 +20,7 @@ def others_are_untouched(server):
     end = server.broker.store.log.end
     yield
     assert server.broker.store.log.end == end
-    assert len(server.broker.hold) == 1
+    assert len(server.broker.held_pulls) == 1
     Client(server).send("orders", b"after")
     assert [answer.remark for answer in other.received()] == ["FOUND"]
     (pulled,) = other.pull("orders", group="other")

@@ -322,7 +322,7 @@ def test_compiled_expressions_are_bounded(server, client, monkeypatch):
         )
         codes += [answer.code for answer in answers]
     assert 5 < codes.count(ResponseCode.SYSTEM_BUSY) < 45
-    assert len(codes) + len(server.broker.hold) == 50
+    assert len(codes) + len(server.broker.held_pulls) == 50
     client.leave()
     other = Client(server)
     assert bodies_of(other.pull("orders", subscription="a = 2", expression_type="SQL92")[0]) == [b"2"]

@@ -77,7 +77,7 @@ def test_no_fast_path_of_the_broker_writes_past_the_layer(tmp_path, flush) -> No
             for offset in range(40, 80):  # held, and answered at once from the sender's event
                 held = pull_header("orders", 0, offset, sys_flag=2, suspend_ms=20_000, subscription=None)
                 opaque = await puller.tell(RequestCode.PULL_MESSAGE, held)
-                while not len(broker.hold):
+                while not len(broker.held_pulls):
                     await asyncio.sleep(0)
                 assert (await sender.ask(RequestCode.SEND_MESSAGE_V2, send_header("orders", 0), b"wakes")).code == 0
                 answer = await puller.heard()

@@ -225,7 +225,7 @@ def test_a_pull_at_the_tail_is_held_and_the_next_append_answers_it(server, clien
     """Long polling answers with the message that arrives, not before, and once."""
     client.send("orders")
     assert held(client, offset=1) == []
-    assert len(server.broker.hold) == 1
+    assert len(server.broker.held_pulls) == 1
     other = Client(server)
     other.send("orders", b"news")
     (answer,) = client.received()
@@ -274,7 +274,7 @@ def test_a_held_pull_ignores_messages_that_its_filter_refuses(server, client, cl
     other.send("orders", tag="B")
     other.send("orders", tag="B")
     assert client.received() == []
-    assert len(server.broker.hold) == 1
+    assert len(server.broker.held_pulls) == 1
     clock.advance(15.1)
     tick(server)
     (answer,) = client.received()
@@ -310,7 +310,7 @@ def test_a_held_pull_is_answered_at_its_deadline(server, client, clock):
     tick(server)
     (answer,) = client.received()
     assert (answer.code, answer.remark, offsets(answer)) == (19, "OFFSET_OVERFLOW_ONE", (1, 0, 1))
-    assert len(server.broker.hold) == 0
+    assert len(server.broker.held_pulls) == 0
 
 
 def test_a_hold_of_centuries_is_cut(server, client, clock):
@@ -334,7 +334,7 @@ def test_the_table_of_held_pulls_is_bounded(tmp_path, clock):
         client = Client(server)
         client.send("orders")
         assert [len(held(client, offset=1)) for _ in range(4)] == [0, 0, 1, 1]
-        assert len(broker.hold) == 2
+        assert len(broker.held_pulls) == 2
 
 
 def test_a_closed_connection_is_forgotten(server, client):
@@ -343,7 +343,7 @@ def test_a_closed_connection_is_forgotten(server, client):
     other = Client(server)
     held(other, offset=1)
     other.leave()
-    assert len(server.broker.hold) == 0
+    assert len(server.broker.held_pulls) == 0
     client.send("orders")  # the last growth of the queue that the table is told of
     assert not server.broker.store.reader.queue("orders", 0).tail.watched
 
@@ -395,7 +395,7 @@ def woken(root, clock, serialize, monkeypatch, *, plain):
         sender.send("orders", b"late", tag="A")
         written = [b"".join(client.peer.writes) for client in clients]
         stats = broker.stats
-        figures = stats.get_hits, stats.get_misses, stats.got_messages, stats.got_bytes, len(broker.hold)
+        figures = stats.get_hits, stats.get_misses, stats.got_messages, stats.got_bytes, len(broker.held_pulls)
         return (
             written,
             [len(client.peer.writes) for client in clients],

@@ -1,1 +1,1 @@
-"""Delay levels and retries."""
+"""Delay levels (scheduled messages) and consumer retries."""

@@ -1,11 +1,11 @@
-"""Delayed records that outlast their log files: written anew, as often as a file that holds them is to go, until they are due.
+"""Delayed messages that outlive their log file: rewritten ("carried") each time retention is about to delete a file with some.
 
-A level's queue is in order of delivery, and has to stay so; a record written anew at its end would come late, and hold up
-those behind it. So each level has a second queue in SCHEDULE_TOPIC_XXXX, where its records go that are carried on, with the
-time of their delivery in a property. They are due earlier than all that the level's first queue still holds, so that queue
-is in order too. When a record of the second queue has to be carried on again, all of them are, oldest first.
+A level's queue is in order of delivery and must stay so: a record rewritten at its end would be late, and hold up those behind
+it. So each level has a second queue in SCHEDULE_TOPIC_XXXX for carried records, with the time of delivery in a property. They are
+due before everything left in the first queue, so the second one is in order too. When one record of the second queue has to be
+carried again, all of them are, oldest first.
 
-A RocketMQ keeps the second queue and delivers nothing of it.
+A RocketMQ broker that takes over the folder keeps the second queues, and delivers nothing from them.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ READ_BYTES: Final = 256 * 1024
 
 
 class _Queue:
-    """One queue of delayed records from its position on, read in runs."""
+    """Reader of one queue of delayed records, from its position on."""
 
     def __init__(
         self, environment: Environment, positions: SchedulePositions, number: int, read_cold: ReadCold
     ) -> None:
         self._store, self._positions, self._read_cold = environment.store, positions, read_cold
         self.number = number
-        """What its position is kept under: one more than the queue's id."""
+        """Key of its position: queue id + 1, as in RocketMQ's delayOffset.json."""
         self._found: list[StoredMessage] = []
-        """Read ahead, the next one last."""
+        """Records read ahead, the next one last."""
         self._reading = False
 
     @property
     def queue(self) -> ConsumeQueue | None:
-        """None: there is no such queue yet."""
+        """The queue; None: it does not exist yet."""
         return self._store.reader.existing_queue(SCHEDULE_TOPIC, self.number - 1)
 
     def oldest(self) -> int | None:
-        """LogOffset of the next record; None: there is none. From any thread."""
+        """Return the LogOffset of the next record; None: there is none. From any thread."""
         queue = self.queue
         offset = max(self._positions.next(self.number), queue.min_offset) if queue else 0
         unit = queue.unit(offset) if queue and offset < queue.max_offset else None
         return unit.log_offset if unit is not None and unit.size > 0 and not unit.is_fill else None
 
     def next(self) -> StoredMessage | None:
-        """The next record; None: there is none, or a thread reads it, or what cannot be read was passed over."""
+        """Return the next record; None: there is none, a thread is reading it, or unreadable ones were skipped."""
         queue = self.queue
         if queue is None or self._reading:
             return None
@@ -106,7 +106,7 @@ class _Queue:
             self._positions.advance(self.number, first)
 
     def due_ms(self, record: StoredMessage) -> int:
-        """When it is due: as it says itself, if it was written anew, else as its unit says."""
+        """Return the delivery time, ms: of a carried record from its property, else from its consume-queue unit."""
         text = record.properties.get(props.DUE, "") if self.number > CARRIED else ""
         if text.isascii() and text.isdecimal() and len(text) < 19:
             return int(text)
@@ -114,12 +114,12 @@ class _Queue:
         return units[0].tags_code if units else 0
 
     def passed(self, record: StoredMessage) -> None:
-        """This one is delivered, carried on, or can never be."""
+        """Move on behind a record that was delivered or carried, or can never be."""
         self._positions.advance(self.number, record.queue_offset + 1)
 
 
 class CarriedDelays:
-    """The second queues of all levels of a broker."""
+    """The second queues of all levels: carries records into them, and delivers from them."""
 
     def __init__(
         self, environment: Environment, appender: Appender, positions: SchedulePositions, read_cold: ReadCold
@@ -131,29 +131,29 @@ class CarriedDelays:
         self._carried = [_Queue(environment, positions, CARRIED + number, read_cold) for number in numbers]
         self._before = 0
         self._again: dict[int, int] = {}
-        """Level → one past the last record of its second queue that is to be carried on once more."""
+        """Level → end of the records in its second queue that are to be carried again."""
         self._turn = 0
-        """Index of the level that is first in the next step."""
+        """Index of the level that the next step begins with."""
         self._more = False
         """Whether something was done in this step."""
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest record that is carried and not delivered; None: there is none. From any thread."""
+        """Return the LogOffset of the oldest undelivered carried record; None: there is none. From any thread."""
         return min((place for queue in self._carried if (place := queue.oldest()) is not None), default=None)
 
     def carry(self, before: int) -> None:
-        """Carry on the records that begin below this LogOffset, soon. From any thread."""
+        """Have records below this LogOffset carried by the next steps. From any thread."""
         self._before = max(self._before, before)
 
     def tick(self) -> None:
-        self._told.tick()
+        self._log.tick()
 
     def step(self, more_time: Callable[[], bool]) -> bool:
-        """Deliver what is due, and carry on what is to be carried, as long as there is time. Returns whether there may be more."""
+        """Deliver and carry records as long as there is time. Returns whether there may be more."""
         self._more, turn = False, self._turn
         self._turn = (turn + 1) % len(self._carried)
-        for level in (*range(turn, len(self._carried)), *range(turn)):  # each is the first one now and then
+        for level in (*range(turn, len(self._carried)), *range(turn)):  # in turn, so no level starves
             if self._carried[level].queue is not None:
                 self._try(functools.partial(self._deliver, level + 1, self._carried[level], more_time))
         if self._before:
@@ -164,7 +164,7 @@ class CarriedDelays:
         try:
             act()
         except Refused as error:
-            self._told.warning("held up", "delayed messages that are carried on wait: %s", error)
+            self._log.warning("held up", "delayed messages that are carried on wait: %s", error)
 
     # ------------------------------------------------------------------ carrying on
 
@@ -172,6 +172,7 @@ class CarriedDelays:
         before, left = self._before, False
         for level, (first, second) in enumerate(zip(self._levels, self._carried, strict=True), 1):
             oldest = second.oldest()
+            # The whole second queue, not its oldest records only: it has to stay in order.
             if oldest is not None and oldest < before and level not in self._again and second.queue is not None:
                 self._again[level] = second.queue.max_offset
             if not (self._carry_again(level, second, more_time) and self._carry_first(level, first, before, more_time)):
@@ -180,7 +181,7 @@ class CarriedDelays:
             self._before = 0
 
     def _carry_again(self, level: int, queue: _Queue, more_time: Callable[[], bool]) -> bool:
-        """Returns whether all that were there when it began are written anew."""
+        """Carry a level's second queue again. Returns whether all records that were there at the beginning are done."""
         end = self._again.get(level, 0)
         while end:
             record = queue.next()
@@ -191,19 +192,19 @@ class CarriedDelays:
                 break
             self._write(level, record, queue.due_ms(record))
             self._passed(queue, record)
-            if not more_time():  # looked at behind each: however much is due, a step carries on one record at least
+            if not more_time():  # checked behind each record, so every step makes progress
                 return False
         return True
 
     def _carry_first(self, level: int, queue: _Queue, before: int, more_time: Callable[[], bool]) -> bool:
-        """Returns whether the level's first queue holds nothing any more that begins below `before`."""
+        """Carry from a level's first queue. Returns whether nothing is left there below LogOffset `before`."""
         while (oldest := queue.oldest()) is not None and oldest < before:
             record = queue.next()
             if record is None:
                 return False
             topic = record.properties.get(props.REAL_TOPIC, "")
             if record.log_offset < self._store.deleted.get(topic, 0):
-                self._told.warning(
+                self._log.warning(
                     ("deleted", topic), "a delayed message for the topic %s is not kept: the topic was deleted after it was sent",
                     topic,
                 )  # fmt: skip
@@ -221,7 +222,7 @@ class CarriedDelays:
     def _write(self, level: int, record: StoredMessage, due_ms: int) -> None:
         pairs = {**record.properties, props.DUE: str(due_ms)}
         if len(props.join(pairs).encode()) > props.PROPERTIES_BYTES_MAX:
-            pairs = record.properties  # its unit says when; should that have to be made anew, it comes late
+            pairs = record.properties  # no room for the property: the unit has the time, until it has to be rebuilt
         self._appender.put(
             [
                 put_record(
@@ -246,7 +247,9 @@ class CarriedDelays:
     def _deliver(self, level: int, queue: _Queue, more_time: Callable[[], bool]) -> None:
         while level not in self._again and (record := queue.next()) is not None and more_time():
             pairs, now_ms, due_ms = dict(record.properties), self._clock.now_ms(), queue.due_ms(record)
+            # Consumers get the message as it was sent.
             pairs.pop(props.DUE, None)
+            # Further away than the level's delay: the clock was set back. It is delivered now, as by `ScheduleService`.
             if now_ms < due_ms <= now_ms + self._delays_ms[level - 1]:
                 return
             try:
@@ -272,7 +275,7 @@ class CarriedDelays:
             except (Refused, ValueError) as error:
                 if isinstance(error, Refused) and error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
                     raise
-                self._told.error(
+                self._log.error(
                     "illegal", "the delayed record at log offset %d cannot be delivered: %s", record.log_offset, error
                 )
             self._passed(queue, record)

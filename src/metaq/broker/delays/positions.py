@@ -1,7 +1,8 @@
-"""How far each delay level has been delivered: `config/delayOffset.json`, and what the log adds to it after a crash.
+"""Delivery offsets of the delay levels: `config/delayOffset.json`, completed from the log after a crash.
 
-The file is saved every few seconds only. Each delivered copy names in the log the record that it is a copy of, and the
-file says where the log ended when it was saved: a start reads the log from there, and no copy is made a second time.
+The file is saved every few seconds only. Each delivered copy names its delayed record in the log, and the file holds the log's
+end at the time of the save: a start reads the log from there, so no message is delivered twice. RocketMQ repeats up to 10 s of
+deliveries after a crash.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from metaq.wire.record import copied_from, decode_record
 log = logging.getLogger(__name__)
 
 LOG_BYTES_MAX: Final = 64 << 20
-"""The log grows by so much at most before the positions are taken anew, so that a start need not read more of it."""
+"""Growth of the log after which offsets are saved early, which bounds what a start has to read, bytes."""
 GIVEN_BACK_MAX: Final = 100_000
 CARRIED: Final = 10_000
-"""Added to a level's number: the number of its second queue, of records written anew (`metaq.broker.delays.carried`)."""
+"""Offset between the numbers of a level's first and second queue (`metaq.broker.delays.carried`)."""
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _DEAD_LETTERS: Final = DEAD_LETTER_PREFIX.encode()
 
 
 class SchedulePositions:
-    """Level → QueueOffset in its queue of the next record to deliver.
+    """Level → QueueOffset of the next record to deliver.
 
-    The file never gets ahead of the log: positions are written when the copies that they count are durable. Otherwise a
-    power cut could take a copy and leave the position behind it, and the message would be nowhere.
+    Offsets are saved only when the copies that they count are durable. Otherwise a power cut could lose a copy and keep the
+    offset behind it, and the message would be lost.
     """
 
     def __init__(self, store: MessageStore, file: TextFile[DelayProgress]) -> None:
@@ -42,13 +43,13 @@ class SchedulePositions:
         self._file, self._format = file.file, file.format
         self._offsets: dict[int, int] = {}
         self.given_back: deque[RecordHead] = deque(maxlen=GIVEN_BACK_MAX)
-        """Records made of what consumers gave back, newer than the file: retries that wait, and dead letters."""
+        """Retries and dead letters (36) stored after the file was saved, found in the log at a start."""
         self._taken_at = -1
-        """The log's end when the positions were taken last; -1: never."""
+        """The log's end when the offsets were last taken; -1: never."""
         self._dirty = self._wanted = False
         self._pending: tuple[int, str] | None = None
         self.failing = ""
-        """Why the last save failed; "" if it did not."""
+        """Reason of the last save's failure; "" if it succeeded."""
 
     def open(self) -> None:
         """Read the file, then the log from where the file says. Raises ConfigError: the file cannot be read."""
@@ -58,6 +59,7 @@ class SchedulePositions:
         if found is not None:
             since = found.log_offset
         elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.reader.queues().items()):
+            # The file is lost, and there are delayed messages: all of the log is read.
             since = store.log.min
         self._taken_at = -1 if since is None else since
         self._dirty = self._wanted = since is None
@@ -80,13 +82,13 @@ class SchedulePositions:
             anew = head.topic == _SCHEDULE and head.queue_id >= CARRIED
             if not anew and (head.topic == _SCHEDULE or head.topic.startswith(_DEAD_LETTERS)):
                 self.given_back.append(head)
-            else:  # a queue is delivered, or carried on, in order: the newest copy speaks for all
+            else:  # queues are delivered and carried in order, so the newest copy is enough
                 newest[head.delay_level + (CARRIED if origin in carried else 0)] = origin
         for origin in newest.values():
             self._delivered(origin)
 
     def _carried(self) -> set[int]:
-        """LogOffsets of the records that were written anew, and were not delivered when the positions were saved."""
+        """Return LogOffsets of carried records that were undelivered when the offsets were saved."""
         found = set[int]()
         for (topic, queue_id), queue in self._store.reader.queues().items():
             if topic == SCHEDULE_TOPIC and queue_id >= CARRIED:
@@ -112,18 +114,18 @@ class SchedulePositions:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """All of them, a copy: level → QueueOffset."""
+        """A copy of all offsets: level → QueueOffset."""
         return dict(sorted(self._offsets.items()))
 
     # ------------------------------------------------------------------ saving
 
     def save(self) -> None:
-        """Write the positions, if they changed since they were taken last, as soon as their copies are durable."""
+        """Save changed offsets as soon as their copies are durable."""
         self._wanted = self._wanted or self._dirty
         self.settle()
 
     def settle(self) -> None:
-        """Write what has become durable. Called often, and cheap."""
+        """Save offsets whose copies have become durable. Called ten times a second, and cheap."""
         if self._store.log.end - self._taken_at >= LOG_BYTES_MAX:
             self._wanted = True
         if self._wanted and self._pending is None:
@@ -133,7 +135,7 @@ class SchedulePositions:
             self._file.save_soon(lambda: text, self._saved)
 
     def _saved(self, error: OSError | None) -> None:
-        """May come from another thread. The next save tries again, whether or not anything is delivered until then."""
+        """Note the outcome of a save, perhaps in another thread. A failed one is repeated by the next save."""
         reason = "" if error is None else error.strerror or str(error)
         if reason:
             self._dirty = True
@@ -147,7 +149,7 @@ class SchedulePositions:
         self._pending = self._taken_at, self._format.text(DelayProgress(self.offsets, self._taken_at))
 
     def close(self) -> None:
-        """Make durable what was delivered, save, and wait until that is on the disk."""
+        """Flush the log, save, and wait until that is on the disk."""
         if self._dirty or self._wanted or self._pending is not None or self._store.log.end != self._taken_at:
             self._take()
             self._store.flusher.flush()

@@ -1,10 +1,10 @@
-"""Messages that a consumer could not handle: delivered again later, and after the last try filed with the dead letters.
+"""Consumer retries (CONSUMER_SEND_MSG_BACK, 36): later deliveries of failed messages, and dead letters.
 
-A retry is a new record in the group's own topic `%RETRY%group`, which waits at a delay level first: 10 s after the
-first failure, then 30 s, up to 2 h after the sixteenth. What fails once more goes to `%DLQ%group` and stays there.
+A retry is a new record for the group's topic `%RETRY%group` that waits at a delay level first: 10 s after the first failure,
+then 30 s, up to 2 h after the sixteenth. The next failure stores it in `%DLQ%group`.
 
-A client that lost the answer gives the same message back again. While the first retry still waits, that adds no second
-one; if the client says that it repeats itself, as ours does, neither does it for a while after that.
+A client that lost the response sends the same message back again. While the first retry waits, no second one is stored; if the
+client marks the request as repeated, as ours does, not for REPEAT_SECONDS either. RocketMQ stores one for each request.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
 
 REPEAT_SECONDS: Final = 600.0
-"""A dead letter that is given back once more within this time is the same one, and so is a retry that is said to be."""
+"""Time within which a dead letter, or a retry marked as repeated, counts as the same one, s."""
 
 
 class _Taken(Struct):
-    """What became of a message that was given back: where its record is, and when (monotonic seconds)."""
+    """Record stored for a message that was sent back, and when (monotonic seconds)."""
 
     topic: str
     queue_id: int
@@ -46,8 +46,8 @@ class _Taken(Struct):
     at: float
 
 
-class _Way(Struct):
-    """Where a group's retries go: it wants some, and they may be put there. Until group, topic or permission change."""
+class _RetryTarget(Struct):
+    """Cached destination of a group's retries. Dropped when a group, a topic or an option changes."""
 
     group: str
     topic: str
@@ -57,43 +57,43 @@ class _Way(Struct):
 
 
 class RetryService(BrokerPart):
-    """Takes messages back from consumers."""
+    """Stores messages that consumers send back."""
 
     def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
         self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
         self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
-        """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
-        self._ways = dict[bytes, _Way]()
-        """By group as on the wire."""
-        tables.topics.watch(lambda _: self._ways.clear())
-        tables.groups.watch(lambda _: self._ways.clear())
+        """(group, LogOffset of the failed record, dead letter?) → stored record; the newest GIVEN_BACK_MAX."""
+        self._targets = dict[bytes, _RetryTarget]()
+        """Group as on the wire → destination."""
+        tables.topics.watch(lambda _: self._targets.clear())
+        tables.groups.watch(lambda _: self._targets.clear())
 
     def open(self) -> None:
-        """Take up what was given back shortly before a crash, or before this broker leads: a client may repeat it."""
+        """Load what was sent back shortly before a crash or a promotion: clients may repeat those requests."""
         for head in self._schedule.positions.given_back:
             self._recall(head)
 
     def options_changed(self, _names: Collection[str]) -> None:
-        """Some of the options have other values now."""
-        self._ways.clear()
+        """Drop cached destinations: brokerPermission may have changed."""
+        self._targets.clear()
 
     # ------------------------------------------------------------------ the common case
 
     def give_back(self, group: bytes, log_offset: int, delay_level: int, retries_max: int | None) -> bool:
-        """Store a message for another try that comes back for the first time, and from the newest log file, in one go.
+        """Store a retry on the fast path: sent back for the first time, and its record is in the newest log file.
 
-        The arguments are those of a `SendBack`. False: nothing was stored; `send_back` does it, or says why not.
+        The arguments are those of `SendBack`. Returns False if nothing was stored; `send_back` decides then.
         """
-        way = self._ways.get(group) or self._find_way(group)
-        if way is None or way.topic in self._topics.closing:
+        target = self._targets.get(group) or self._find_target(group)
+        if target is None or target.topic in self._topics.closing:
             return False
-        key = way.group, log_offset, False
+        key = target.group, log_offset, False
         if key in self._taken:
             return False
         done = self._appender.give_back(
-            self._schedule.delays, log_offset, way.topic_bytes, self._any_of(way.queues),
-            way.retries_max if retries_max is None else retries_max, delay_level,
+            self._schedule.delays, log_offset, target.topic_bytes, self._any_of(target.queues),
+            target.retries_max if retries_max is None else retries_max, delay_level,
         )  # fmt: skip
         if done is None:
             return False
@@ -103,16 +103,16 @@ class RetryService(BrokerPart):
             self._taken.popitem(last=False)
         return True
 
-    def _find_way(self, name: bytes) -> _Way | None:
-        """The group's way, kept for the next time; None: somebody must be asked, or told."""
+    def _find_target(self, name: bytes) -> _RetryTarget | None:
+        """Return and cache a group's destination; None: the slow path has to create it, or to refuse."""
         group = self._groups.get(name.decode("utf-8", "replace"))
         topic = self._topics.get(RETRY_PREFIX + group.name) if group is not None else None
         may_write = self._environment.options.broker_permission & Perm.WRITE
         if group is None or topic is None or group.retry_queues <= 0 or not topic.writable or not may_write:
             return None
-        way = _Way(group.name, topic.name, topic.name.encode(), max(1, topic.write_queues), group.retry_max)
-        self._ways[group.name.encode()] = way
-        return way
+        target = _RetryTarget(group.name, topic.name, topic.name.encode(), max(1, topic.write_queues), group.retry_max)
+        self._targets[group.name.encode()] = target
+        return target
 
     def _any_of(self, queues: int) -> int:
         return self._clock.random_below(queues) if queues > 1 else 0
@@ -120,9 +120,9 @@ class RetryService(BrokerPart):
     # ------------------------------------------------------------------ every case
 
     def send_back(self, back: SendBack) -> Put | None:
-        """Store the message for another try, or with the dead letters. None: the group wants no retries.
+        """Store a retry or a dead letter. Returns None if the group wants no retries (retryQueueNums 0).
 
-        What was given back already, and still waits, is not stored again: the answer is that of the first time.
+        A repeated request gets the result of the first one, while that still waits.
 
         Raises Refused: NO_GROUP, NO_PERMISSION: not writable, or INVALID: no record at that offset. Saving: not yet.
         """
@@ -130,6 +130,7 @@ class RetryService(BrokerPart):
         if not self._environment.options.broker_permission & Perm.WRITE:
             raise Refused(Reason.NO_PERMISSION, "the broker may not be written to")
         if group.retry_queues <= 0:
+            # RocketMQ answers SUCCESS and does nothing.
             return None
         topic = self._topics.ensure(RETRY_PREFIX + group.name, group.retry_queues)
         if not topic.writable:
@@ -138,15 +139,17 @@ class RetryService(BrokerPart):
         message = self._load(back.log_offset)
         pairs = dict(message.properties)
         pairs.setdefault(props.RETRY_TOPIC, message.topic)
+        # As in RocketMQ: the offset id of the first copy, kept through all retries.
         pairs.setdefault(props.ORIGIN_MESSAGE_ID, message.offset_id)
         pairs[props.WAIT] = "false"
         tags = None
         dead = message.reconsume_times >= limit or back.delay_level < 0
         before = self._taken.get((group.name, back.log_offset, dead))
         if before is not None and self._stands(before, repeated=back.repeated):
-            return before.put  # the answer was lost, perhaps with the broker; the client asks once more
+            return before.put  # the first response was lost, perhaps with the broker
         if dead:
             name, queue_id = self._topics.ensure(DEAD_LETTER_PREFIX + group.name).name, 0
+            # As in RocketMQ, which clears the delay level of dead letters.
             pairs[props.DELAY] = "0"
         else:
             level = back.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
@@ -175,10 +178,10 @@ class RetryService(BrokerPart):
         return put
 
     def _stands(self, taken: _Taken, *, repeated: bool) -> bool:
-        """Whether what was made then still waits to be delivered, or was filed with the dead letters a short while ago.
+        """Return whether the record stored then answers this request: a waiting retry, or a recent dead letter.
 
-        Once a retry is delivered, the same message may fail anew: then somebody has set the group back. Unless the client
-        says that it only repeats itself: while the broker was away, the retry may have become due.
+        Once the retry is delivered, the same message may fail again, because the group's offset was reset. Unless the request is
+        marked as repeated: the retry may have become due while the broker was down.
         """
         queue = self._reader.existing_queue(taken.topic, taken.queue_id)
         units = queue.units(taken.put.queue_offset, 1) if queue else []
@@ -195,7 +198,7 @@ class RetryService(BrokerPart):
             self._taken.popitem(last=False)
 
     def _recall(self, head: RecordHead) -> None:
-        """Take up what was made just before a crash."""
+        """Load a retry or dead letter found in the log."""
         origin, topic = copied_from(head.prepared_offset), head.topic.decode("utf-8", "replace")
         data = self._reader.record_at(head.log_offset)
         if origin is None or data is None:

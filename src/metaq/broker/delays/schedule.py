@@ -1,12 +1,11 @@
-"""Scheduled delivery: the schedule service of a broker, with its delay levels.
+"""Scheduled delivery of delayed messages (RocketMQ's ScheduleMessageService).
 
-Each level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of delivery and
-one position per level is all there is to remember (`metaq.broker.delays.positions`).
+Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of delivery, and one
+offset per level is enough (`metaq.broker.delays.positions`).
 
-Delivery goes on in turns of bounded time, and within a turn level by level, a slice of each: a flood on one level keeps
-neither the other levels waiting nor the event loop. What cannot be stored now (the disk is full, or slower than the
-producers) is tried again ten times a second, and its level waits for it, because order is kept. What can never be
-delivered, a record that is damaged or has left the log, is passed over and told.
+Delivery runs in turns of bounded time, and within a turn level by level in slices: a flood on one level blocks neither the other
+levels nor the event loop. If a record cannot be stored now (disk full, or slower than the producers), its level is retried ten
+times a second, in order. One that can never be delivered (damaged, or no longer in the log) is skipped and logged.
 """
 
 from __future__ import annotations
@@ -41,22 +40,22 @@ from metaq.wire.record import decode_record
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.001
-"""Length of a turn; after it the event loop goes on."""
+"""Length of a turn, s; after it the event loop goes on."""
 PAUSE_SECONDS_MIN: Final = 0.01
-"""Shortest pause between looks at records that come due one by one: a look costs as much as a few deliveries."""
+"""Shortest pause while records come due one by one, s: a look at the levels costs as much as a few deliveries."""
 PAUSE_SECONDS_MAX: Final = 0.1
 SLICE: Final = 128
-"""Deliveries of one level before the next has its turn."""
+"""Deliveries of one level before the next level's turn."""
 SLICE_BYTES: Final = 512 * 1024
 DELAY_MS_MAX: Final = 1 << 60
-"""Levels beyond that are not the fast path's."""
+"""Longest delay on the fast path, ms."""
 COLD_RUN: Final = 4096
 COLD_BYTES: Final = 1024 * 1024
-"""Records that are read in a thread come in larger runs: each way there and back costs a turn of the loop."""
+"""Records and bytes of a cold read: larger, because each read in a thread costs a turn of the event loop."""
 
 
 class _Run(Struct):
-    """Records of one level that were read and are due: [row, end) of `units` are still to be delivered."""
+    """Due records of one level that were read: rows [row, end) of `units` are still to be delivered."""
 
     offset: int
     """QueueOffset of row 0."""
@@ -74,16 +73,20 @@ class _Level:
     def __init__(self, number: int, delay_ms: int) -> None:
         self.number, self.delay_ms = number, delay_ms
         self.head: tuple[int, int] = (-1, 0)
-        """QueueOffset of the next record when it was looked at last, and when it is due."""
+        """(QueueOffset, delivery time in ms) of the next record when last looked at."""
         self.run: _Run | None = None
         self.reading = False
 
 
 class ScheduleService(BrokerPart):
-    """Delivers what is due. `delays_ms`: what each level stands for, the first being level 1.
+    """Delivers due messages. `delays_ms`: delay of each level, from level 1 on.
 
-    Args: read_cold: how to read what is no longer in memory. Who gives another than `read_at_once` calls `step` after
-          the result was taken."""
+    Args:
+        gates: gates of the fast path for copies.
+        file: delayOffset.json.
+        read_cold: reads records that are no longer in memory. With another than `read_at_once`, call `step` after a result.
+        delays: the fast path's view of levels.
+    """
 
     def __init__(
         self,
@@ -99,24 +102,24 @@ class ScheduleService(BrokerPart):
         self._store, self._appender, self._gates, self._clock = store, appender, gates, clock
         delays_ms = store.delays_ms
         self.stopwatch = clock.monotonic
-        """What turns are measured with, in seconds."""
+        """Clock that measures turns, s."""
         self.delays_ms = delays_ms
         self.positions = SchedulePositions(store, file)
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
         self._turn = 0
-        """Index of the level whose slice is next."""
+        """Index of the level that is next."""
         self._stop = 0.0
-        """When the turn ends."""
+        """End of the turn."""
         self._outcome = AppendOutcome()
-        self._told = RateLimitedLog(log, clock)
+        self._log = RateLimitedLog(log, clock)
         self._read_cold = read_cold
         self._carried = CarriedDelays(environment, appender, self.positions, read_cold)
         self.delays = delays
-        """What the fast path knows of levels."""
+        """The fast path's view of levels."""
         self._save_at = 0.0
 
     def open(self) -> None:
-        """Read how far each level has come, and let the fast path use the levels whose queues are there."""
+        """Recover the offsets, and open the fast path for levels whose queues exist."""
         self.positions.open()
         for level in range(1, len(self.delays_ms) + 1):
             self.waits_at(level)
@@ -124,7 +127,7 @@ class ScheduleService(BrokerPart):
         self._save_later()
 
     def waits_at(self, level: int) -> None:
-        """Let the fast path put records of this level, if its queue is there."""
+        """Open the fast path for records of this level, if its queue exists; the slow path creates it."""
         delay_ms = self.delays_ms[level - 1]
         if self.delays.is_open(level) or delay_ms > DELAY_MS_MAX:
             return
@@ -133,11 +136,11 @@ class ScheduleService(BrokerPart):
             self.delays.open(level, queue.tail, delay_ms)
 
     def due_ms(self, level: int) -> int:
-        """When a record that arrives now at this level is to be delivered."""
+        """Return the delivery time of a record that arrives now at this level, ms."""
         return self._clock.now_ms() + self.delays_ms[level - 1]
 
     def step(self) -> float:
-        """Deliver what is due, for at most TURN_SECONDS. Returns the seconds until the next look, 0 for at once."""
+        """Deliver due messages for at most TURN_SECONDS. Returns the seconds until the next call; 0: at once."""
         self._stop = stop = self.stopwatch() + TURN_SECONDS
         out_of_time = self._carried.step(lambda: self.stopwatch() < stop)
         now_ms, idle = self._clock.now_ms(), 0
@@ -153,9 +156,9 @@ class ScheduleService(BrokerPart):
         return 0.0 if out_of_time else self._pause(now_ms)
 
     def tick(self) -> None:
-        """A turn, a save when it is due, and what was left out of the log."""
+        """Deliver, and save the offsets when due (flushDelayOffsetInterval)."""
         self.step()
-        self._told.tick()
+        self._log.tick()
         self._carried.tick()
         if self._clock.monotonic() >= self._save_at:
             self._save_later()
@@ -166,7 +169,7 @@ class ScheduleService(BrokerPart):
         self._save_at = self._clock.monotonic() + self._store_options.flush_delay_offset_interval / 1000
 
     def close(self) -> None:
-        """Save how far each level has come. What appends at its own end is opened after this part, and closed before."""
+        """Save the offsets. Parts that append when they are closed are opened after this part, so they are closed before it."""
         self.positions.close()
 
     def _pause(self, now_ms: int) -> float:
@@ -177,10 +180,11 @@ class ScheduleService(BrokerPart):
     # ------------------------------------------------------------------ one level
 
     def _slice(self, level: _Level, now_ms: int) -> bool:
-        """Deliver up to SLICE records of a level. False: none is due, or none can be delivered now."""
+        """Deliver up to SLICE records of a level. Returns False if none is due, or none can be delivered now."""
         queue = self._store.reader.existing_queue(SCHEDULE_TOPIC, level.number - 1)
         if queue is None or level.reading:
             return False
+        # RocketMQ's correction: an offset outside the queue (a lost file, or a shorter log) moves to its nearest end.
         offset = min(max(self.positions.next(level.number), queue.min_offset), queue.max_offset)
         self.positions.advance(level.number, offset)
         run = level.run
@@ -193,10 +197,10 @@ class ScheduleService(BrokerPart):
         finally:
             self.positions.advance(level.number, run.offset + run.row)
             if run.row == run.end or isinstance(run.records, memoryview):
-                level.run = None  # a view would keep a log file mapped
+                level.run = None  # a memoryview would keep the log file mapped
 
     def _read(self, level: _Level, queue: ConsumeQueue, offset: int, now_ms: int) -> _Run | None:
-        """What is due from `offset` on. None: nothing, or a thread is reading it, or it was passed over."""
+        """Read due records from `offset` on. Returns None: none is due, a thread is reading, or some were skipped."""
         if level.head[0] == offset and self._is_waiting(level.head[1], level, now_ms):
             return None
         level.head = (-1, 0)
@@ -222,7 +226,8 @@ class ScheduleService(BrokerPart):
         return level.run
 
     def _due(self, level: _Level, queue: ConsumeQueue, offset: int, now_ms: int, count: int) -> bytes:
-        """The units from `offset` on that are due. If the first is not, `level.head` remembers when it will be."""
+        """Return the due units from `offset` on. If the first is not due, `level.head` gets its delivery time."""
+        # The tags code of these units is the delivery time, so records need not be read to know whether they are due.
         units = queue.unit_bytes(offset, count)
         for place, (_, _, due_ms) in enumerate(UNIT.iter_unpack(units)):
             if self._is_waiting(due_ms, level, now_ms):
@@ -232,7 +237,8 @@ class ScheduleService(BrokerPart):
         return units
 
     def _is_waiting(self, due_ms: int, level: _Level, now_ms: int) -> bool:
-        # Later than any record can be due: the clock was set back, or the delays were changed. Such a one is delivered.
+        # A time further away than the delay means that the clock was set back, or the delays changed: deliver it now, as
+        # RocketMQ does.
         return now_ms < due_ms <= now_ms + level.delay_ms
 
     def _pull(self, level: _Level, offset: int, units: bytes, bytes_max: int) -> ReadResult:
@@ -240,28 +246,28 @@ class ScheduleService(BrokerPart):
         return self._store.reader.pull(SCHEDULE_TOPIC, level.number - 1, offset, count, bytes_max)
 
     def _take(self, level: _Level, offset: int, units: bytes, pulled: ReadResult) -> _Run | None:
-        """What was read, as a run; None if it is not what `units` point at. Units without a record are passed over."""
+        """Make a run of what was read; None if it is not what `units` point at. Units without a record are skipped."""
         places = (log_offset for log_offset, _, _ in UNIT.iter_unpack(units))
         gone = sum(1 for _ in itertools.takewhile(self._store.log.min.__gt__, places))
         if not units:
             gone = pulled.next_offset - offset  # the queue's file has gone
         elif pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE:
-            gone = max(gone, 1)  # a record is written before its unit: this unit is damaged
+            gone = max(gone, 1)  # records are written before their units, so this unit is damaged
         elif pulled.status is ReadStatus.NO_MATCHED_MESSAGE:
-            gone = max(gone, pulled.next_offset - offset)  # all of them are asked for: the store knows these to be lost
+            gone = max(gone, pulled.next_offset - offset)  # read without a filter: the store has found them lost
         if gone > 0:
-            self._told.warning(
+            self._log.warning(
                 ("gone", level.number), "%d delayed messages of level %d, from queue offset %d on, have left the log or are "
                 "damaged in it: they cannot be delivered", gone, level.number, offset,
             )  # fmt: skip
             self.positions.advance(level.number, offset + gone)
             return None
         if not pulled.count or pulled.next_offset != offset + pulled.count:
-            return None  # retention was at work while a thread read
+            return None  # retention has deleted the file while a thread was reading
         return _Run(offset, pulled.body, units, 0, pulled.count)
 
     def _deliver(self, level: _Level, run: _Run) -> bool:
-        """Deliver up to SLICE rows. False: not even the first can be delivered now."""
+        """Deliver up to SLICE rows. Returns False if not even the first can be delivered now."""
         began, stop, outcome = run.row, min(run.end, run.row + SLICE), self._outcome
         while run.row < stop:
             try:
@@ -269,10 +275,10 @@ class ScheduleService(BrokerPart):
                 if outcome.stop != STOP_END:
                     self._deliver_singly(level, run)
                     if run.row > outcome.row and self.stopwatch() >= self._stop:
-                        # One by one, a slice would take the time of many turns.
+                        # The slow path is so much slower that a whole slice would take many turns.
                         return run.row > began
             except Refused as error:
-                self._told.warning("held up", "delayed delivery is held up: %s", error)
+                self._log.warning("held up", "delayed delivery is held up: %s", error)
                 return run.row > began
         return True
 
@@ -285,7 +291,7 @@ class ScheduleService(BrokerPart):
             run.row = outcome.row
 
     def _deliver_singly(self, level: _Level, run: _Run) -> None:
-        """Deliver the next row, or open its topic's gate, or pass over what can never be delivered.
+        """Deliver the next row on the slow path, or open its topic's gate, or skip what can never be delivered.
 
         Raises Refused: it cannot be delivered now.
         """
@@ -297,14 +303,15 @@ class ScheduleService(BrokerPart):
             topic = check_topic(message.properties.get(props.REAL_TOPIC, ""))
             queue_id = int(message.properties.get(props.REAL_QUEUE_ID, ""))
         except (RemoteProtocolError, BadRequest, Refused, ValueError) as error:
-            self._told.warning(
+            self._log.warning(
                 "broken", "the delayed record at log offset %d of level %d cannot be delivered: %s",
                 log_offset, level.number, error,
             )  # fmt: skip
             run.row += 1
             return
         if log_offset < self._store.deleted.get(topic, 0):
-            self._told.warning(
+            # The topic may have been created again: it must not get messages from before.
+            self._log.warning(
                 ("deleted", topic), "a delayed message for the topic %s is not delivered: the topic was deleted after it was "
                 "sent, and its messages with it", topic,
             )  # fmt: skip
@@ -326,15 +333,15 @@ class ScheduleService(BrokerPart):
         )
         try:
             self._appender.put([record])
-            if not self._appender.closed_queues.has_of(topic):  # else it has no gate for a while because of that
-                self._told.warning(
+            if not self._appender.closed_queues.has_of(topic):  # if it has, that is why there is no gate
+                self._log.warning(
                     ("no queue", topic), "a delayed message was delivered to queue %d of topic %s, which has no such queue "
                     "now: it can be read once the queue is there again", queue_id, topic,
                 )  # fmt: skip
         except Refused as error:
             if error.reason is not Reason.ILLEGAL_MESSAGE:
                 raise
-            self._told.error(
+            self._log.error(
                 "illegal", "the delayed record at log offset %d can never be stored in topic %s: %s", log_offset, topic,
                 error,
             )  # fmt: skip
@@ -349,7 +356,7 @@ class ScheduleService(BrokerPart):
     what = "delayed messages"
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest message that is still to be delivered; None: none is. From any thread."""
+        """Return the LogOffset of the oldest undelivered message, which retention must keep; None: none. From any thread."""
         carried = self._carried.oldest()
         found = [] if carried is None else [carried]
         for level in self._levels:
@@ -363,13 +370,13 @@ class ScheduleService(BrokerPart):
         return min(found, default=None)
 
     def carry(self, before: int) -> None:
-        """Write anew the delayed records that begin below this LogOffset, soon. From any thread."""
+        """Have delayed records below this LogOffset carried, so that retention can delete the file. From any thread."""
         self._carried.carry(before)
 
     # ------------------------------------------------------------------ for tools
 
     def progress(self) -> Mapping[int, LevelProgress]:
-        """How far each level in use has come."""
+        """Return delivered and maximum offset of each level in use (`scheduleMessageOffset_<level>`)."""
         queues = {
             level.number: self._store.reader.existing_queue(SCHEDULE_TOPIC, level.number - 1) for level in self._levels
         }

@@ -1,7 +1,8 @@
-"""What an acknowledgement of a send waits for: nothing, this broker's disk, a replica, or that the disk is less far behind.
+"""Acknowledgement policy of sends: respond at once, after the flush (SYNC_FLUSH), after replication (SYNC_MASTER), or when the
+disk has caught up.
 
-One policy for all servers and paths. A server asks it at the end of a read event, and holds the answers back until what is due
-has come (`metaq.servers.held_acks`).
+One policy for all servers and paths. A server asks it at the end of a read event, and holds the responses back until the
+requirement is met (`metaq.servers.held_acks`).
 """
 
 from __future__ import annotations
@@ -14,35 +15,36 @@ from metaq.broker.environment import Environment
 
 
 class Due(NamedTuple):
-    """What acknowledgements wait for."""
+    """Condition for the acknowledgements of a read event."""
 
     flushed: int
-    """LogOffset up to which the log must be on this broker's disk; 0 asks for nothing."""
+    """LogOffset up to which the log must be on this broker's disk; 0: no condition."""
     copied: int
-    """LogOffset up to which replicas must have the log; 0 asks for nothing."""
+    """LogOffset up to which replicas must have the log; 0: no condition."""
     promised: bool
-    """The acknowledgements say that it is so: one that can wait no longer tells what it lacks.
+    """Whether the acknowledgement states that the condition is met. After a time-out it is FLUSH_DISK_TIMEOUT or the like then.
 
-    Otherwise they are only held back because their producers are faster than the disk: whoever waits sends no more.
+    Otherwise it is only delayed to slow down producers that are faster than the disk, and is SEND_OK in any case.
     """
 
 
 def later(one: Due | None, other: Due | None) -> Due | None:
-    """What answers wait for that wait for both."""
+    """Return the condition that covers both."""
     if one is None or other is None:
         return one or other
     return Due(max(one.flushed, other.flushed), max(one.copied, other.copied), promised=one.promised or other.promised)
 
 
 class Lack(enum.Enum):
-    """The promise that could not be kept in time; the message is stored all the same."""
+    """The condition that was not met in time. The message is stored nevertheless."""
 
+    # Sent to RocketMQ's clients as FLUSH_DISK_TIMEOUT (10) and FLUSH_SLAVE_TIMEOUT (12), which they treat as stored.
     FLUSHED = "it is not known to be on this broker's disk"
     COPIED = "it is not known to be on a replica"
 
 
 class Copies(Protocol):
-    """What replicas have of the log."""
+    """Replication progress."""
 
     @property
     def required(self) -> bool:
@@ -55,12 +57,12 @@ class Copies(Protocol):
         ...
 
     def when_copied(self, log_end: int, done: Callable[[], None]) -> None:
-        """Call `done` once they have it up to there; perhaps from another thread."""
+        """Call `done` when enough replicas have the log up to there, perhaps from another thread."""
         ...
 
 
 class NoCopies:
-    """No replica is configured: nothing waits for one."""
+    """Replication progress of a broker without synchronous replicas: nothing waits."""
 
     required = False
     copied = 0
@@ -73,35 +75,36 @@ NO_COPIES: Final = NoCopies()
 
 
 class AckPolicy:
-    """Decides what acknowledgements wait for."""
+    """The policy of one broker. `due` is asked once per read event, not once per message."""
 
     def __init__(self, environment: Environment, copies: Copies = NO_COPIES) -> None:
         self._environment, self.copies = environment, copies
         self._log, self._state = environment.store.log.tail, environment.store.state
         self._flushes = environment.store_options.flush_disk_type == "SYNC_FLUSH"
         self.promises = self._flushes or copies.required
-        """Whether acknowledgements say more than that the message is stored. Who asks not to wait then gets less."""
+        """Whether acknowledgements promise flush or replication. Only then does the property WAIT=false make a difference."""
         self.waiting_bytes = 0
-        """Of all acknowledgements that wait, of whichever server; the servers count them here."""
+        """Bytes of all held responses, counted here by every server."""
 
     def due(self) -> Due | None:
-        """What the acknowledgements of all that is in the log now wait for; None: nothing."""
+        """Return the condition for all that is in the log now; None: respond at once."""
         end = self._log.end
         if self.promises:
             return Due(end if self._flushes else 0, end if self.copies.required else 0, promised=True)
+        # Half of unflushedBytesMax: from all of it on, the appender refuses sends; producers should slow down before that.
         slack = self._environment.options.unflushed_bytes_max // 2
         if end - self._state.flushed > slack:
             return Due(end - slack, 0, promised=False)
         return None
 
     def covers(self, place: int) -> bool:
-        """Whether what acknowledgements promise holds for the record at this LogOffset."""
+        """Return whether the promised flush and replication are done for the record at this LogOffset."""
         return (not self._flushes or self._state.flushed > place) and (
             not self.copies.required or self.copies.copied > place
         )
 
     def lack(self, due: Due) -> Lack | None:
-        """What is still missing of what was due."""
+        """Return the part of the condition that is not met yet; None: all is."""
         if self._state.flushed < due.flushed:
             return Lack.FLUSHED
         return Lack.COPIED if self.copies.copied < due.copied else None

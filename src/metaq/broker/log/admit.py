@@ -1,7 +1,7 @@
-"""Which sends may use the fast path: decided once for a topic and a sender, and kept as a gate until the topic changes.
+"""Admission to the fast path of sends: decided once per topic and kind of sender, and kept as a gate until something changes.
 
-Nothing here sees a body. A topic without a gate goes the slow way, message by message, which answers with the reason; so
-does a message with a property that somebody must look at (`SLOW_PROPERTIES`).
+A gate is what the compiled extension (`hot.append`) needs to store a plain message without calling Python. A topic without a
+gate takes the slow path, message by message, which responds with the reason; so does a message with one of `SLOW_PROPERTIES`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from metaq.model.topics.system import OUR_PREFIX, SEND_FORBIDDEN
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire.hot import DelayGate, TopicGate, TransactionGate
 
+# A full table is emptied: topics in use get their gates again with the next send.
 GATES_MAX = 100_000
 GATE_OPTIONS: Final = frozenset(("max_message_size", "broker_permission"))
-"""Options that a gate has taken into account."""
+"""Options whose values are part of a gate."""
 SLOW_PROPERTIES: Final = tuple(
     name.encode() for name in (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC, props.MESSAGE_TYPE)
 )
-"""Messages with one of these are stored otherwise than as they come, or elsewhere, or not at all."""
+"""Properties of messages that are changed, stored elsewhere or refused: delayed, half, retried and reply messages."""
 _SLOW_RETRIES: Final = tuple(name for name in SLOW_PROPERTIES if name != props.RETRY_TOPIC.encode())
-"""The same of messages for retry topics, each of which says where it comes from."""
+"""The same for retry topics, whose messages all have RETRY_TOPIC."""
 
 
 class GateTable:
-    """The gates of senders who are the same to us, by topic as on the wire. `table` is what `hot.append` reads."""
+    """Gates of senders with the same permissions, by topic as on the wire. `hot.append` reads `table`."""
 
     def __init__(self, make: Callable[[bytes], TopicGate | None]) -> None:
         self._make = make
         self.table: dict[bytes, TopicGate] = {}
 
     def open(self, topic: bytes) -> bool:
-        """Make a gate for a topic. False: the slow path must decide, or there is one already."""
+        """Make a gate for a topic. Returns False if there is one already, or none can be made (slow path)."""
         if topic in self.table:
             return False
         gate = self._make(topic)
@@ -62,7 +63,7 @@ class Gates:
         self,
         environment: Environment,
         topics: Topics,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         acks: AckPolicy,
         transactions: TransactionGate,
         closed_queues: ClosedQueues,
@@ -72,16 +73,17 @@ class Gates:
         delays: DelayGate | None = None,
         groups: Groups | None = None,
     ) -> None:
-        self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
+        self._environment, self._store, self._topics = environment, environment.store, topics
+        self._held_pulls = held_pulls
         self._acks, self._gatekeeper, self._closed_queues = acks, gatekeeper, closed_queues
         self._transactions, self._delays, self._groups = transactions, delays, groups
         self.deliveries = GateTable(self._for_deliveries)
-        """For copies of delayed messages, which were judged when they were sent: for any topic that there is.
+        """Gates for copies of delayed messages, which were checked when they were sent: for every existing topic.
 
-        Of a topic that was deleted and made again some may be older than that: while the log holds such, each is looked at.
+        None for a topic that was deleted and created again, while the log holds older records: each is checked then.
         """
         self.expansions = GateTable(self._for_expansions)
-        """For messages of staged transactions, which were judged when they were staged: also while other messages wait."""
+        """Gates for messages of staged transactions, checked when they were staged. Valid also while the queue is closed to others."""
         self._senders: dict[CallerKind, GateTable] = {}
         gatekeeper.watch(self.close_all)
         topics.watch(self.close)
@@ -92,24 +94,24 @@ class Gates:
         closed_partitions.when_changed(self.close)
 
     def options_changed(self, names: Collection[str]) -> None:
-        """These options have other values now."""
+        """Close all gates if one of GATE_OPTIONS has changed."""
         if not GATE_OPTIONS.isdisjoint(names):
             self.close_all()
 
     def of(self, caller: Caller) -> GateTable:
-        """The gates of a client, shared with all of its kind: for topics that it may send plain messages to."""
+        """Return the gates of a client's kind: of topics that it may send plain messages to."""
         table = self._senders.get(caller.kind)
         if table is None:
             table = self._senders[caller.kind] = GateTable(lambda topic: self._for_sender(topic, caller))
         return table
 
     def close(self, topic: str) -> None:
-        """Take the topic from the fast path until it is opened again."""
+        """Close the topic's gates. The next send takes the slow path, which opens them again if it may."""
         for gates in (self.deliveries, self.expansions, *self._senders.values()):
             gates.table.pop(topic.encode(), None)
 
     def close_all(self) -> None:
-        """Take every topic from the fast path until it is opened again."""
+        """Close all gates."""
         for gates in (self.deliveries, self.expansions, *self._senders.values()):
             gates.table.clear()
 
@@ -117,7 +119,8 @@ class Gates:
         config = self._open_topic(topic)
         if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(OUR_PREFIX):
             return None
-        # An end names a producer group and no topic: where somebody may be refused, the slow path asks about both.
+        # END_TRANSACTION names a producer group and no topic, so the fast path cannot check permissions: with ACL rules
+        # only trusted callers get it.
         transactions = self._transactions if self._gatekeeper.trusts(caller) else None
         slow, retries_max = SLOW_PROPERTIES, None
         if config.name.startswith(RETRY_PREFIX):
@@ -127,11 +130,13 @@ class Gates:
             slow, retries_max, transactions = _SLOW_RETRIES, group.retry_max, None
         if self._closed_partitions.of(config.name):
             return None
+        # As in the slow path (`SendService._destination`), which responds with the reason.
         if config.order and not self._environment.options.broker_permission & Perm.WRITE:
             return None
         if not self._gatekeeper.allows(caller, Action.PUBLISH, config.name):
             return None
         return self._gate(
+            # WAIT=false only matters where acknowledgements wait for flush or replicas; else it need not be looked for.
             topic, config, slow, wait_is_slow=self._acks.promises, transactions=transactions, delays=self._delays,
             retries_max=retries_max,
         )  # fmt: skip
@@ -147,12 +152,12 @@ class Gates:
         return None if config is None else self._gate(topic, config)
 
     def _open_topic(self, topic: bytes) -> TopicConfig | None:
-        """The topic, if anything may be put there now."""
+        """Return the topic, if it takes messages now."""
         config = self._topic(topic)
         return None if config is None or self._closed_queues.has_of(config.name) else config
 
     def _topic(self, topic: bytes) -> TopicConfig | None:
-        """The topic, if it is there and stays."""
+        """Return the topic, if it exists and is not being deleted."""
         try:
             name = topic.decode("ascii")
         except UnicodeDecodeError:
@@ -174,6 +179,6 @@ class Gates:
         count = max(config.read_queues, config.write_queues)
         queues = [self._store.reader.queue(config.name, queue_id).tail for queue_id in range(count)]
         for queue_id in range(count):
-            self._hold.adopt((config.name, queue_id))
+            self._held_pulls.adopt((config.name, queue_id))
         body_bytes_max = self._environment.store_options.max_message_size
         return TopicGate(topic, queues, body_bytes_max, slow, wait_is_slow, transactions, delays, retries_max)

@@ -1,7 +1,7 @@
-"""Queues that take nothing for a while, because messages are being put there that are to lie together.
+"""Queues closed for a while, because part of a staged transaction is being applied there and its messages must be contiguous.
 
-Whoever wants to put something waits: the fast path leaves such a topic alone (`metaq.broker.log.admit`), the services raise
-`Saving`, and `Appender.put` refuses what comes by another way.
+Other messages wait: the topic has no gate for the fast path (`metaq.broker.log.admit`), the services raise `Saving`, and
+`Appender.put` refuses the rest.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ class ClosedQueues:
 
     def __init__(self) -> None:
         self._closed: dict[tuple[str, int], Pending] = {}
+        # Closed queues per topic: gates are per topic, so one closed queue takes the whole topic off the fast path.
         self._topics: dict[str, int] = {}
         self._watchers: list[Callable[[str], None]] = []
 
     def when_closed(self, watcher: Callable[[str], None]) -> None:
-        """Tell `watcher` of each topic of which a queue is closed, from now on."""
+        """Call `watcher` with each topic of which a queue is closed from now on."""
         self._watchers.append(watcher)
 
     def close(self, topic: str, queue_id: int) -> None:
-        """From now on the queue takes nothing. May be called again."""
+        """Close the queue. Closing a closed one has no effect."""
         if (topic, queue_id) not in self._closed:
             self._closed[topic, queue_id] = Pending()
             self._topics[topic] = self._topics.get(topic, 0) + 1
@@ -32,7 +33,7 @@ class ClosedQueues:
                 watcher(topic)
 
     def open(self, topic: str, queue_id: int) -> None:
-        """It takes messages again, if it was closed; those who wait go on."""
+        """Open the queue, if it is closed, and let waiting requests go on."""
         pending = self._closed.pop((topic, queue_id), None)
         if pending is not None:
             self._topics[topic] -= 1
@@ -41,14 +42,15 @@ class ClosedQueues:
             pending.finish()
 
     def has(self, topic: str, queue_id: int) -> bool:
-        """Whether the queue is closed."""
+        """Return whether the queue is closed."""
         return (topic, queue_id) in self._closed
 
     def has_of(self, topic: str) -> bool:
-        """Whether a queue of the topic is closed."""
+        """Return whether a queue of the topic is closed."""
         return topic in self._topics
 
     def pass_by(self, topic: str, queue_id: int) -> None:
-        """Returns if the queue takes messages. Raises Saving while it is closed."""
+        """Return if the queue takes messages. Raises Saving while it is closed."""
+        # The first test alone is the usual case: nothing is closed.
         if self._closed and (pending := self._closed.get((topic, queue_id))) is not None:
             raise Saving(pending)

@@ -1,9 +1,8 @@
-"""Long polling: pulls that found nothing and wait for an append or their deadline.
+"""Long polling: pulls that found nothing, held until an append to their queue or their deadline.
 
-A held pull keeps its place: when its queue grows, the new units are looked at from where it stopped. Units that the
-filter refuses move the place forward without an answer, so a rare tag costs one look per append, not one answer.
-The queue's `QueueTail.watched` is set while anybody waits, and until it grows once more: the fast path reports growth of
-watched queues only.
+When the queue grows, a held pull is read again from where it stopped. Units that the filter refuses move that place forward
+without a response, so a rare tag costs one read per append, not one round trip. `QueueTail.watched` is set while pulls wait at
+the queue, and until it grows once more: the fast path reports growth of watched queues only.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from metaq.store.queues.table import QueueKey
 from metaq.wire.hot import QueueTail
 
 CHANNEL_HELD_MIN = 1024
-"""One connection may hold a quarter of the table, but at least this many: nobody can take it all from the others."""
+"""Held pulls that any connection may have. Beyond that a quarter of the table is the limit, so no client can fill it alone."""
 
 READING_MAX = 128
-"""Pulls by an expression that wait at one queue: a message that comes there is looked at for each of them, in one go."""
+"""Held pulls with an SQL filter that are woken per queue: each new message is evaluated for each of them at once."""
 DEAF_SECONDS = 1.0
-"""What waits beyond that is not woken, and waits for so long: answered at once, its client would ask again at once, for ever."""
+"""Hold time of further ones, s, which are not woken. Answered at once, their clients would pull again at once, in a loop."""
 
 
 class HeldPull(Struct, eq=False):
-    """One waiting pull. `place` is the QueueOffset that must appear before it can be answered."""
+    """A held pull. `place` is the QueueOffset that must exist before it can be answered."""
 
     channel: Channel
     key: QueueKey
     place: int
     deadline: float
-    """Monotonic seconds."""
+    """Deadline, monotonic seconds."""
     request: Any
-    """What the server needs to run the pull again and answer it; opaque to us."""
+    """The server's own state to repeat and answer the pull; opaque here."""
     reads: bool = False
-    """It looks at messages, not at their tags alone: each new one costs it some work."""
+    """Whether its filter reads properties (SQL), not only the tag hashes of units."""
     deaf: bool = False
-    """It is not woken when its queue grows: too many are already."""
+    """Whether it is not woken by growth, because READING_MAX others are."""
     over: bool = False
-    """Answered, dropped, or its connection closed."""
+    """Whether it was answered or dropped. Such an entry may still lie in the heap of deadlines."""
 
     def renewed(self) -> HeldPull:
-        """The same pull, to be held again until the same deadline."""
+        """Return the same pull, to be held again until the same deadline."""
         return HeldPull(self.channel, self.key, self.place, self.deadline, self.request, self.reads)
 
 
@@ -62,7 +61,7 @@ class HeldPulls:
         self._reading: Counter[QueueKey] = Counter()
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self.grown: dict[QueueKey, QueueTail] = {}
-        """Queues that somebody waits on and that grew since `ready` was called last."""
+        """Watched queues that grew since the last call of `ready`."""
         self._serial = 0
         self._count = 0
 
@@ -70,7 +69,7 @@ class HeldPulls:
         return self._count
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull. False when the table, or the connection's share in it, is full: answer it now."""
+        """Hold a pull. Returns False if the table, or the connection's share in it, is full: answer it now."""
         mine = self._by_channel.get(pull.channel, ())
         if self._count >= self._held_max or len(mine) >= max(CHANNEL_HELD_MIN, self._held_max // 4):
             return False
@@ -87,26 +86,28 @@ class HeldPulls:
         return True
 
     def adopt(self, key: QueueKey) -> None:
-        """A queue was just made: watch it if somebody waits for it already."""
+        """Watch a queue that was just created, if pulls wait for it already."""
         if key in self._waiting:
+            # Consumers may pull from a queue before its first message creates it.
             self._watch(key)
 
     def grew(self, queues: Sequence[QueueTail], _messages: int, _size: int, _log_start: int, _log_end: int) -> None:
-        """Messages were appended to these queues (`metaq.broker.log.appender.Growth`); `ready` will look at them."""
+        """Note which watched queues have grown (`metaq.broker.log.appender.Growth`), for `ready`."""
         for tail in queues:
             key = (tail.topic.decode(), tail.queue_id)
             if key in self._waiting:
                 self.grown[key] = tail
-                tail.watched = True  # also if the queue is younger than those who wait
+                tail.watched = True  # the queue may have been created after the pulls were held
             else:
+                # Reset here and not in `remove`: a consumer that was answered mostly pulls again before the next append.
                 tail.watched = False
 
     def waiting(self, key: QueueKey) -> Sequence[HeldPull]:
-        """Those who wait at a queue."""
+        """Return the pulls held at a queue."""
         return self._waiting.get(key, ())
 
     def ready(self) -> list[HeldPull]:
-        """Remove and return the pulls whose place exists since their queue grew. Who finds nothing that fits holds again."""
+        """Remove and return the pulls whose place exists since their queue grew. Those whose filter refuses all are held again."""
         grown, self.grown = self.grown, {}
         ready = list[HeldPull]()
         for key, tail in grown.items():
@@ -117,7 +118,7 @@ class HeldPulls:
         return ready
 
     def overdue(self) -> list[HeldPull]:
-        """Remove and return the pulls whose deadline has come."""
+        """Remove and return the pulls whose deadline has passed."""
         now, ready = self._clock.monotonic(), list[HeldPull]()
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].over):
             pull = heapq.heappop(self._deadlines)[2]
@@ -127,12 +128,12 @@ class HeldPulls:
         return ready
 
     def closed(self, channel: Channel) -> None:
-        """Forget the pulls of a connection that is gone."""
+        """Drop the pulls of a closed connection."""
         for pull in list(self._by_channel.get(channel, ())):
             self.remove(pull)
 
     def remove(self, pull: HeldPull) -> None:
-        """Keep it no longer: it is answered, or nobody waits for an answer."""
+        """Remove a pull that was answered, or whose connection is closed."""
         pull.over = True
         self._count -= 1
         waiting = self._waiting[pull.key]
@@ -142,13 +143,13 @@ class HeldPulls:
             if not self._reading[pull.key]:
                 del self._reading[pull.key]
         if not waiting:
-            del self._waiting[pull.key]  # the next who waits is mostly near: `grew` sees it if nobody is
+            del self._waiting[pull.key]  # `watched` stays set: the same consumer mostly pulls again soon, see `grew`
         mine = self._by_channel[pull.channel]
         mine.discard(pull)
         if not mine:
             del self._by_channel[pull.channel]
-        # Answered pulls stay in the heap until their deadline; when they are most of it, they are taken out at once: a busy
-        # queue answers long before deadlines.
+        # A busy queue answers long before the deadlines, so answered pulls pile up in the heap. Removing one from its middle
+        # costs a scan; rebuilding when most entries are dead costs little per pull.
         if len(self._deadlines) > 1024 and len(self._deadlines) > 4 * self._count:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
             heapq.heapify(self._deadlines)

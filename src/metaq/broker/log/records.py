@@ -1,7 +1,7 @@
-"""From a request's values to the record that is stored: what the broker adds to properties, and where delayed ones wait.
+"""Records made of requests: properties that the broker adds, index keys, and the place of delayed messages.
 
-A delayed record (5.10 of the RocketMQ notes) lies in queue `level - 1` of SCHEDULE_TOPIC_XXXX, its unit carrying the time
-of delivery in place of the tag hash, until `metaq.broker.delays.schedule` copies it to the topic and queue it names.
+As in RocketMQ, a delayed record lies in queue `level - 1` of SCHEDULE_TOPIC_XXXX, with the time of delivery in place of the tag
+hash in its consume-queue unit, until `metaq.broker.delays.schedule` copies it to the topic and queue it names.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from metaq.store.log.writer import PutRecord
 from metaq.wire.record import HOST_V6, copy_mark, tags_code
 
 SENDER_FLAGS = 0x700 | int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS)
-"""Bits of SYSFLAG that a sender decides; the broker knows the others better."""
+"""Bits of SYSFLAG taken from the sender: compression (0x700 its type) and multi-tags. The broker sets the others itself."""
 
 
 def delay_level(pairs: Mapping[str, str], levels: int) -> int:
-    """The delay level that the properties ask for, at most `levels`; 0 for none or for what is not a number."""
+    """Return the delay level of the property DELAY, at most `levels`; 0: none, or not a number."""
     text = pairs.get(props.DELAY, "0")
+    # RocketMQ clamps a level above the last one; fewer than 10 digits keep hostile text from being parsed as a huge number.
     return min(int(text), levels) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def delayed_until(
     pairs: MutableMapping[str, str], topic: str, queue_id: int, level: int, due_ms: int
 ) -> tuple[str, int, int]:
-    """Note the real destination in `pairs`. Returns (topic, queue id, tags code) under which the record waits."""
+    """Note the destination in REAL_TOPIC and REAL_QID of `pairs`. Returns (topic, queue id, tags code) of the delayed record."""
     pairs[props.REAL_TOPIC], pairs[props.REAL_QUEUE_ID] = topic, str(queue_id)
     return SCHEDULE_TOPIC, level - 1, due_ms
 
 
 def index_keys(topic: str, pairs: Mapping[str, str]) -> tuple[bytes, ...]:
-    """What the record can be looked up by: its unique id, then each of its keys."""
+    """Return the index keys `topic#key`: of the unique id first, then of each blank-separated key, in RocketMQ's order."""
     unique = pairs.get(props.UNIQUE_ID)
     words = ([unique] if unique else []) + [word for word in pairs.get(props.KEYS, "").split(" ") if word]
     return tuple(f"{topic}#{word}".encode() for word in words)
 
 
 def property_bytes(pairs: Mapping[str, str]) -> bytes:
-    """The stored text. Raises Refused ILLEGAL_MESSAGE above the format's 32767 bytes."""
+    """Encode properties. Raises Refused ILLEGAL_MESSAGE above the format's 32767 bytes."""
     text = props.join(pairs).encode()
     if len(text) > props.PROPERTIES_BYTES_MAX:
         raise Refused(
@@ -66,8 +67,12 @@ def put_record(
     tags: int | None = None,
     copy_of: int | None = None,
 ) -> PutRecord:
-    """A record to store. `tags` is the tags code where it is not the tag's hash, `copy_of` the LogOffset of the record
-    that it stands for from now on: one that was due, or that a consumer gave back."""
+    """Make a record to store.
+
+    Args:
+        tags: the tags code, where it is not the hash of TAGS.
+        copy_of: LogOffset of the record that this one replaces: one that was due, or that a consumer sent back.
+    """
     v6 = int(SysFlag.BORN_HOST_V6) if len(born_host) == HOST_V6 else 0
     return PutRecord(
         topic=topic,
@@ -79,6 +84,7 @@ def put_record(
         born_ms=born_ms,
         born_host=born_host,
         reconsume_times=reconsume_times,
+        # PREPAREDTRANSACTIONOFFSET is free in such records: the mark lets a start see which copies a crash had left.
         prepared_offset=0 if copy_of is None else copy_mark(copy_of),
         tags_code=tags_code(pairs.get(props.TAGS)) if tags is None else tags,
         keys=index_keys(topic, pairs),
@@ -88,7 +94,7 @@ def put_record(
 def sent_record(
     send: Send, topic: str, queue_id: int, pairs: Mapping[str, str], *, tags: int | None = None
 ) -> PutRecord:
-    """The record of a single send, under this topic and queue and with these properties. `tags`: as `put_record`."""
+    """Make the record of a single send, for this topic and queue and with these properties. `tags`: as `put_record`."""
     return put_record(
         topic,
         queue_id,

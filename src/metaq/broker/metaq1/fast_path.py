@@ -1,7 +1,7 @@
-"""The fast path of puts of MetaQ 1.x: which topics may use it, and runs of puts into the log.
+"""Fast path of MetaQ 1.x puts: admission of topics by gates, and runs of puts stored by the compiled extension.
 
-A *gate* is the verdict on a topic for senders who are the same to us: while it stands, a plain put to it (`hot.put_lines`) needs
-no further look. Everything that `Partitions.put` asks is asked when a gate is made; whatever changes an answer closes it.
+A *gate* is the result of the checks of `Partitions.put` for a topic and a kind of sender. While it is open, plain puts
+(`hot.put_lines`) are not checked again; whatever changes a result closes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metaq.model.metaq1.partition import FRAME_HEADER_BYTES
 from metaq.wire.hot import AppendOutcome, PartitionGate, QueueTail, Replies
 
 RUN_MAX: Final = 256
-"""Puts of one call: so many ids of a millisecond's 4096 are taken, and those that are left are given back."""
+"""Puts per call. As many of a millisecond's 4096 ids are reserved, and unused ones are returned."""
 
 _Table = dict[bytes, PartitionGate]
 
@@ -34,26 +34,26 @@ class PartitionFastPath:
         environment: Environment,
         settings: Metaq1Settings,
         appender: Appender,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         bases: Bases,
         partitions: Partitions,
     ) -> None:
         self._environment, self._reader, self._settings = environment, environment.store.reader, settings
-        self._appender, self._hold, self._bases, self._partitions = appender, hold, bases, partitions
+        self._appender, self._held_pulls, self._bases, self._partitions = appender, held_pulls, bases, partitions
         self._ids, self._acks, self._log = partitions.ids, partitions.acks, environment.store.log.tail
         self._tables: dict[CallerKind, _Table] = {}
         self._counted: dict[str, tuple[int, int]] = {}
-        """Counters of gates that were closed: topic → puts and bytes that `counts` has not returned yet."""
+        """Counters of closed gates: topic → (puts, bytes) that `counts` has not returned yet."""
         settings.watch(lambda _names: self.close_all())
         appender.closed_queues.when_closed(self.close)
         partitions.gatekeeper.watch(self.close_all)
 
     def of(self, caller: Caller) -> _Table:
-        """The gates of a client, shared with all of its kind."""
+        """Return the gates of a client's kind."""
         return self._tables.setdefault(caller.kind, {})
 
     def open(self, gates: _Table, topic: str, partition: int, caller: Caller) -> None:
-        """Make the gate of a topic, after a put to a partition of it has passed everything; maybe it cannot be made."""
+        """Open the gate of a topic, if possible, after a put to one of its partitions has passed all checks."""
         key = topic.encode("utf-8", "replace")
         gate = gates.get(key)
         if gate is not None and gate.positions[partition] is not None:
@@ -73,15 +73,15 @@ class PartitionFastPath:
         gates[key] = PartitionGate(key, queues, positions, most, self._environment.clock.random_below(1 << 62))
 
     def _tail(self, topic: str, number: int) -> QueueTail:
-        self._hold.adopt((topic, number))
+        self._held_pulls.adopt((topic, number))
         return self._reader.queue(topic, number).tail
 
     # -- runs
     def run(
         self, data: memoryview, start: int, gates: _Table, born_host: bytes, replies: Replies, outcome: AppendOutcome
     ) -> int:
-        """Store the plain puts at the start of `data[start:]`, their answers in `replies`. Returns where the first begins
-        that is none, or could not be stored."""
+        """Store the plain puts at the start of `data[start:]`; responses go into `replies`. Returns the start of the first put
+        that is not plain, or could not be stored."""
         while start < len(data):
             first = self._ids.take(RUN_MAX)
             try:
@@ -98,19 +98,19 @@ class PartitionFastPath:
 
     # -- what closes gates
     def options_changed(self, names: Collection[str]) -> None:
-        """These options have other values now."""
+        """Close all gates if one of GATE_OPTIONS has changed."""
         if not GATE_OPTIONS.isdisjoint(names):
             self.close_all()
 
     def close(self, topic: str) -> None:
-        """Take the topic from the fast path until it is opened again."""
+        """Close the topic's gates."""
         for table in self._tables.values():
             gate = table.pop(topic.encode("utf-8", "replace"), None)
             if gate is not None:
                 self._count(topic, gate)
 
     def close_all(self) -> None:
-        """Take every topic from the fast path until it is opened again."""
+        """Close all gates."""
         for table in self._tables.values():
             for key, gate in table.items():
                 self._count(key.decode(), gate)
@@ -124,7 +124,7 @@ class PartitionFastPath:
             gate.puts = gate.put_bytes = 0
 
     def counts(self) -> Iterator[tuple[str, int, int]]:
-        """Topic, puts and bytes of all that came this way since the last call."""
+        """Return topic, puts and bytes of all fast-path puts since the last call."""
         for table in self._tables.values():
             for key, gate in table.items():
                 self._count(key.decode(), gate)

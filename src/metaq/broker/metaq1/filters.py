@@ -1,14 +1,14 @@
-"""Server-side filters of MetaQ 1.x groups (docs/predicates.md): which frames of a get its group wants.
+"""Server-side message filters of MetaQ 1.x groups (docs/predicates.md).
 
-They are the operator's code and run in helper processes, as predicates do (`broker/pulls/predicates.py`), with their limits. What a
-client gets is contiguous: it counts its next position by the bytes that it received.
+They are the operator's code and run in helper processes, like predicates (`broker/pulls/predicates.py`) and with their limits. The
+frames of a response must be contiguous, because the client computes its next position from the bytes received:
 
     + + - - +    accepted and rejected frames: a get of the first is answered with two frames,
         - - +    the next one with where the fifth begins (301),
             +    and the one after that with the fifth
 
-A filter that raises has rejected the message. A message of which nobody could say is handed out: its filter takes too long,
-or needs too much memory, or ends its process.
+A filter that raises rejects the message. If it takes too long, needs too much memory, or ends its process, the
+message is delivered. (The original leaves out rejected frames in between, which breaks the client's positions.)
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from metaq.saved import Saving
 
 FRAMES_MAX: Final = 256
 JUDGED_BYTES_MAX: Final = 256 * KIB
-"""Bytes of one question to a helper process; one frame may be larger."""
+"""Bytes of one question to a helper process; a single frame may be larger."""
 LOOK_SECONDS: Final = 1.0
-"""A get that finds nothing that is wanted looks on for so long."""
+"""Time for which a get reads on while all frames are rejected, s."""
 
 MakeFilterHelper: TypeAlias = Callable[[Mapping[str, str]], MakeHelper]
-"""How helper processes are made that have these filters, name → `package.module:Name`."""
+"""Makes the factory of helper processes for these filters, name → `package.module:Name`."""
 ReadOn: TypeAlias = Callable[[int], Got | Later]
-"""What is at a position. Raises as `Partitions.get`."""
+"""Reads at a position. Raises as `Partitions.get`."""
 
 
-class Sifting(Struct, frozen=True):
-    """One get of a group that has a filter."""
+class FilteredGet(Struct, frozen=True):
+    """A get of a group with a filter."""
 
     get: PartitionGet
     name: str
@@ -52,7 +52,7 @@ class Sifting(Struct, frozen=True):
     read_on: ReadOn
     deadline: float
     moved: bool = False
-    """Whether everything from where the client is up to the get's position is rejected."""
+    """Whether all frames between the client's position and the get's are rejected, so that 301 can be answered."""
 
 
 class PartitionFilters(BrokerPart):
@@ -63,10 +63,10 @@ class PartitionFilters(BrokerPart):
     ) -> None:
         self._options, self._clock, self._settings, self._make_helper = options, clock, settings, make_helper
         self._pool: Predicates | None = None
-        """None: no topic has a filter, or the broker does not serve them yet."""
+        """None: no topic has a filter, or the part is not open."""
 
     def open(self) -> None:
-        """Start the helper processes, if there are filters, and start others when the configuration is read again."""
+        """Start the helper processes, if there are filters; a reload of the configuration replaces them."""
         self._pool = self._made()
         self._settings.watch(lambda _: self._exchanged())
 
@@ -82,106 +82,111 @@ class PartitionFilters(BrokerPart):
         return pool
 
     def _exchanged(self) -> None:
-        """The configuration was read again: filters are loaded anew, for their code may have changed."""
+        """Replace the helper processes after a reload: the filters' code may have changed."""
         before, self._pool = self._pool, self._made()
         if before is not None:
             before.end("the filters were loaded anew")
 
     def name_of(self, topic: str, group: str) -> str:
-        """Name of a group's filter for a topic; empty: it has none."""
+        """Return the name of a group's filter for a topic; "": none."""
         return self._settings.rules.settings(topic).filters.get(group, "") if self._pool is not None else ""
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Run the helpers' periodic work."""
         if self._pool is not None:
             self._pool.tick()
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended."""
+        """Drop the questions of a closed connection."""
         if self._pool is not None:
             self._pool.closed(channel)
 
     def close(self) -> None:
-        """End the helper processes, and wait for it."""
+        """End the helper processes, and wait for that."""
         if self._pool is not None:
             self._pool.close()
 
-    def begin(self, get: PartitionGet, name: str, channel: Channel, read_on: ReadOn) -> Sifting:
+    def begin(self, get: PartitionGet, name: str, channel: Channel, read_on: ReadOn) -> FilteredGet:
         """A get of a group that has a filter."""
-        return Sifting(get, name, channel, read_on, self._clock.monotonic() + LOOK_SECONDS)
+        return FilteredGet(get, name, channel, read_on, self._clock.monotonic() + LOOK_SECONDS)
 
-    def sift(self, sifting: Sifting, found: Got | Later, *, whole: bool) -> Judged:
-        """What of that the group wants. `whole`: it begins where a frame does; else nobody can read it, and it stays as it is."""
+    def sift(self, filtered: FilteredGet, found: Got | Later, *, whole: bool) -> Judged:
+        """Filter what was read. `whole`: it begins at a frame's start; otherwise it cannot be parsed, and is returned as it is."""
         if isinstance(found, Later):
-            return Later(found.job, lambda read: self.sift(sifting, found.finish(read), whole=whole))
+            return Later(found.job, lambda read: self.sift(filtered, found.finish(read), whole=whole))
         if isinstance(found, Moved):
             return found
         frames = _whole_frames(found.body) if whole else []
-        if not frames:  # Less than a frame: the client learns that it must ask for more.
-            return Moved(sifting.get.position) if sifting.moved else found
+        if not frames:  # less than a frame: the client doubles its maxSize
+            return Moved(filtered.get.position) if filtered.moved else found
         judged = sum(map(len, frames))
-        if judged + _size_at(found.body, judged) <= len(found.body):  # What is not asked about now is not kept for it.
+        # A copy of the part in question, so that the rest is not kept in memory.
+        if judged + _size_at(found.body, judged) <= len(found.body):
             cut = Frames(bytes(found.body[:judged]))
-            return Judging(functools.partial(self._judge, sifting, cut, _whole_frames(cut.body)))
-        return Judging(functools.partial(self._judge, sifting, found, frames))
+            return Judging(functools.partial(self._judge, filtered, cut, _whole_frames(cut.body)))
+        return Judging(functools.partial(self._judge, filtered, found, frames))
 
     def _judge(
-        self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], done: Callable[[Judged | Exception], None]
+        self,
+        filtered: FilteredGet,
+        found: Frames,
+        frames: Sequence[memoryview],
+        done: Callable[[Judged | Exception], None],
     ) -> None:
-        get = sifting.get
+        get = filtered.get
         if self._pool is None:
             raise Refused(Reason.BUSY, "the filters were loaded anew; ask again")
 
         def judged(job: Job) -> None:
             try:
-                outcome: Judged | Exception = self._outcome(sifting, found, frames, job)
-            except Exception as error:  # noqa: BLE001  whatever it is: without a word the client would wait for ever
+                outcome: Judged | Exception = self._outcome(filtered, found, frames, job)
+            except Exception as error:  # noqa: BLE001  without a response the client would wait for ever
                 outcome = error
             done(outcome)
 
         self._pool.judge(
-            f"{get.group} of topic {get.topic}", sifting.name, frames, judged, owner=sifting.channel,
+            f"{get.group} of topic {get.topic}", filtered.name, frames, judged, owner=filtered.channel,
             head=head_of(get.group, get.topic),
         )  # fmt: skip
 
-    def _outcome(self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], job: Job) -> Judged:
+    def _outcome(self, filtered: FilteredGet, found: Frames, frames: Sequence[memoryview], job: Job) -> Judged:
         verdicts = job.verdicts
         if not verdicts:
-            raise Refused(Reason.BUSY, f"[OVERLOAD]system busy: {job.why or f'{sifting.name} is slow'}; ask again")
+            raise Refused(Reason.BUSY, f"[OVERLOAD]system busy: {job.why or f'{filtered.name} is slow'}; ask again")
         wanted = [verdict not in (NO, RAISED) for verdict in verdicts]
         first = wanted[0]
         count = next((number for number, one in enumerate(wanted) if one != first), len(wanted))
         size = sum(map(len, frames[:count]))
         if not first:
-            return self._past(sifting, sifting.get.position + size, all_of_it=count == len(wanted))
-        if sifting.moved:
-            return Moved(sifting.get.position)
+            return self._past(filtered, filtered.get.position + size, all_of_it=count == len(wanted))
+        if filtered.moved:
+            return Moved(filtered.get.position)
         if count == len(frames):
             return found  # with the beginning of the next frame, if there is one: the client asks for that again
         return Frames(found.body[:size])
 
-    def _past(self, sifting: Sifting, position: int, *, all_of_it: bool) -> Judged:
-        """Go on behind frames that are rejected."""
-        if not all_of_it or self._clock.monotonic() >= sifting.deadline:
+    def _past(self, filtered: FilteredGet, position: int, *, all_of_it: bool) -> Judged:
+        """Go on behind rejected frames."""
+        if not all_of_it or self._clock.monotonic() >= filtered.deadline:
             return Moved(position)
         get = PartitionGet(
-            topic=sifting.get.topic, group=sifting.get.group, partition=sifting.get.partition, position=position,
-            size_max=sifting.get.size_max,
+            topic=filtered.get.topic, group=filtered.get.group, partition=filtered.get.partition, position=position,
+            size_max=filtered.get.size_max,
         )  # fmt: skip
-        further = Sifting(get, sifting.name, sifting.channel, sifting.read_on, sifting.deadline, moved=True)
+        further = FilteredGet(get, filtered.name, filtered.channel, filtered.read_on, filtered.deadline, moved=True)
         try:
-            return self.sift(further, sifting.read_on(position), whole=True)
-        except (Refused, Saving):  # There is nothing more, or it must be asked for again.
+            return self.sift(further, filtered.read_on(position), whole=True)
+        except (Refused, Saving):  # nothing more, or not known yet: the client asks from there
             return Moved(position)
 
 
 def head_of(group: str, topic: str) -> bytes:
-    """What goes before the frames in a question: both names, each with its length in two bytes before it."""
+    """Return the prefix of a question: group and topic, each behind its length in two bytes."""
     return b"".join(len(name).to_bytes(2, "big") + name for name in (group.encode()[:65535], topic.encode()))
 
 
 def _whole_frames(body: bytes | memoryview) -> list[memoryview]:
-    """The whole frames at the beginning, as many as one question takes."""
+    """Return the whole frames at the beginning, as many as one question takes."""
     view, at = memoryview(body), 0
     frames = list[memoryview]()
     while len(frames) < FRAMES_MAX and at + (size := _size_at(view, at)) <= len(view):
@@ -193,7 +198,7 @@ def _whole_frames(body: bytes | memoryview) -> list[memoryview]:
 
 
 def _size_at(data: bytes | memoryview, at: int) -> int:
-    """Size of the frame that begins there; if its length field is cut off, more than there is."""
+    """Return the size of the frame that begins there; more than there is, if its header is cut off."""
     if len(data) - at < FRAME_HEADER_BYTES:
         return FRAME_HEADER_BYTES
     return FRAME_HEADER_BYTES + int.from_bytes(data[at : at + 4], "big")

@@ -1,7 +1,7 @@
-"""What was put into transactions of 1.x clients and is not decided yet: gathered in memory, staged when that is too much.
+"""Messages of open MetaQ 1.x transactions: buffered in memory, and staged in the log when a chunk is full or memory is short.
 
-The messages of one partition make one *part*. Its newest ones wait here until a chunk of them is full; a chunk that could not be
-staged waits as it is, because under its number nothing else may come.
+The messages of one partition make one *part*. The newest ones are buffered until a chunk is full. A chunk that could not be staged
+is kept unchanged: a repeated chunk must have the same content under its number.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_cr
 from metaq.wire.record import encode_batch
 
 CHUNK_BYTES: Final = 256 << 10
-"""A chunk is full at so many bytes; a longer message is one by itself."""
+"""Bytes of a full chunk; a longer message is a chunk by itself."""
 SHARE_BYTES: Final = 4 << 20
-"""What one connection may have gathered."""
+"""Buffered bytes of one connection at most."""
 GATHERED_BYTES: Final = 64 << 20
-"""What all of them may."""
+"""Buffered bytes of all connections at most."""
 PEER_SHARE: Final = 4
-"""One connection may have the fourth part of all open local transactions, one client that of XA branches."""
+"""Divisor: one connection may have a quarter of all open local transactions, one client a quarter of XA branches."""
 
 
-class Gathered(Struct, eq=False):
-    """A part, as it grows."""
+class GatheredPart(Struct, eq=False):
+    """A part with its buffered messages."""
 
     part: str
     topic: str
     queue_id: int
     waiting: bytes = b""
-    """The next chunk, if it is complete."""
+    """The next chunk to stage, if it is complete."""
     waiting_rows: int = 0
     data: bytearray = field(default_factory=bytearray)
-    """What came after that."""
+    """Messages behind that chunk."""
     data_rows: int = 0
     chunks: int = 0
-    """Chunks that are staged; `rows`, `bytes` and `crc` are theirs, as its seal says them."""
+    """Staged chunks; `rows`, `bytes` and `crc` are theirs, in the form of a seal."""
     rows: int = 0
     bytes: int = 0
     crc: int = 0
@@ -63,13 +63,13 @@ class Gathered(Struct, eq=False):
         return self.bytes + self.held
 
     def cut(self) -> None:
-        """Make a chunk of what came, if none waits."""
+        """Make a chunk of the buffered messages, if none is waiting."""
         if not self.waiting and self.data:
             self.waiting, self.waiting_rows = bytes(self.data), self.data_rows
             self.data, self.data_rows = bytearray(), 0
 
     def chunk(self, *, seal: bool) -> Chunk:
-        """The one that waits; `seal`: the last one."""
+        """Return the waiting chunk. `seal`: it is the part's last one."""
         return Chunk(
             part=self.part, number=self.chunks, topic=self.topic, queue_id=self.queue_id, body=self.waiting,
             seal=self.seal if seal else None, of_partition=True,
@@ -77,43 +77,43 @@ class Gathered(Struct, eq=False):
 
     @property
     def seal(self) -> Seal:
-        """The part's seal if it ends with the chunk that waits, or with those that are staged."""
+        """Seal of the part if it ends with the waiting chunk, or, if none waits, with the staged ones."""
         if not self.waiting:
             return Seal(self.chunks, self.rows, self.bytes, self.crc)
         crc = part_crc(self.crc, chunk_crc(self.waiting))
         return Seal(self.chunks + 1, self.rows + self.waiting_rows, self.bytes + len(self.waiting), crc)
 
     def staged(self) -> None:
-        """The chunk that waited is in the log."""
+        """Note that the waiting chunk is in the log."""
         seal = self.seal
         self.chunks, self.rows, self.bytes, self.crc = seal.chunks, seal.rows, seal.bytes, seal.crc
         self.waiting, self.waiting_rows = b"", 0
 
     def manifest(self, broker: str) -> ManifestPart:
-        """What a decision says of the part."""
+        """Return the part's entry in a manifest."""
         return ManifestPart(broker, self.part, self.topic, self.queue_id, self.seal)
 
 
 class Branch(Struct, eq=False):
-    """A transaction that is open."""
+    """An open transaction: local, or an XA branch."""
 
     key: TransactionKey
     id: str
-    """Among the staged transactions."""
+    """Id of its staged transaction."""
     channel: Channel
-    """Which began it; and with which it ends, if it is a local one."""
+    """Connection that began it. A local transaction ends with it."""
     local: bool
     since_ms: int
     born_host: bytes = b""
-    """Address of whoever put the first message."""
+    """Address of the first message's sender."""
     deadline: float | None = None
     timed: bool = False
-    """The deadline is the client's."""
-    parts: dict[tuple[str, int], Gathered] = field(default_factory=dict)
+    """Whether the client gave the deadline; such transactions count for maxTxTimeoutTimerCapacity."""
+    parts: dict[tuple[str, int], GatheredPart] = field(default_factory=dict)
     held: int = 0
     """Bytes in memory."""
     staged: bool = False
-    """Something of it may be in the log."""
+    """Whether chunks of it may be in the log, so that a rollback has to be written there."""
 
     @property
     def messages(self) -> int:
@@ -125,15 +125,15 @@ class Branch(Struct, eq=False):
 
     @property
     def state(self) -> BranchState:
-        """How tools see it."""
+        """View for tools."""
         return BranchState(
             str(self.key), BranchPhase.OPEN, self.id, self.channel.remote, self.since_ms, self.messages, self.bytes
         )
 
 
 def entry_of(entry: PartitionEntry, cluster: str) -> bytes:
-    """A message as it stands in a chunk. Raises Refused ILLEGAL_MESSAGE: its properties are too long."""
-    pairs = {name: value for name, value in entry.properties.items() if name != props.CLUSTER}  # its copy gets it
+    """Encode a message for a chunk. Raises Refused ILLEGAL_MESSAGE: its properties are too long."""
+    pairs = {name: value for name, value in entry.properties.items() if name != props.CLUSTER}  # set on apply
     text = props.join(pairs).encode()
     limit = props.PROPERTIES_BYTES_MAX - len(cluster.encode()) - len(props.CLUSTER) - 2
     if len(text) > limit:
@@ -145,29 +145,29 @@ def entry_of(entry: PartitionEntry, cluster: str) -> bytes:
 
 
 class Memory:
-    """How much is gathered, of each connection and over all."""
+    """Accounting of buffered bytes, per connection and in all."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self._shares: dict[Channel, int] = {}
         self._branches: dict[str, Branch] = {}
-        """Transactions that hold something, the longest holder first."""
+        """Transactions with buffered messages, the longest holder first."""
 
     def share(self, channel: Channel) -> int:
-        """Bytes that a connection's transactions hold."""
+        """Return the buffered bytes of a connection's transactions."""
         return self._shares.get(channel, 0)
 
     def oldest(self, count: int) -> list[Branch]:
-        """Up to `count` transactions that hold something, the longest holder first."""
+        """Return up to `count` transactions with buffered messages, the longest holder first."""
         return list(itertools.islice(self._branches.values(), count))
 
     def postpone(self, branch: Branch) -> None:
-        """Move a transaction that cannot hold less now behind the others."""
+        """Move a transaction that cannot be staged now behind the others."""
         if self._branches.pop(branch.id, None) is not None:
             self._branches[branch.id] = branch
 
     def add(self, branch: Branch, more: int) -> None:
-        """A transaction holds so many bytes more, or fewer."""
+        """Add bytes to a transaction, or remove them (below 0)."""
         if not more:
             return
         branch.held += more
@@ -184,17 +184,18 @@ class Memory:
 
 
 class Share(Struct):
-    """Open transactions of one peer, or of all."""
+    """Counts of open transactions, of one peer or of all."""
 
     transactions: int = 0
     parts: int = 0
-    """Their parts; each takes memory, however little is in it."""
+    """Parts of these transactions; each takes memory, however few messages it has."""
 
 
 class Counts:
-    """How much is open, of each peer and over all.
+    """Counts of open transactions and parts, per peer and in all.
 
-    A peer is a connection for local transactions, and for XA branches, which outlive connections, whoever began them.
+    The peer of a local transaction is its connection. That of an XA branch, which outlives connections, is the client that began
+    it: its account, or its address.
     """
 
     def __init__(self) -> None:
@@ -202,11 +203,11 @@ class Counts:
         self._peers: dict[Channel | str, Share] = {}
 
     def of(self, channel: Channel, *, local: bool) -> Share:
-        """What counts for the peer of such a transaction."""
+        """Return the counts of the peer of such a transaction."""
         return self._peers.get(_peer(channel, local=local), Share())
 
     def check_transactions(self, limit: int, channel: Channel, *, local: bool) -> None:
-        """Raises Refused BUSY: too many transactions are open for one more."""
+        """Return if one more transaction may be opened. Raises Refused BUSY."""
         count, mine = self.all.transactions, self.of(channel, local=local).transactions
         if count >= limit or mine >= max(1, limit // PEER_SHARE):
             raise Refused(
@@ -216,7 +217,7 @@ class Counts:
             )
 
     def check_parts(self, limit: int, branch: Branch) -> None:
-        """Raises Refused BUSY: open transactions have too many parts for one more."""
+        """Return if one more part may be opened. Raises Refused BUSY."""
         count, mine = self.all.parts, self.of(branch.channel, local=branch.local).parts
         if count >= limit or mine >= max(1, limit // PEER_SHARE):
             raise Refused(
@@ -227,7 +228,7 @@ class Counts:
             )
 
     def add(self, branch: Branch, transactions: int, parts: int) -> None:
-        """Count transactions and parts that were opened, or, below 0, that are gone."""
+        """Count opened transactions and parts, or ended ones (below 0)."""
         peer = _peer(branch.channel, local=branch.local)
         share = self._peers.setdefault(peer, Share())
         for one in (self.all, share):

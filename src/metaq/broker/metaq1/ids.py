@@ -1,4 +1,7 @@
-"""Ids of messages that 1.x clients put: each is given once, also when the clock is set back, or the broker started again."""
+"""Message ids of MetaQ 1.x puts, unique also after a restart or when the clock is set back.
+
+Uniqueness matters: Java's 1.x client silently drops a message whose group and id are among the last 4096 it has processed.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ from metaq.clock import Clock
 from metaq.model.metaq1.partition import SEQUENCE_BITS, born_id
 
 RUN_MAX: Final = 1 << SEQUENCE_BITS
-"""Ids that one call of `take` can give."""
+"""Ids per call of `take`, and per millisecond."""
 
 
 class StoreTime(Protocol):
-    """The end of the log."""
+    """The part of the log's tail that ids depend on."""
 
     store_ms: int
-    """No record that is stored from now on has an earlier store time; the newest one's when the broker starts."""
+    """Lower bound of the store times of further records, ms; at a start, the newest record's store time."""
 
 
 class MessageIds:
     """The ids of one broker, ascending.
 
-    No record is stored with a time before that of an id that was given: so the newest record tells a start where to go on,
-    also if the clock was set back and ids ran ahead of it.
+    No record gets a store time before the time in an id given out, so the newest record tells a start where to continue, also if
+    the clock was set back, or ids ran ahead of it.
     """
 
     def __init__(self, clock: Clock, broker_id: int, log: StoreTime) -> None:
@@ -30,13 +33,13 @@ class MessageIds:
         self._ms, self._sequence = log.store_ms, RUN_MAX
 
     def open(self) -> None:
-        """Go on behind the newest record, which another broker may have stored meanwhile."""
+        """Continue behind the newest record, which a slave has received from its master meanwhile."""
         self._ms, self._sequence = max(self._ms, self._log.store_ms), RUN_MAX
 
     def take(self, count: int = 1) -> int:
-        """The first of `count` consecutive ids, at most `RUN_MAX`, that nobody else gets.
+        """Reserve `count` consecutive ids, at most `RUN_MAX`, and return the first.
 
-        A millisecond has 4096. More than that are taken from the next one, which this call does not wait for.
+        A millisecond has 4096. Further ones are taken from the next millisecond at once; the original waits for it.
         """
         now = self._clock.now_ms()
         if now > self._ms:
@@ -49,5 +52,5 @@ class MessageIds:
         return first
 
     def give_back(self, count: int) -> None:
-        """The last `count` ids of the last call of `take` were not given to anybody."""
+        """Return the last `count` ids of the last call of `take`, which were not used."""
         self._sequence -= count

@@ -1,6 +1,6 @@
-"""Partitions: what clients of MetaQ 1.x put into queues of this broker, and what they get out of them.
+"""MetaQ 1.x's partitions on RocketMQ's queues: put, get and offset commands.
 
-A put becomes an ordinary record, an ordinary record becomes a frame: every client sees the messages of every other.
+A put becomes an ordinary record, and a record becomes a 1.x frame when it is read, so all clients share all messages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from metaq.wire.hot import crc31
 log = logging.getLogger(__name__)
 
 _GUESS: Final = 16
-"""Messages of a get, until their positions say more."""
+"""First guess of the number of messages in a get."""
 _INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
@@ -79,7 +79,7 @@ class Partitions(BrokerPart):
         self._environment, self._store, self._appender = environment, environment.store, appender
         self._topics, self._settings, self.gatekeeper = tables.topics, settings, gatekeeper
         self.filters = PartitionFilters(environment.options, environment.clock, settings, make_filter_helper)
-        """Which frames a group wants."""
+        """Server-side filters of groups."""
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.log.tail)
         self._bases, self._closed = bases, tables.closed_partitions
         self._reader = FrameReader(environment.store.reader, settings.options.broker_id)
@@ -88,14 +88,14 @@ class Partitions(BrokerPart):
         self._topics.watch(self._topic_changed)
 
     def open(self) -> None:
-        """Make the topics that have sections. Raises ConfigError: an illegal name."""
+        """Create the topics that have sections in server.ini. Raises ConfigError: an illegal name."""
         self.ids.open()
         self._topics.saved.start_with(self._wanted(self._settings.rules.topics))
         self._settings.watch(self._rules_changed)
 
     # -- topics
     def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
-        """What the topics of sections become that are missing, or have too few queues. Raises ConfigError: an illegal name."""
+        """Return new settings of topics with sections that are missing or have too few queues. Raises ConfigError: illegal name."""
         wanted = dict[str, TopicConfig]()
         for name in names:
             count, config = self._settings.rules.settings(name).num_partitions, self._topics.saved.coming(name)
@@ -105,6 +105,7 @@ class Partitions(BrokerPart):
                 except Refused as error:
                     raise ConfigError(f"[topic={name}]: {error}") from None
             elif min(config.read_queues, config.write_queues) < count and self._is_users(name):
+                # Only upwards: consumers own partitions by number, and messages in higher ones must stay readable.
                 wanted[name] = structs.replace(
                     config, read_queues=max(count, config.read_queues), write_queues=max(count, config.write_queues)
                 )
@@ -121,11 +122,11 @@ class Partitions(BrokerPart):
 
     # -- putting
     def put(self, put: PartitionPut, caller: Caller) -> PartitionStored:
-        """Store a message.
+        """Store a message (put).
 
-        Raises Refused: NO_PERMISSION for a closed partition and for a topic that takes nothing, NO_TOPIC, INVALID for a
-        partition that there is not, ILLEGAL_MESSAGE for a wrong checksum and for what no get could hand out; and as
-        `Appender.put`. Saving while its topic is being made, or positions are computed. Nothing was stored.
+        Raises Refused: NO_PERMISSION (closed partition, or acceptPublish is off), NO_TOPIC, INVALID (no such partition),
+        ILLEGAL_MESSAGE (wrong checksum, or longer than maxTransferSize), or as `Appender.put`; Saving while its topic is being
+        created, or positions are computed. Nothing is stored then.
         """
         entry = self.entry(put, caller)
         try:
@@ -133,12 +134,12 @@ class Partitions(BrokerPart):
         except Saving as saving:
             if put.partition != ANY_PARTITION:
                 raise
-            # It stays with this partition: another one might have to be waited for just as well.
+            # Repeated for the same partition: with another random one, it might have to wait again each time.
             chosen = structs.replace(put, partition=entry.queue_id)
             raise Saving(*saving.pending, then=lambda: self._put_chosen(chosen, caller)) from None
 
     def _put_chosen(self, put: PartitionPut, caller: Caller) -> PartitionStored:
-        """What is done instead of the put must itself say how it goes on, as often as it has to wait."""
+        """Repeat a put for a chosen partition, as often as it has to wait."""
         try:
             return self.put(put, caller)
         except Saving as saving:
@@ -160,13 +161,13 @@ class Partitions(BrokerPart):
         )
         stored = self._appender.put([record])
         self.acks.stored(entry.topic, entry.queue_id, stored.log_end)
-        # Its message is stored: without room for its unit, the next question makes some, or says so.
+        # The message is stored, so an error here must not fail the put: the next get computes its position again.
         with contextlib.suppress(StoreError, OSError, MemoryError, Saving, Refused):
             positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
     def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
-        """What a put is to store, with its id. Raises as `put`; the log was not asked."""
+        """Check a put, and return what to store, with its id. Raises as `put`, except for the log's own reasons."""
         if put.partition in self._closed.of(put.topic):
             raise self._closed_refusal(put.partition)
         config = self._taking(put.topic, caller)
@@ -175,6 +176,7 @@ class Partitions(BrokerPart):
             raise Refused(
                 Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
             )
+        # The original stores such a message, which can then never be delivered.
         if FRAME_HEADER_BYTES + len(put.body) > self._settings.options.max_transfer_size:
             raise self.too_long(put.topic, len(put.body))
         pairs, body = without_attribute(put.flag, put.body)
@@ -184,9 +186,9 @@ class Partitions(BrokerPart):
         return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
 
     def admits(self, topic: str, caller: Caller) -> int | None:
-        """How many partitions of a topic take somebody's puts without a further look; None: each is to be looked at.
+        """Return the number of partitions that take the caller's puts without further checks; None: every put is checked.
 
-        An answer holds until the rules, the topic, or what is closed of it changes.
+        Valid until the rules, the topic or its closed partitions change.
         """
         rules, config = self._settings.rules, self._topics.get(topic)
         if (
@@ -203,7 +205,7 @@ class Partitions(BrokerPart):
         return config.write_queues
 
     def too_long(self, topic: str, body_bytes: int) -> Refused:
-        """Why a message with such a body is not stored."""
+        """Return the refusal of a body that exceeds maxTransferSize."""
         size, limit = FRAME_HEADER_BYTES + body_bytes, self._settings.options.max_transfer_size
         return Refused(
             Reason.ILLEGAL_MESSAGE,
@@ -222,6 +224,7 @@ class Partitions(BrokerPart):
         config = self._topics.taking(name)
         if config is None:
             check_partition_topic(name)
+            # Admitted by a wildcard section, or by its own, or, without any sections, by autoCreateTopicEnable.
             if rules.sections and name not in rules.topics:
                 config = self._topics.admit(name, settings.num_partitions)
             elif rules.sections:
@@ -249,10 +252,10 @@ class Partitions(BrokerPart):
 
     # -- getting
     def get(self, get: PartitionGet, channel: Channel) -> Judged:
-        """Frames from a position on, or where to go on.
+        """Return frames from a position on (get), or the position to continue at (301).
 
-        Raises Refused: NO_PERMISSION for a closed partition, NOT_FOUND where there is nothing (yet), INVALID for an
-        impossible size; Saving while positions are being computed.
+        Raises Refused: NO_PERMISSION (closed partition, acceptSubscribe, perm), NOT_FOUND (nothing there yet), INVALID (maxSize);
+        Saving while positions are being computed.
         """
         if get.partition in self._closed.of(get.topic):
             raise self._closed_refusal(get.partition)
@@ -283,15 +286,17 @@ class Partitions(BrokerPart):
     def _found(self, get: PartitionGet, positions: QueuePositions) -> Got | Later:
         high, position = positions.max, get.position
         if positions.is_before(position):
+            # The checks of the original's get, in its order.
             return Moved(positions.min)
         if position >= high:
+            # Long.MAX_VALUE asks for the end; with updateConsumerOffsets, any position beyond the end is moved there.
             if position > high and (position == POSITION_MAX or self._settings.options.update_consumer_offsets):
                 return Moved(high)
             raise _nothing_at(position)
         return self._read(get, positions, high)
 
     def _read(self, get: PartitionGet, positions: QueuePositions, high: int) -> Got | Later:
-        """What lies from a position on that is there."""
+        """Read frames from a position on, up to the end, a misfit, or the size asked for."""
         position = get.position
         first, start = positions.at(position)
         if first in positions.misfits:
@@ -300,7 +305,8 @@ class Partitions(BrokerPart):
             high = positions.position(min(following))
         size = min(get.size_max, self._settings.options.max_transfer_size)
         if positions.position(first + 1) - position > size:
-            # A frame that no put could bring, of a message that came otherwise: whoever asks for enough gets all of it.
+            # A frame above maxTransferSize, of a RocketMQ client's message: who asks for enough gets all of it at once. A 1.x
+            # client that cannot parse a frame doubles its maxSize.
             size = min(get.size_max, positions.position(first + 1) - position)
         size = min(size, high - position)
         count = _messages(positions, first, start, position + size)
@@ -313,10 +319,11 @@ class Partitions(BrokerPart):
     def _got_later(self, get: PartitionGet, positions: QueuePositions, first: int, found: FramesRead) -> Got:
         try:
             return self._got(get, positions, first, found)
-        except Saving:  # positions that were known are not any more: whoever finds nothing asks again
+        except Saving:  # the positions were dropped during the cold read: after 404 the client asks again
             raise _nothing_at(get.position) from None
 
     def _got(self, get: PartitionGet, positions: QueuePositions, first: int, found: FramesRead) -> Got:
+        # Positions are computed from sizes alone; a mismatch with the frames read would shift all later positions.
         if found.count and not positions.confirm(first, found.count, found.frame_bytes):
             log.error(
                 "the messages of partition %d of topic %s from position %d on have other frames than were counted",
@@ -332,9 +339,10 @@ class Partitions(BrokerPart):
         return Frames(found.body)
 
     def offset(self, topic: str, partition: int, position: int, caller: Caller) -> int:
-        """Where the frame begins that holds a position; the partition's begin or end, if that is nearer.
+        """Return the start of the frame that holds a position (offset); the partition's start or end, if it lies outside.
 
-        Raises Refused NOT_FOUND: such a partition holds nothing, and never did. Saving, as `get`.
+        The original returns the start of the segment file. Raises Refused NOT_FOUND: the partition never held a message; Saving,
+        as `get`.
         """
         self.gatekeeper.check(caller, Action.SUBSCRIBE, topic)
         positions = self._existing(topic, partition)
@@ -348,15 +356,15 @@ class Partitions(BrokerPart):
             if queue.max_offset > 0:
                 return self._bases.touch(topic, partition)
             known = self._bases.find(topic, partition)
-            if known is not None and known.max > 0:  # its messages are in no log any more
+            if known is not None and known.max > 0:  # retention has deleted all its messages
                 return known
         raise Refused(Reason.NOT_FOUND, f"The topic `{topic}` in partition `{partition}` is not exists")
 
     # -- administration
     def close_partitions(self, topic: str, start: int, end: int) -> None:
-        """From now on these partitions, `end` included, take and give nothing; until `open_partitions`, or a restart.
+        """Close partitions `start` to `end`, inclusive, until `open_partitions` or a restart. Missing ones are ignored.
 
-        Raises Refused: there is no such topic, or none of these partitions; the others are passed over.
+        Raises Refused: there is no such topic, or none of these partitions.
         """
         count = _queues(self._topics.require(topic))
         numbers = range(max(start, 0), min(end, count - 1) + 1)
@@ -365,12 +373,12 @@ class Partitions(BrokerPart):
         self._closed.close(topic, numbers)
 
     def open_partitions(self, topic: str) -> None:
-        """All partitions of a topic take and give messages again. Raises Refused NO_TOPIC."""
+        """Open all partitions of a topic. Raises Refused NO_TOPIC."""
         self._topics.require(topic)
         self._closed.open(topic)
 
     def published(self) -> dict[str, Published]:
-        """The topics that 1.x clients may use, for ZooKeeper and statistics."""
+        """Return the topics that 1.x clients may use, for ZooKeeper and statistics."""
         rules = self._settings.rules
         return {
             name: self._published(config)
@@ -384,7 +392,7 @@ class Partitions(BrokerPart):
         return Published(_queues(config), publish, subscribe)
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """From now on, call `changed` when `published` may say something else. It must not raise."""
+        """Register a callback for changes of `published`. It must not raise."""
         self._watchers.append(changed)
 
     def _tell(self) -> None:
@@ -392,7 +400,7 @@ class Partitions(BrokerPart):
             changed()
 
     def messages(self, topic: str) -> int:
-        """How many messages a topic holds."""
+        """Return the number of messages in a topic."""
         config = self._topics.get(topic)
         queues = (
             self._store.reader.existing_queue(topic, number) for number in range(_queues(config) if config else 0)
@@ -400,7 +408,7 @@ class Partitions(BrokerPart):
         return sum(queue.max_offset - queue.min_offset for queue in queues if queue is not None)
 
     def figures(self, topic: str) -> Iterator[PartitionFigures]:
-        """Figures of each partition of a topic that holds or held messages. Begins no positions."""
+        """Return figures of each partition of a topic that holds or held messages. Starts no computation of positions."""
         config = self._topics.get(topic)
         for partition in range(_queues(config)) if config else ():
             queue = self._store.reader.existing_queue(topic, partition)
@@ -418,9 +426,9 @@ class Partitions(BrokerPart):
 
 
 def _messages(positions: QueuePositions, first: int, start: int, stop: int) -> int:
-    """How many messages from `first` on, whose frame begins at `start`, reach to the position `stop`, or a few more.
+    """Return how many messages from `first` on, whose frame begins at `start`, reach to the position `stop`, or a few more.
 
-    A guess that is made better costs a handful of looks, and a search a dozen.
+    Interpolation takes a handful of look-ups, a binary search a dozen.
     """
     count, last = _GUESS, positions.tail.next_offset
     while first + count < last and (end := positions.position(first + count)) < stop:

@@ -1,8 +1,8 @@
-"""Keeps in the log what byte positions of MetaQ 1.x are computed from: bases, records that say which position a queue offset has.
+"""Bases of MetaQ 1.x's byte positions: records in the log that map a queue offset of a partition to its byte position.
 
-The first is written when a 1.x client first touches a queue: the queue's oldest message is at position 0 then. Whenever the
-log goes on in another file, all touched queues get new ones there, so that a base of each is in the log whatever
-retention deletes. Nothing of a queue is told before its first base is durable.
+The first base of a queue is written when a 1.x client first uses it: its oldest message gets position 0. Whenever the log
+continues in a new file, all queues in use get new bases there, so that retention never deletes the last one. No position is
+handed out before the first base is durable: after a power cut it would mean another message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from metaq.store.queues.table import QueueKey
 
 log = logging.getLogger(__name__)
 FAR: Final = 1 << 62
-"""What `settled` says of a queue that nobody has touched: nothing keeps its messages."""
+"""Value of `settled` for a queue without positions: no limit for retention."""
 _QUEUES_PER_STEP: Final = 256
 _PAUSE_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.05
@@ -51,30 +51,30 @@ class _Kept(Struct):
 
     positions: QueuePositions
     base: Base | None
-    """The newest one; None: it is to be written."""
+    """The newest base; None: it is to be written."""
     debt: int
-    """LogOffset of the oldest record without which its positions could not be computed from the log."""
+    """LogOffset of the oldest record that is needed to compute its positions."""
     settled: int = 0
-    """Queue offset of the newest base that is known to be durable."""
+    """QueueOffset of the newest base that is known to be durable."""
 
 
 class _BaseRound(Struct):
-    """New bases for many queues, under way."""
+    """A round that writes new bases for many queues."""
 
     began: int
-    """Where the log ended when it began."""
+    """The log's end when it began."""
     before: int
-    """What lies below is to be needed no more."""
+    """LogOffset below which nothing is to be needed after it."""
     left: list[QueueKey]
     whole: bool
-    """All touched queues are in it."""
+    """Whether it has all queues with positions."""
     working: bool = False
-    """The thread is at some of them."""
+    """Whether the thread is working on some of them."""
     failed: bool = False
 
 
 class Bases(BrokerPart):
-    """The bases of all queues that 1.x clients have touched. An `Owed` of the store."""
+    """The bases of all queues that 1.x clients have used. An `Owed` of the store: keeps log files that positions depend on."""
 
     what = "what byte positions of MetaQ 1.x are computed from"
 
@@ -85,7 +85,7 @@ class Bases(BrokerPart):
         closed: Callable[[str], bool] = lambda _topic: False,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
-        """`closed`: whether a topic is being made or deleted."""
+        """Args: closed: returns whether a topic is being created or deleted."""
         self._environment, self._store, self._appender = environment, environment.store, appender
         self._closed, self._call_soon = closed, call_soon
         self.positions = Positions(environment.store, call_soon, self._rebase)
@@ -93,18 +93,18 @@ class Bases(BrokerPart):
         self._round: _BaseRound | None = None
         self._carry_before = 0
         self._checked_at = -1
-        """Where the log file begins for which the last round was."""
+        """Start of the log file for which the last round ran."""
         self._again_at = 0.0
         self._looked: list[QueueKey] = []
-        """Queues to be looked at: whether their base lies before their oldest message."""
+        """Queues still to be checked for a base before their oldest message."""
         self._owing: list[QueuePositions] = []
-        """Queues whose base is to be written before anything of them is told."""
+        """Queues whose base must be durable before any of their positions is handed out."""
         self._settling: list[tuple[int, Pending]] = []
-        """Pendings that are over when the log is durable up to there."""
-        self._told = RateLimitedLog(log, environment.clock)
+        """(LogOffset, pending): finished when the log is durable up to there."""
+        self._log = RateLimitedLog(log, environment.clock)
 
     def open(self) -> None:
-        """Find the bases in the log, and the queues that have positions on the disk alone."""
+        """Find the bases in the log, and queues that have position files only."""
         self._load()
         self._store.keeper.owes(self)
 
@@ -147,17 +147,16 @@ class Bases(BrokerPart):
     # ------------------------------------------------------------------ what is asked
 
     def touch(self, topic: str, queue_id: int) -> QueuePositions:
-        """The positions of a queue, which begin now if they have not yet.
+        """Return the positions of a queue; the first call creates them.
 
-        Raises: Saving: what begins them is being made durable; ask again. Refused as `Appender.put`, and for names that no topic
-        can have.
+        Raises Saving: their first base is being made durable; Refused, as `Appender.put`, and for illegal topic names.
         """
         return self._begun(topic, queue_id, 0)
 
     def begin_at(self, topic: str, queue_id: int, position: int) -> QueuePositions:
-        """As `touch`, and the positions of a queue that is not touched begin at `position`.
+        """Return the positions of a queue; create them from `position` on. Used by the import of MetaQ 1.x's files.
 
-        Raises as `touch`; Refused INVALID: it was touched, and begins elsewhere, or no position is so large.
+        Raises as `touch`; Refused INVALID: they exist and begin elsewhere, or `position` is out of range.
         """
         if not 0 <= position < POSITIONS_END:
             text = f"queue {queue_id} of topic {topic} cannot begin at byte position {position}: they end at {POSITIONS_END}"
@@ -179,11 +178,11 @@ class Bases(BrokerPart):
         return positions
 
     def find(self, topic: str, queue_id: int) -> QueuePositions | None:
-        """The positions of a queue; None: no 1.x client has touched it."""
+        """Return the positions of a queue; None: no 1.x client has used it."""
         return self.positions.queue(topic, queue_id)
 
     def settled(self, topic: str, queue_id: int) -> int:
-        """The queue offset that messages are kept from because positions depend on them: its min offset must not go further."""
+        """Return the QueueOffset from which on positions need the messages: retention must not delete them."""
         kept = self._kept.get((topic, queue_id))
         if kept is None:
             return FAR
@@ -192,7 +191,7 @@ class Bases(BrokerPart):
         return kept.settled
 
     def carry_queue(self, topic: str, queue_id: int) -> None:
-        """Have a base of the queue written soon, as far on in it as its positions are known."""
+        """Have a new base of the queue written soon, as far on as its positions are known."""
         if (topic, queue_id) in self._kept:
             if self._round is None:
                 self._round = _BaseRound(self._store.log.end, 0, [], whole=False)
@@ -220,7 +219,7 @@ class Bases(BrokerPart):
         return self._appender.put([record], carrying=True).log_offset
 
     def _durable(self) -> Pending:
-        """Over when the log is durable up to where it ends now."""
+        """Return a pending that ends when the log is durable up to its current end."""
         pending, end = Pending(), self._store.log.end
         self._settling.append((end, pending))
         self._store.flusher.when_flushed(end, lambda _good: self._call_soon(self._settle))
@@ -235,7 +234,7 @@ class Bases(BrokerPart):
                 pending.finish(None if end <= flushed else Refused(Reason.NOT_STORED, failed or "the store has failed"))
 
     def _rebase(self, positions: QueuePositions) -> None:
-        """The positions of a queue go on from where no base in the log leads: one has to be durable before anything is told."""
+        """Require a new durable base of a queue whose positions cannot be derived from those in the log."""
         if positions not in self._owing:
             self._owing.append(positions)
         self._pay()
@@ -245,7 +244,7 @@ class Bases(BrokerPart):
         for positions in owing:
             if positions.gone:
                 continue
-            if positions.reached is None:  # the thread is at it: what it finds is what is to be written
+            if positions.reached is None:  # the thread is computing what is to be written
                 self._owing.append(positions)
                 continue
             pending = Pending()
@@ -253,7 +252,7 @@ class Bases(BrokerPart):
             try:
                 self._write([positions])
             except Refused as error:
-                self._told.warning("owing", "byte positions wait for a record that cannot be stored: %s", error)
+                self._log.warning("owing", "byte positions wait for a record that cannot be stored: %s", error)
                 self._owing.append(positions)
                 pending.finish(error)
                 continue
@@ -263,7 +262,7 @@ class Bases(BrokerPart):
     # ------------------------------------------------------------------ going on
 
     def step(self) -> float:
-        """Take over what the thread has found, and have new bases written where they are due. Returns the seconds until the next call."""
+        """Take over the thread's results, and write due bases. Returns the seconds until the next call."""
         if not self._kept:
             return _AGAIN_SECONDS
         self._settle()
@@ -282,7 +281,7 @@ class Bases(BrokerPart):
         return _SOON_SECONDS if self._round is not None else _PAUSE_SECONDS
 
     def _look(self) -> None:
-        """A topic may have let go of messages since its queue was touched: those behind a base have to be in the queue."""
+        """Find queues whose base lies before their oldest message, because a topic's own retention has deleted some."""
         if not self._looked:
             self._looked = list(self._kept)
         for _ in range(min(_QUEUES_PER_STEP, len(self._looked))):
@@ -297,7 +296,7 @@ class Bases(BrokerPart):
         before = max(start, self._carry_before)
         self._checked_at, self._carry_before = start, 0
         due = [key for key, kept in self._kept.items() if kept.debt < before]
-        if due:  # all of them: where the round is complete, a start need not read further back
+        if due:  # a round of all queues, so that a start need not read further back than the last complete one
             self._round = _BaseRound(self._store.log.end, before, list(self._kept), whole=True)
 
     def _go_on(self, around: _BaseRound) -> None:
@@ -329,10 +328,11 @@ class Bases(BrokerPart):
         if around.failed:
             self._checked_at, self._again_at = -1, now + _AGAIN_SECONDS
         elif around.whole:
-            with contextlib.suppress(Refused):  # then a start reads further back
+            with contextlib.suppress(Refused):  # without the mark, a start reads further back
                 self._put(encode_complete(around.began))
             if any(kept.debt < around.before for kept in self._kept.values()):
-                self._again_at = now + _STUCK_SECONDS  # some cannot be measured: not a round for each look of retention
+                # Some queues cannot be computed now: no new round for every request of retention.
+                self._again_at = now + _STUCK_SECONDS
 
     def _lags(self, kept: _Kept) -> bool:
         queue = self._store.reader.existing_queue(kept.positions.topic, kept.positions.queue_id)
@@ -344,7 +344,7 @@ class Bases(BrokerPart):
         return reached[0] < queue.max_offset
 
     def _sync(self, around: _BaseRound, keys: Iterable[QueueKey]) -> None:
-        """Their units first, then the bases: what lies before a base is believed after a crash."""
+        """Sync position files first, then write bases: after a crash, units before a base are trusted."""
         ends = [
             (kept.positions, kept.positions.reached)
             for key in keys
@@ -365,29 +365,29 @@ class Bases(BrokerPart):
         self.positions.ask(work)
 
     def _not_synced(self, around: _BaseRound, error: OSError) -> None:
-        self._told.error("sync", "byte positions could not be made durable: %s", error)
+        self._log.error("sync", "byte positions could not be made durable: %s", error)
         around.working, around.failed = False, True
 
     def _synced(
         self, around: _BaseRound, opened: list[tuple[QueuePositions, tuple[int, int]]], closed: list[QueuePositions]
     ) -> None:
         around.working = False
-        if not around.whole:  # only what has moved
+        if not around.whole:  # only bases that have moved
             opened = [(one, end) for one, end in opened if one.base is None or one.base[:2] != end]
             closed = []
         try:
             self._write([positions for positions, _ in opened], dict(opened))
             self._write([positions for positions in closed if positions.base is not None], {})
-            # At once: retention waits for them, looks again soon, and would have newer ones written for ever.
+            # Flush at once: retention waits for durable bases, and would otherwise have new ones written again and again.
             self._store.flusher.when_flushed(self._store.log.end, lambda _good: None)
         except Refused as error:
-            self._told.warning("round", "the bases of byte positions cannot be written anew: %s", error)
+            self._log.warning("round", "the bases of byte positions cannot be written anew: %s", error)
             around.failed = True
 
     def _write(
         self, queues: Iterable[QueuePositions], ends: dict[QueuePositions, tuple[int, int]] | None = None
     ) -> None:
-        """One base of each queue: where it was synced, else where it has come, else where the newest base is. Raises Refused."""
+        """Write one base per queue: at its synced end, else its known end, else as the newest base. Raises Refused."""
         entries = list[tuple[QueueKey, int, int]]()
         size = 0
         for positions in queues:
@@ -419,17 +419,17 @@ class Bases(BrokerPart):
     # ------------------------------------------------------------------ what is owed
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest record that positions depend on; None: none do. From any thread."""
+        """Return the LogOffset of the oldest record that positions depend on; None: none. From any thread."""
         return min((kept.debt for kept in list(self._kept.values())), default=None)
 
     def carry(self, before: int) -> None:
-        """Write new bases soon, so that what lies below this LogOffset is needed no more. From any thread."""
+        """Have new bases written, so that nothing below this LogOffset is needed. From any thread."""
         self._carry_before = max(self._carry_before, before)
 
     # ------------------------------------------------------------------ ends
 
     def drop_topic(self, topic: str) -> None:
-        """The topic was deleted: its positions are over, and begin anew if it is made again."""
+        """Drop the positions of a deleted topic. One created again begins at 0."""
         keys = [key for key in self._kept if key[0] == topic]
         if not keys:
             return
@@ -438,11 +438,11 @@ class Bases(BrokerPart):
         self.positions.drop_topic(topic)
         try:
             self._put(encode_dropped([topic]))
-        except Refused as error:  # a start knows of the deletion all the same; a copy of the log alone does not
+        except Refused as error:  # metaqDeleted.json has the deletion too; a copy of the log alone does not
             log.warning("the log does not say that the byte positions of topic %s are over: %s", topic, error)
 
     def close(self) -> None:
-        """End the thread, and write bases where the queues have come: a start goes on there, and computes nothing."""
+        """End the thread, and write bases at the queues' ends, so that a start has nothing to compute."""
         self.positions.stop()
         moved = [
             kept.positions

@@ -1,4 +1,4 @@
-"""How far groups of MetaQ 1.x have come, in messages: their consumers keep byte positions, elsewhere."""
+"""Progress of MetaQ 1.x groups in messages. Their consumers keep byte positions in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from metaq.saved import Pending, Saving
 from metaq.store.queues.table import QueueKey
 
 _KEPT_SECONDS: Final = 2.0
-"""Several questions of one command are answered by one look."""
+"""Time for which a result is reused, s: one tool command asks several times."""
 _KEPT_MAX: Final = 100
 
-Tell = Callable[[Mapping[QueueKey, int] | None], None]
-"""Takes (topic, partition) → position, or None: nobody can tell now."""
-AskPositions = Callable[[str, str | None, Tell], None]
-"""Finds out how far a group has come, in a topic or all, and tells it in the broker's thread, later."""
+OnPositions = Callable[[Mapping[QueueKey, int] | None], None]
+"""Callback with (topic, partition) → byte position; None: ZooKeeper cannot be asked now."""
+AskPositions = Callable[[str, str | None, OnPositions], None]
+"""Reads a group's byte positions, in one topic or all (None), and calls back on the event loop, later."""
 
 
 class _Look(Struct):
-    """One look at a group's positions."""
+    """A query of a group's positions."""
 
     pending: Pending
     positions: Mapping[QueueKey, int]
     at: float
-    """When it was over, or begun."""
+    """Time of its end, or of its start while it runs (monotonic seconds)."""
 
 
 class PartitionProgress:
-    """Looks up how far 1.x groups are, when a tool asks; without a way to ask (`ask_by`) no group has read anything."""
+    """Answers tools' queries of 1.x groups' progress. Without a source (`ask_by`), no group has read anything."""
 
     def __init__(self, clock: Clock, topics: Topics, bases: Bases) -> None:
         self._clock, self._topics, self._bases = clock, topics, bases
@@ -43,13 +43,13 @@ class PartitionProgress:
         self._looks: dict[tuple[str, str | None], _Look] = {}
 
     def ask_by(self, ask: AskPositions) -> None:
-        """From now on, groups' positions are found out so."""
+        """Register the source of positions."""
         self._ask = ask
 
     def of(self, group: str, topic: str | None) -> Mapping[QueueKey, int]:
-        """(topic, queue) → the queue offset of the first message that the group has not read; empty if it has read nothing here.
+        """Return (topic, queue id) → QueueOffset of the first message that the group has not read; empty: it has read nothing here.
 
-        Raises Saving while that is found out; Refused BUSY: so much is being found out that it must be asked again.
+        Raises Saving while the positions are being read; Refused BUSY: too many queries are running.
         """
         if self._ask is None or not _may_be(group):
             return {}
@@ -71,7 +71,7 @@ class PartitionProgress:
             return look
         if len(self._looks) >= _KEPT_MAX:
             self._looks = {known: old for known, old in self._looks.items() if not old.pending.done}
-        if len(self._looks) >= _KEPT_MAX:  # whoever can be asked is slow: more would only wait behind these
+        if len(self._looks) >= _KEPT_MAX:  # ZooKeeper is slow: more queries would only wait behind these
             raise Refused(
                 Reason.BUSY, f"how far {len(self._looks)} groups of MetaQ 1.x are is being found out already, try again"
             )

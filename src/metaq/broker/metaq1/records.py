@@ -1,7 +1,7 @@
-"""From a 1.x message to the record that holds it.
+"""Records of MetaQ 1.x messages.
 
-Its attribute becomes the tag, by which RocketMQ's consumers choose. One that is no legal tag stands in a property of its
-own, and a block that no property can hold stays in the body.
+The attribute becomes the tag, so that RocketMQ's consumers can subscribe to it. One that is no legal tag gets a property of its
+own, and an attribute block that no property can hold stays in the body.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from metaq.model.metaq1.partition import HAS_ATTRIBUTE
 
 _LENGTH_BYTES = 4
 _ATTRIBUTE_BYTES_MAX = props.PROPERTIES_BYTES_MAX - 512
-"""Room is left for the other properties of a message, and for those that copies of it get."""
+"""Longest attribute stored as a property; the rest is for other properties, also of retries and copies."""
 
 
 def without_attribute(flag: int, body: bytes) -> tuple[dict[str, str], bytes]:
-    """The properties that say the attribute, and the body as it is stored."""
+    """Return the properties for the attribute, and the body to store."""
     if not flag & HAS_ATTRIBUTE:
         return {}, body
     start = _LENGTH_BYTES
@@ -27,6 +27,7 @@ def without_attribute(flag: int, body: bytes) -> tuple[dict[str, str], bytes]:
         except UnicodeDecodeError:
             pass
         else:
+            # The property encoding has no escapes: such an attribute stays in the body, and METAQ_BLOCK says so.
             if not (props.NAME_END in text or props.PAIR_END in text):
                 return {props.TAGS if is_tag(text) else props.METAQ_ATTRIBUTE: text}, body[stop:]
     return {props.METAQ_BLOCK: "1"}, body

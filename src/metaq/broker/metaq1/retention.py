@@ -1,4 +1,4 @@
-"""How long topics are kept where a configuration of MetaQ 1.x says so, and what is to be done before they let go."""
+"""Retention of topics by MetaQ 1.x's deletePolicy and deleteWhen, and work that must be done before files are deleted."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _Question = tuple[str, int, tuple[int, ...]]
 
 
 class PartitionRetentions:
-    """The rules in force, looked up at each question: a reload exchanges them."""
+    """Retention rules per topic, read from the rules in force, which a reload replaces."""
 
     def __init__(self, settings: Metaq1Settings) -> None:
         self._settings = settings
         self._crons: dict[str, Cron] = {}
 
     def of(self, topic: str) -> TopicRetention:
-        """See `Retentions`."""
+        """Return a topic's rule, see `Retentions`."""
         settings = self._settings.rules.settings(topic)
         text = settings.delete_when
         cron = self._crons.get(text)
-        if cron is None:  # every text was read once when the configuration was
+        if cron is None:  # parsed when the configuration was read, so it raises nothing here
             cron = self._crons[text] = parse_cron(text)
         return TopicRetention(settings.delete_policy, cron)
 
 
 class _Places:
-    """Positions for the archiver's thread, which the broker's looks up."""
+    """Byte positions for the archiver's thread, looked up on the event loop. The archiver asks again until it has an answer."""
 
     def __init__(self, bases: Bases, call_soon: CallSoon) -> None:
         self._bases, self._call_soon = bases, call_soon
@@ -80,16 +80,16 @@ class _Places:
         try:
             positions = self._bases.touch(topic, queue_id)
             self._known[question] = tuple(positions.position(offset) for offset in queue_offsets)
-        except (Saving, Refused):  # under way, or the log takes nothing: the archiver asks again
+        except (Saving, Refused):  # being computed, or not storable now: the archiver asks again
             pass
-        except ValueError:  # what was asked about has gone meanwhile, or never had a position
+        except ValueError:  # the messages are deleted meanwhile, or never had positions
             with contextlib.suppress(Saving, Refused):
                 if queue_offsets[0] < positions.begin:
                     self._known[question] = -1, positions.begin
 
 
 class _Bases:
-    """Sees to it that positions can be computed from what is left."""
+    """Lets retention delete only as far as durable bases of byte positions allow."""
 
     def __init__(self, reader: MessageReader, bases: Bases, call_soon: CallSoon) -> None:
         self._reader, self._bases, self._call_soon = reader, bases, call_soon
@@ -111,10 +111,10 @@ class _Bases:
 
 
 class Metaq1Retention(BrokerPart):
-    """Has the store obey deletePolicy and deleteWhen, now and when they change, and archives what its topics want archived.
+    """Applies deletePolicy and deleteWhen to the store, also after a reload, and archives topics with the policy `archive`.
 
-    Without sections of topics, and with the defaults, `fileReservedTime` goes on to hold for all topics: `enable` alone must not
-    change how long messages are kept.
+    Without topic sections and with the defaults, `fileReservedTime` stays in force for all topics: switching MetaQ 1.x on must not
+    by itself change how long messages are kept.
     """
 
     def __init__(self, store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> None:
@@ -132,7 +132,7 @@ class Metaq1Retention(BrokerPart):
         self._in_force = False
 
     def open(self) -> None:
-        """Put the rules in force. Raises ConfigError: deleteWhen of [system] cannot be read."""
+        """Put the rules in force. Raises ConfigError: deleteWhen of [system] cannot be parsed."""
         parse_cron(self._settings.options.delete_when)
         self._settings.watch(lambda _names: self._choose())
         self._choose()
@@ -150,5 +150,5 @@ class Metaq1Retention(BrokerPart):
             store.keeper.owes(self._archiver)
 
     def close(self) -> None:
-        """End the archiver's thread. It asks `Bases` for positions, which are open still."""
+        """End the archiver's thread. `Bases`, which it needs for positions, is closed after this."""
         self._archiver.stop()

@@ -40,7 +40,7 @@ class Metaq1Service:
         tables: Tables,
         appender: Appender,
         acks: AckPolicy,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         staging: StagingService,
         gatekeeper: Gatekeeper,
         *,
@@ -55,7 +55,7 @@ class Metaq1Service:
         self.partitions = Partitions(
             environment, tables, appender, acks, bases, settings, gatekeeper, make_filter_helper=make_filter_helper
         )
-        self.fast_path = PartitionFastPath(environment, settings, appender, hold, bases, self.partitions)
+        self.fast_path = PartitionFastPath(environment, settings, appender, held_pulls, bases, self.partitions)
         self.transactions = Metaq1Transactions(
             environment, staging, acks, self.partitions, self.partitions.acks.stored, settings
         )

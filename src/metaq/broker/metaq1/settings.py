@@ -1,4 +1,4 @@
-"""What one broker runs with for MetaQ 1.x, and who must hear when it changes."""
+"""MetaQ 1.x's settings of one broker, and their watchers."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from metaq.options import Metaq1Options, Settings
 
 
 class Metaq1Settings:
-    """The options, which change in place, and the rules for topics, which are exchanged.
+    """Options, which change in place, and rules for topics, which a reload replaces.
 
-    `text` is that of the file (`server.ini`, with what `topic.ini` adds), for `stats config` and its checksum in ZooKeeper.
+    `text` is the text of `server.ini` (with what `topic.ini` adds), for `stats config` and the checksum in ZooKeeper: slaves of
+    the original compare that to notice changes.
     """
 
     def __init__(self, options: Metaq1Options, rules: PartitionRules | None = None, text: bytes = b"") -> None:
         self.options, self.text = options, text
         self.settings = Settings(options)
-        """Whoever keeps what was made of options watches these."""
+        """Notifies watchers of changed options."""
         self.rules = rules or PartitionRules(PartitionSettings.of(options))
         self._checks: list[Callable[[PartitionRules], None]] = []
         self._watchers: list[Callable[[Collection[str]], None]] = []
 
     def watch(self, changed: Callable[[Collection[str]], None]) -> None:
-        """From now on, call `changed` when the rules were exchanged, with the names of the topics whose settings differ.
+        """Register a callback for new rules, called with the names of topics whose settings differ.
 
-        Topics that have no section are not among them: look at `rules.default`.
+        Topics without a section are not among them: they follow `rules.default`.
         """
         self._watchers.append(changed)
 
     def require(self, check: Callable[[PartitionRules], None]) -> None:
-        """From now on, rules are put in force only if `check` returns. It raises ConfigError."""
+        """Register a check of new rules. It raises ConfigError to reject them."""
         self._checks.append(check)
 
     def check(self, rules: PartitionRules) -> None:
-        """Raises ConfigError: these rules cannot be in force. Changes nothing."""
+        """Run the registered checks. Raises ConfigError: the rules are rejected. Changes nothing."""
         for check in self._checks:
             check(rules)
 
     def exchange(self, rules: PartitionRules, text: bytes) -> None:
-        """Put other rules in force, and tell everybody who watches. What a watcher raises comes when all have been told."""
+        """Put new rules in force, and notify all watchers. The first watcher's error is raised at the end."""
         before, self.rules, self.text = self.rules, rules, text
         names = rules.changed(before)
         failures = []

@@ -1,10 +1,10 @@
-"""Transactions of MetaQ 1.x clients, local and XA, on staged transactions (docs/formats/staging.md): there is no second store.
+"""MetaQ 1.x transactions, local and XA, on top of staged transactions (docs/formats/staging.md); there is no second store.
 
-What is put into one gathers in memory and in chunks, unseen. A commit in one phase stages the rest and decides in one go; a
-preparation stages all and decides that it is prepared, with the key as its label, and from then on the log alone knows the branch:
-it waits for ever, through restarts. A *branch* in this module is a transaction of either kind.
+Messages are buffered in memory and in staged chunks, invisible to consumers. A one-phase commit stages the rest and decides in one
+request. PREPARE stages everything and decides PREPARED, with the XA key as label; from then on the branch exists in the log alone
+and waits for its transaction manager without limit, through restarts. A *branch* in this module is a transaction of either kind.
 
-Steps of one that is not prepared end with it if they fail: its client is told, and it is rolled back.
+A step that fails before the preparation ends the transaction: the client gets the error, and it is rolled back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from metaq.broker.metaq1.gathering import (
     SHARE_BYTES,
     Branch,
     Counts,
-    Gathered,
+    GatheredPart,
     Memory,
     entry_of,
 )
@@ -45,27 +45,27 @@ from metaq.saved import Saving
 log = logging.getLogger(__name__)
 
 PENDING_POSITION: Final = -1
-"""What is told as the position of a message that is not where it belongs."""
+"""Position in the response to a put in a transaction, as in the original."""
 STAGED_AT_ONCE: Final = 16
-"""Other transactions that are staged at most to make room in memory for one message."""
+"""Other transactions staged at most to make room in memory for one message."""
 FLUSH_SECONDS: Final = 1.0
 LISTED_MAX: Final = 1000
 _RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_STORED, Reason.UNAVAILABLE}
 
 Delivered = Callable[[str, int, int, int], None]
-"""(topic, partition, LogOffset behind it, messages): so much is committed (`PartitionAcks.stored`)."""
+"""Callback (topic, partition, end LogOffset, messages) for committed messages: `PartitionAcks.stored`."""
 
 
 class Entries(Protocol):
-    """How a put becomes a message (`metaq.broker.metaq1.partitions`)."""
+    """Makes messages of puts (`metaq.broker.metaq1.partitions`)."""
 
     def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
-        """The message, with its id. Raises Refused, Saving."""
+        """Check a put and return its message, with an id. Raises Refused, Saving."""
         ...
 
 
 class Metaq1Transactions(BrokerPart):
-    """Transactions of MetaQ 1.x clients at one broker, local and XA."""
+    """The MetaQ 1.x transactions of one broker, local and XA."""
 
     def __init__(
         self,
@@ -81,32 +81,32 @@ class Metaq1Transactions(BrokerPart):
         self._delivered = delivered
         self._local: dict[Channel, dict[TransactionKey, Branch]] = {}
         self._open: dict[TransactionKey, Branch] = {}
-        """XA branches that are not prepared."""
+        """XA branches before PREPARE."""
         self._prepared: dict[TransactionKey, str] = {}
-        """XA key → id among the staged transactions."""
+        """XA key of a prepared branch → id of its staged transaction."""
         self._by_hand = EndedByHand(staging, self._new_id)
         self._due: dict[str, Outcome] = {}
-        """Staged transactions that are to end so, and could not be ended yet."""
+        """Staged transactions to be ended, which could not be written yet → outcome; retried with every tick."""
         self._memory = Memory()
         self._counts, self._timed = Counts(), 0
         self._timers: list[tuple[float, int, Branch]] = []
         self._numbers = itertools.count()
         self._run = f"{environment.clock.now_ms():x}-{environment.clock.token()[:8]}"
-        """In the ids of this run's transactions: a key may come again after its transaction's end."""
+        """Part of the ids of this run's staged transactions: clients use a key again after its transaction's end."""
         self._flush_at, self._decided_end = 0.0, 0
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
         self.begun = self.begun_xa = self.committed = self.rolled_back = 0
-        """How many, for statistics."""
+        """Counters for `stats`."""
 
     def open(self) -> None:
-        """Take up what the log knows of branches that are prepared, or were ended by hand."""
+        """Recover prepared branches, and those ended by hand, from the staged transactions."""
         for decision in self._staging.labelled():
             label = str(decision.label)
             ended, _, text = label.rpartition(" ")
             try:
                 key = transaction_key(text)
             except BadRequest:
-                continue  # another user's
+                continue  # a preparation of another kind of client
             if ended:
                 self._by_hand.found(key, ended, decision)
             else:
@@ -120,10 +120,13 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ beginning
 
     def begin(self, key: TransactionKey | None, seconds: int, channel: Channel) -> None:
-        """Open a transaction. One that is open, or prepared, stays as it is.
+        """Begin a transaction. One that is open or prepared stays as it is: the original answers a repeated BEGIN with 200.
 
-        seconds: rolled back after so long, if it is not prepared; 0 or less: a local one lasts as long as its connection, a
-        branch as long as other staged transactions (`stagedSecondsMax`). Raises Refused INVALID, BUSY (too many are open).
+        Args:
+            seconds: time until rollback, unless it is prepared, s. 0 or less: a local one ends with its connection, an XA branch
+                after `stagedSecondsMax`.
+
+        Raises Refused: INVALID, BUSY (too many are open).
         """
         key = self._checked(key)
         local = isinstance(key, LocalKey)
@@ -188,10 +191,10 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ putting
 
     def put(self, key: TransactionKey | None, put: PartitionPut, channel: Channel) -> PartitionStored:
-        """Put a message into a transaction. It has its id from now on, and no position yet.
+        """Put a message into a transaction. The response has its id, and no position yet.
 
-        Raises Refused (no such transaction, a partition that is not named, and as a put without a transaction does), Saving:
-        the transaction is as it was.
+        Raises Refused: no such transaction, partition -1, or as a put without a transaction; Saving. The transaction is unchanged
+        then.
         """
         branch = self._must_be_open(self._checked(key), channel)
         if put.partition == ANY_PARTITION:
@@ -200,8 +203,9 @@ class Metaq1Transactions(BrokerPart):
         data = entry_of(entry, self._environment.options.broker_cluster_name)
         place = entry.topic, entry.queue_id
         known = branch.parts.get(place)
-        part = known or Gathered(f"p{len(branch.parts)}", *place)
+        part = known or GatheredPart(f"p{len(branch.parts)}", *place)
         self._staging.check(
+            # Now, and not at the commit: a message that can never be staged must fail its own put, not the transaction.
             Chunk(part=part.part, number=0, topic=part.topic, queue_id=part.queue_id, body=data, of_partition=True)
         )
         if known is None:
@@ -220,8 +224,9 @@ class Metaq1Transactions(BrokerPart):
         return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log.end)
 
     def _make_room(self, branch: Branch, size: int) -> None:
-        """Raises Refused, Saving: there is none in memory for so many bytes more."""
+        """Stage buffered messages until `size` more bytes fit into memory. Raises Refused, Saving: they do not."""
         memory, channel = self._memory, branch.channel
+        # First its own messages, then those of its connection's other transactions, then the longest holders of all.
         if branch.held and (memory.share(channel) + size > SHARE_BYTES or branch.held + size > SHARE_BYTES):
             self._stage_all(branch)
         if memory.share(channel) + size > SHARE_BYTES:
@@ -243,7 +248,7 @@ class Metaq1Transactions(BrokerPart):
             )
 
     def _stage_other(self, branch: Branch) -> None:
-        """Make room at another one's cost. What stands against that is told to its own client, at its next step."""
+        """Stage another transaction to make room. An error there is that client's, at its next step, and not this one's."""
         try:
             self._stage_all(branch)
         except (Refused, Saving):
@@ -258,28 +263,29 @@ class Metaq1Transactions(BrokerPart):
         self._stage_rest(branch)
 
     def _stage_rest(self, branch: Branch) -> None:
-        """What came behind chunks that had waited."""
+        """Stage what was buffered behind chunks that had been waiting."""
         rest = [part for part in branch.parts.values() if part.data]
         for part in rest:
             part.cut()
         self._stage(branch, rest)
 
-    def _stage(self, branch: Branch, parts: list[Gathered]) -> None:
-        """Stage the chunks of these that wait. Raises Refused, Saving: the same may be done again."""
+    def _stage(self, branch: Branch, parts: list[GatheredPart]) -> None:
+        """Stage the waiting chunks of these parts. Raises Refused, Saving: it can be repeated."""
         if parts:
             branch.staged = True
+            # Before the call: a part of the chunks may be stored although it raises.
             self._staging.stage(
                 self._request(branch, [part.chunk(seal=False) for part in parts], None), *self._who(branch)
             )
             self._are_staged(branch, parts)
 
-    def _are_staged(self, branch: Branch, parts: list[Gathered]) -> None:
+    def _are_staged(self, branch: Branch, parts: list[GatheredPart]) -> None:
         for part in parts:
             self._memory.add(branch, -len(part.waiting))
             part.staged()
 
     def _who(self, branch: Branch) -> tuple[Caller, Channel | None]:
-        """Whom it counts for, and whose end it does not outlast."""
+        """Return the caller it counts for, and the connection with which it ends."""
         return branch.channel.caller, branch.channel if branch.local else None
 
     def _request(self, branch: Branch, chunks: list[Chunk], decide: Decide | None) -> Stage:
@@ -288,12 +294,12 @@ class Metaq1Transactions(BrokerPart):
             chunks=tuple(chunks),
             born_ms=self._clock.now_ms(),
             born_host=branch.born_host,
-            lifetime=Lifetime.CONNECTION,  # Without a channel, too: a start rolls back what is not prepared then.
+            lifetime=Lifetime.CONNECTION,  # also of XA branches, without a channel: a restart rolls back unprepared ones
             decide=decide,
         )
 
     def _decide(self, branch: Branch, outcome: Outcome) -> None:
-        """Stage what is not yet, and decide. Raises Refused; Saving: the same may be done again."""
+        """Stage the rest, seal the parts, and decide. Raises Refused; Saving: it can be repeated."""
         waiting = [part for part in branch.parts.values() if part.waiting and part.data]
         self._stage(branch, waiting)
         chunks = []
@@ -326,16 +332,16 @@ class Metaq1Transactions(BrokerPart):
         self._is_stored()
 
     def _are_delivered(self, decision: Decision) -> None:
-        """What its answer waits for is as that to so many puts."""
+        """Count the messages as puts, so that the response waits for the flush as theirs would (unflushThreshold)."""
         for part in decision.parts:
             self._delivered(part.topic, part.queue_id, self._store.log.end, part.seal.rows)
 
     # ------------------------------------------------------------------ preparing
 
     def prepare(self, key: TransactionKey | None, channel: Channel) -> Ended:
-        """Put a branch into the log, so that it can be committed whatever happens. Without messages it is over.
+        """Prepare a branch (XA phase 1): all of it is in the log, and survives a restart. Without messages it ends (XA_RDONLY).
 
-        Raises BranchRefused: CANNOT for a local transaction, NOT_KNOWN, PROTOCOL, ROLLED_BACK; Saving.
+        Raises BranchRefused: CANNOT (local transaction), NOT_KNOWN, PROTOCOL, ROLLED_BACK; Saving.
         """
         key = self._checked(key)
         if isinstance(key, LocalKey):
@@ -358,7 +364,7 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ committing
 
     def commit(self, key: TransactionKey | None, channel: Channel, *, one_phase: bool) -> Ended:
-        """Commit. Of what is open, in one phase.
+        """Commit: an open transaction in one phase, a prepared branch in its second.
 
         Raises Refused; of a branch BranchRefused: NOT_KNOWN, PROTOCOL, ROLLED_BACK, RETRY, COMMITTED_BY_HAND,
         ROLLED_BACK_BY_HAND; Saving.
@@ -385,11 +391,12 @@ class Metaq1Transactions(BrokerPart):
         return Ended(stored=True)
 
     def _end_prepared(self, key: TransactionKey, outcome: Outcome) -> Ended:
-        """The second phase."""
+        """End a prepared branch (XA phase 2)."""
         name = self._prepared[key]
         phase = self._staging.state(name).phase
         if phase is Phase.UNKNOWN:  # an operator has forgotten it, as a staged transaction
             del self._prepared[key]
+            # Not an error of ours: tools for staged transactions can drop any of them.
             raise BranchRefused(Fault.NOT_KNOWN, f"XA transaction '{key}' has not been started.")
         try:
             decided = self._staging.decide(Decide(transaction=name, outcome=outcome), None)
@@ -414,7 +421,7 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ rolling back
 
     def rollback(self, key: TransactionKey | None, channel: Channel) -> Ended:
-        """Roll back.
+        """Roll back an open transaction or a prepared branch.
 
         Raises Refused; of a branch BranchRefused: NOT_KNOWN, UNAVAILABLE, COMMITTED_BY_HAND, ROLLED_BACK_BY_HAND.
         """
@@ -424,7 +431,7 @@ class Metaq1Transactions(BrokerPart):
         return Ended(stored=self._roll_back_open(self._must_be_open(key, channel)))
 
     def _roll_back_open(self, branch: Branch) -> bool:
-        """Returns whether that is in the log: nobody needs it there, a start does the same with what it finds."""
+        """Roll back. Returns whether the rollback is in the log; without that, a restart rolls back what it finds."""
         self._forget_open(branch)
         self.rolled_back += 1
         if not branch.staged:
@@ -453,12 +460,12 @@ class Metaq1Transactions(BrokerPart):
                     self._staging.decide(Decide(transaction=name, outcome=outcome), None)
                     self._is_stored()
             except Refused as error:
-                self._told.warning("due", "transactions of 1.x clients are to be ended: %s", error)
+                self._log.warning("due", "transactions of 1.x clients are to be ended: %s", error)
                 return
             del self._due[name]
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended: its local transactions are rolled back. The staging service does so with what is staged."""
+        """Roll back the local transactions of a closed connection. The staging service does so with their staged chunks."""
         for branch in self._local.pop(channel, {}).values():
             self._gone(branch)
             self.rolled_back += 1
@@ -466,13 +473,13 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ recovery
 
     def recover(self, qualifier: str | None) -> list[BranchKey]:
-        """The branches that a transaction manager has to end, or to forget; None: of all of them."""
+        """Return the keys of branches that a transaction manager has to end or forget (RECOVER); `qualifier` None: all."""
         self._look_after()
         keys = (key for key in (*self._prepared, *self._by_hand) if isinstance(key, BranchKey))
         return [key for key in keys if qualifier is None or key.qualifier == qualifier]
 
     def _look_after(self) -> None:
-        """Drop what was ended as a staged transaction, behind our back."""
+        """Drop branches whose staged transaction was ended with the tools for staged transactions."""
         there = {decision.transaction for decision in self._staging.labelled()}
         for key, name in list(self._prepared.items()):
             if name not in there:
@@ -480,9 +487,9 @@ class Metaq1Transactions(BrokerPart):
         self._by_hand.keep_only(there)
 
     def forget(self, key: TransactionKey | None) -> Ended:
-        """A transaction manager knows how an operator has ended a branch. What is not known is forgotten already.
+        """Forget a branch's heuristic outcome (FORGET). An unknown key is answered with success, as by the original.
 
-        Raises BranchRefused: NOT_KNOWN (not the key of a branch), UNAVAILABLE.
+        Raises BranchRefused: NOT_KNOWN (not an XA key), UNAVAILABLE.
         """
         if not isinstance(key, BranchKey):
             raise BranchRefused(Fault.NOT_KNOWN, f"{key or 'null'} is not a valid xid")
@@ -498,7 +505,7 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ by hand
 
     def end_by_hand(self, text: str, outcome: Outcome) -> None:
-        """An operator commits or rolls back a branch that is prepared. That is remembered until it is forgotten.
+        """Commit or roll back a prepared branch for an operator. The outcome is kept until FORGET.
 
         Raises Refused: INVALID (no key), NOT_FOUND (no such branch is prepared), or as `Appender.put`.
         """
@@ -508,7 +515,9 @@ class Metaq1Transactions(BrokerPart):
         name = self._prepared.get(key)
         if name is None:
             raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} is prepared (metaq meta1 tx list)")
-        self._by_hand.remember(key, outcome)  # first: a start that finds that does the rest
+        # The outcome first, then the end: after a crash in between, the start ends the branch. The other way round the transaction
+        # manager would get "unknown" for a branch that was committed by hand.
+        self._by_hand.remember(key, outcome)
         del self._prepared[key]
         self._due[name] = outcome
         self._is_stored()
@@ -519,15 +528,14 @@ class Metaq1Transactions(BrokerPart):
         self._end_due()
 
     def forget_by_hand(self, text: str) -> None:
-        """An operator has a branch that was ended by hand forgotten. Raises Refused: INVALID, NOT_FOUND, UNAVAILABLE."""
+        """Forget a branch that was ended by hand, for an operator. Raises Refused: INVALID, NOT_FOUND, UNAVAILABLE."""
         key = _key(text)
         if key not in self._by_hand:
             raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} was ended by hand (metaq meta1 tx list)")
         self.forget(key)
 
     def listing(self, after: str = "", count: int = LISTED_MAX) -> list[BranchState]:
-        """Transactions that are open, and branches that wait for their transaction managers, in the order of their ids
-        among the staged transactions, from the first one behind `after` on."""
+        """Return open transactions, and branches that wait for their transaction managers, by staged transaction id, behind `after`."""
         self._look_after()
         found: dict[str, Branch | tuple[TransactionKey, BranchPhase]] = {
             branch.id: branch for branch in self._all_open()
@@ -551,7 +559,7 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ what answers wait for
 
     def due(self) -> Due | None:
-        """What the answers to steps that are stored wait for; None: nothing."""
+        """Return the condition for responses to stored steps (flushTxLogAtCommit); None: respond at once."""
         due = self._acks.due()
         if self._options.flush_tx_log_at_commit == 1 and self._store.state.flushed < self._decided_end:
             return later(due, Due(self._decided_end, 0, promised=True))
@@ -563,14 +571,14 @@ class Metaq1Transactions(BrokerPart):
     # ------------------------------------------------------------------ time
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Roll back what has timed out, retry ends, and flush once a second with flushTxLogAtCommit=2."""
         now = self._clock.monotonic()
         while self._timers and self._timers[0][0] <= now:
             _, _, branch = heapq.heappop(self._timers)
             if branch.deadline is not None:
                 log.info("the transaction %s has taken too long: it is rolled back", branch.key)
                 self._roll_back_open(branch)
-        if len(self._timers) > 2 * self._counts.all.transactions + 1000:  # most are over long before
+        if len(self._timers) > 2 * self._counts.all.transactions + 1000:  # most have ended before their timers
             self._timers = [timer for timer in self._timers if timer[2].deadline is not None]
             heapq.heapify(self._timers)
         self._end_due()
@@ -580,11 +588,11 @@ class Metaq1Transactions(BrokerPart):
             if self._decided_end:
                 self._store.flusher.when_flushed(self._decided_end, _nobody_waits)
                 self._decided_end = 0
-        self._told.tick()
+        self._log.tick()
 
 
 def _nobody_waits(_good: bool) -> None:
-    """The log is on the disk; if not, the store says so."""
+    """Do nothing: no response waits, and the store logs a failed flush."""
 
 
 def _key(text: str) -> TransactionKey:

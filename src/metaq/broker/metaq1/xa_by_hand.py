@@ -1,7 +1,7 @@
-"""XA branches that an operator has ended: remembered until their transaction manager has been told, and forgets them.
+"""XA branches that an operator has committed or rolled back (heuristic outcomes): kept until the transaction manager sends FORGET.
 
-Each is kept by a staged transaction of its own, a preparation without parts, whose label says key and outcome. It comes before the
-end itself: a start that finds both the memory and the branch does the rest.
+Each is stored as a staged transaction of its own, a preparation without parts, whose label has outcome and key. It is written
+before the branch ends: a start that finds both ends the branch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FAULT_BY_HAND: Final = {Outcome.COMMIT: Fault.COMMITTED_BY_HAND, Outcome.ROLLBAC
 
 
 def ended_by_hand(key: TransactionKey, outcome: Outcome) -> BranchRefused:
-    """What is said of a branch that an operator has ended."""
+    """Return the XA error for a branch that an operator has ended (XA_HEURCOM, XA_HEURRB)."""
     return BranchRefused(FAULT_BY_HAND[outcome], f"XA transaction '{key}' was {PHASE_BY_HAND[outcome].value}.")
 
 
 def prepared_state(key: str, phase: BranchPhase, state: TransactionState) -> BranchState:
-    """How tools see a branch that is kept by a staged transaction, in this state."""
+    """Return the view for tools of a branch that is stored as a staged transaction."""
     return BranchState(
         key,
         phase,
@@ -41,7 +41,7 @@ def prepared_state(key: str, phase: BranchPhase, state: TransactionState) -> Bra
 
 
 class EndedByHand:
-    """What is remembered. `new_id`: makes ids of staged transactions."""
+    """The heuristically ended branches of one broker. `new_id`: makes ids of staged transactions."""
 
     def __init__(self, staging: StagingService, new_id: Callable[[str], str]) -> None:
         self._staging, self._new_id = staging, new_id
@@ -54,32 +54,32 @@ class EndedByHand:
         return iter(self._table)
 
     def items(self) -> Iterator[tuple[TransactionKey, Outcome, str]]:
-        """Key, outcome, and the id of the staged transaction that remembers it."""
+        """Return key, outcome and staged transaction id of each."""
         for key, (outcome, name) in self._table.items():
             yield key, outcome, name
 
     def found(self, key: TransactionKey, outcome: str, decision: Decision) -> None:
-        """The log has one."""
+        """Add one found in the log."""
         self._table[key] = Outcome(outcome), decision.transaction
 
     def check(self, key: TransactionKey) -> None:
-        """Raises BranchRefused: an operator has ended the branch."""
+        """Return unless an operator has ended the branch. Raises BranchRefused with the heuristic outcome."""
         if key in self._table:
             raise ended_by_hand(key, self._table[key][0])
 
     def remember(self, key: TransactionKey, outcome: Outcome) -> None:
-        """Raises Refused, as `Appender.put`: nothing has changed."""
+        """Store an outcome. Raises Refused, as `Appender.put`: nothing has changed."""
         name = self._new_id("hand")
         label = f"{outcome.value} {key}"
         self._staging.decide(Decide(transaction=name, outcome=Outcome.PREPARED, parts=(), label=label), None)
         self._table[key] = outcome, name
 
     def forget(self, key: TransactionKey) -> None:
-        """Raises Refused, as `Appender.put`: nothing has changed."""
+        """Drop an outcome (FORGET). Raises Refused, as `Appender.put`: nothing has changed."""
         _, name = self._table[key]
         self._staging.decide(Decide(transaction=name, outcome=Outcome.ROLLBACK), None)
         del self._table[key]
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Drop what was ended as a staged transaction, behind our back."""
+        """Drop those whose staged transaction an operator has ended with the tools for staged transactions."""
         self._table = {key: kept for key, kept in self._table.items() if kept[1] in names}

@@ -1,1 +1,1 @@
-"""Pulls, filters, locks and look-ups."""
+"""Pulls (11), filters, queue locks, offset resets and queries."""

@@ -1,4 +1,4 @@
-"""What the checks of a pull come to."""
+"""Cached result of a pull's checks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from metaq.wire.hot import Filter
 
 
 class Admission(NamedTuple):
-    """What the checks found for one group, topic and filter."""
+    """Result of the checks for one group, topic and filter."""
 
     group: GroupConfig
     topic: str
+    # readQueueNums: checked against each pull's queue id.
     queues: int
     wanted: Filter | None
-    """None takes all."""
+    """None: all messages."""
     expression: str
     version: int
-    """Of the heartbeat's subscription; a request that brings its own filter has none to compare."""
+    """Version of the heartbeat's subscription; 0 for a request that brings its own filter."""
     predicate: str = ""
-    """The name of the one that chooses; "": `wanted` alone does."""
+    """Name of the predicate that filters; "": `wanted` alone does."""

@@ -1,11 +1,11 @@
-"""Filters that are no tags: SQL expressions of consumer groups, compiled, and remembered in `config/consumerFilter.json`.
+"""SQL92 filters of consumer groups: compiled, and remembered in `config/consumerFilter.json`.
 
-What a pull is filtered by is what its group's heartbeat says, or what the request brings. The file is RocketMQ's: who
-wanted what of which topic, for a day after the group has gone. It is what retried messages are judged by when the group
-no longer wants their topic (`filterSupportRetry`), and what a RocketMQ finds that opens the folder.
+A pull is filtered by its group's heartbeat, or by the filter in the request. The file is RocketMQ's: filters by topic and group,
+kept for a day after the group has gone. It filters retried messages of topics that the group no longer subscribes to
+(`filterSupportRetry`), and a RocketMQ broker can take over the folder.
 
-Expressions come from clients, so what they may cost is bounded: each by `metaq.model.filters.sql`, all texts that are kept, and
-all compiled forms that are in use, by bytes.
+Expressions come from clients, so their cost is bounded: of each in `metaq.model.filters.sql`, of all stored texts and of all
+compiled filters in use by bytes, and of parsing by a rate per host and in all.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from metaq.wire.hot import Condition, Filter
 log = logging.getLogger(__name__)
 
 KEPT_BYTES_MAX = 16 * MIB
-"""Text of all filters that are remembered. Of those of groups that are gone, the oldest leave first."""
+"""Text of all stored filters. Beyond that, filters of groups that are gone are dropped, the oldest first."""
 COMPILED_BYTES_MAX = 128 * MIB
-"""Of all compiled expressions that pulls use, held ones too."""
+"""Memory of all compiled filters in use, also by held pulls (estimate)."""
 RECENT_MAX = 16
 NEW_BYTES_MAX = 128 * 1024
-"""Text of the expressions that are new in one heartbeat's group: reading them takes some 0.1 s."""
+"""Text of new expressions of one group in one heartbeat: parsing them takes some 0.1 s of the event loop."""
 READ_BY_PEER = Rate(256 * KIB, 32 * KIB)
 READ_BY_ALL = Rate(2 * MIB, 128 * KIB)
-"""Text of new expressions that is read: 64 KiB of it take the broker's thread 5 to 15 ms."""
+"""Rates of new expression text that is parsed: 64 KiB take 5 to 15 ms of the event loop."""
 _ENTRY_BYTES = 512
-"""What a filter costs beside its text."""
+"""Memory of a filter beside its text (estimate)."""
 _STEP_BYTES = 256
-"""A step of a compiled expression, roughly."""
+"""Memory of a step of a compiled expression (estimate)."""
+# Node's client omits expressionType.
 TAGS = ("TAG", "")
 AGE_AT_LOAD_MS = 30_000
-"""A group that was alive when the file was written counts as gone for so long."""
+"""Age as a dead one of a filter whose group was alive when the file was written, ms."""
 
 FilterTable = dict[tuple[str, str], GroupFilter]
 """(topic, group) → what it wants."""
 
 
 class Filters(BrokerPart):
-    """The filters of one broker. `changes` counts what may alter a kept decision about pulls."""
+    """The filters of one broker. `changes` counts changes that void cached decisions about pulls."""
 
     leads = False
 
@@ -64,15 +65,15 @@ class Filters(BrokerPart):
         self._file, self._format = file.file, file.format
         self._allowed = Allowances(clock, READ_BY_PEER, READ_BY_ALL)
         self._recent: dict[str, Program | str] = {}
-        """Text → what it says, or what is wrong with it."""
+        """Last parsed texts → program, or the error's text."""
         self._compiled: weakref.WeakValueDictionary[str, Condition] = weakref.WeakValueDictionary()
         self._compiled_bytes = 0
         self._released: deque[int] = deque()
-        """Bytes of those that nobody uses any more: told by whichever thread let go of one last."""
+        """Bytes of compiled filters that were freed, appended by finalizers in any thread."""
         self._relief: Callable[[], None] = _nothing
         self._dirty = False
         self.failing = ""
-        """Why the last save failed; "" if it did not."""
+        """Reason of the last save's failure; "" if it succeeded."""
         self.changes = 0
         now = clock.now_ms()
         self._table: FilterTable = {
@@ -90,24 +91,24 @@ class Filters(BrokerPart):
 
     # -- expressions
     def check(self, wanted: SubscriptionData, peer: str) -> None:
-        """Refuse a subscription that cannot work here: INVALID for its type, BAD_FILTER for its text. BUSY: see `_parsed`."""
-        if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # which has a check of its own
+        """Check a subscription (CHECK_CLIENT_CONFIG, 46). Raises Refused: INVALID (type), BAD_FILTER (text), THROTTLED (`_parsed`)."""
+        if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # predicates: `Predicates.check`
             return
         self._may(wanted.expression_type)
         self._understand(wanted.expression, peer)
 
     def of_text(self, text: str, expression_type: str, peer: str) -> Filter:
-        """The filter of an expression that a pull brings.
+        """Return the filter of an expression in a pull request.
 
-        Raises Refused BAD_FILTER: it cannot be parsed; INVALID: not this type, or not on this broker; BUSY.
+        Raises Refused: BAD_FILTER (it cannot be parsed), INVALID (unknown type, or SQL is off), BUSY, THROTTLED.
         """
         if expression_type == SQL92:
-            self._understand(text, peer)  # a wrong text is told of first, as by RocketMQ
+            self._understand(text, peer)  # RocketMQ reports a syntax error before it looks whether SQL is enabled
         self._may(expression_type)
         return Filter((), self._compile(text, peer))
 
     def of_group(self, group: str, stored: SubscriptionData, peer: str) -> Filter:
-        """The filter of what a group's heartbeat says. Raises Refused NO_FILTER: it cannot be parsed; INVALID, BUSY."""
+        """Return the filter of a group's heartbeat. Raises Refused: NO_FILTER (it cannot be parsed), INVALID, BUSY, THROTTLED."""
         if stored.expression_type == SQL92:
             try:
                 self._understand(stored.expression, peer)
@@ -122,9 +123,9 @@ class Filters(BrokerPart):
         return Filter((), self._compile(stored.expression, peer))
 
     def of_retried(self, group: str, subscriptions: Collection[SubscriptionData], peer: str) -> Filter | None:
-        """What a group's retry topic is filtered by: for each topic by what it wants of it, or did last.
+        """Return the filter of a group's retry topic: per original topic, its current SQL filter, or the last one stored.
 
-        None: by nothing. Raises Refused BUSY: it is not known yet what that is.
+        None: no filter. Raises Refused THROTTLED: an expression cannot be parsed yet.
         """
         if not self._options.filter_support_retry or not self._options.enable_property_filter:
             return None
@@ -154,19 +155,20 @@ class Filters(BrokerPart):
             )
 
     def _understand(self, text: str, peer: str) -> None:
-        """Raises Refused as `_parsed` does. What is in use is known to be right."""
+        """Check an expression. Raises Refused, as `_parsed`. One that is in use needs no parsing."""
         if text not in self._compiled:
             self._parsed(text, peer)
 
     def _parsed(self, text: str, peer: str) -> Program:
-        """What the text says. The last ones are remembered, wrong ones too: what a client repeats costs nothing.
+        """Parse an expression. The last ones are cached, wrong ones too, so that repeated requests cost nothing.
 
-        Raises Refused BAD_FILTER: what is wrong, and where. THROTTLED: `peer`, a host, or all together have brought more new
-        expressions than may be read at this time.
+        Raises Refused: BAD_FILTER (with the place of the error), THROTTLED (the host `peer`, or all together, have sent more new
+        text than READ_BY_PEER or READ_BY_ALL allow).
         """
         found = self._recent.get(text)
         if found is None:
-            if len(text) <= TEXT_BYTES_MAX and not self._allowed.take(peer, len(text)):  # longer ones are not read
+            # Longer texts are refused without parsing, so they cost nothing.
+            if len(text) <= TEXT_BYTES_MAX and not self._allowed.take(peer, len(text)):
                 raise Refused(
                     Reason.THROTTLED,
                     f"new SQL filters come faster than {READ_BY_PEER.per_second} bytes a second from one "
@@ -185,13 +187,14 @@ class Filters(BrokerPart):
         return found
 
     def _compile(self, text: str, peer: str) -> Condition:
-        """One form for all who want the same, as long as somebody uses it."""
+        """Compile an expression, or share the compiled one while it is in use. Raises Refused BUSY: too much is in use."""
         known = self._compiled.get(text)
         if known is not None:
             return known
         program = self._parsed(text, peer)
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
         if self._in_use() + cost > COMPILED_BYTES_MAX:
+            # Drops cached admissions, which may hold the last references to filters.
             self._relief()
         if self._in_use() + cost > COMPILED_BYTES_MAX:
             raise Refused(
@@ -209,16 +212,16 @@ class Filters(BrokerPart):
         return self._compiled_bytes
 
     def when_full(self, relief: Callable[[], None]) -> None:
-        """What lets go of compiled expressions that are only kept to be at hand."""
+        """Register a callback that drops caches of compiled filters."""
         self._relief = relief
 
     def options_changed(self, _names: Collection[str]) -> None:
-        """Some of the options have other values now: kept decisions may be others."""
+        """Void cached decisions after a change of options."""
         self.changes += 1
 
     # -- what groups want
     def register(self, group: str, subscriptions: Mapping[str, SubscriptionData], peer: str) -> None:
-        """A member of a group at host `peer` says what it wants. What cannot be parsed is not kept, and its pulls are told why."""
+        """Store the SQL filters of a heartbeat from host `peer`. Wrong ones are not stored; the group's pulls are refused."""
         now = self._clock.now_ms()
         for wanted in subscriptions.values():
             if wanted.expression_type not in TAGS and wanted.expression_type != PREDICATE and wanted.expression:
@@ -229,10 +232,10 @@ class Filters(BrokerPart):
                 self._put(_died(one, now))
 
     def check_amount(self, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
-        """Raises Refused INVALID for a heartbeat that brings more new expressions than may be read in one go."""
+        """Raise Refused INVALID for a heartbeat with more new expression text than NEW_BYTES_MAX."""
         new = 0
         for topic, wanted in subscriptions.items():
-            if wanted.expression_type == SQL92 and len(wanted.expression) <= TEXT_BYTES_MAX:  # longer ones are not read
+            if wanted.expression_type == SQL92 and len(wanted.expression) <= TEXT_BYTES_MAX:
                 known = self._table.get((topic, group))
                 new += 0 if known is not None and known.expression == wanted.expression else len(wanted.expression)
         if new > NEW_BYTES_MAX:
@@ -246,6 +249,7 @@ class Filters(BrokerPart):
         same = known is not None and (known.expression, known.expression_type) == (
             wanted.expression, wanted.expression_type,
         )  # fmt: skip
+        # A late heartbeat with an older version, or another text under the same version, changes nothing (RocketMQ's rule).
         if known is not None and (wanted.version < known.version or (wanted.version == known.version and not same)):
             return
         if known is not None and same:
@@ -278,6 +282,7 @@ class Filters(BrokerPart):
             )  # fmt: skip
             return
         if program.never:
+            # It consumes nothing, and its user sees no error.
             self._log.warning(
                 ("never", group, wanted.topic),
                 "in the filter of group %s for topic %s a condition is never true: %s",
@@ -297,7 +302,7 @@ class Filters(BrokerPart):
             self._make_room(key)
 
     def _make_room(self, newest: tuple[str, str]) -> None:
-        """Forget filters until the rest may be kept: of those who are gone the oldest, else the newest."""
+        """Drop filters of groups that are gone, the oldest first; if that is not enough, the newest filter."""
         for key in sorted(
             (key for key, one in self._table.items() if one.dead), key=lambda key: self._table[key].dead_ms
         ):
@@ -333,7 +338,7 @@ class Filters(BrokerPart):
                 self.changes += 1
 
     def expire(self, online: Collection[str]) -> None:
-        """Note whose group has gone, and forget who is gone for filterDataCleanTimeSpan."""
+        """Mark filters of groups that are offline, and drop those dead for filterDataCleanTimeSpan."""
         self._log.tick()
         now, span = self._clock.now_ms(), self._options.filter_data_clean_time_span
         for key, one in list(self._table.items()):
@@ -344,11 +349,11 @@ class Filters(BrokerPart):
 
     # -- the file
     def save(self) -> None:
-        """Write the table if it changed since the last save, or that one failed. Returns at once."""
+        """Save the table in a thread, if it has changed since the last save or that one failed."""
         if not self._dirty:
             return
         self._dirty = False
-        table = dict(self._table)  # the text is made beside the event loop
+        table = dict(self._table)  # a copy: the saving thread encodes it
         self._file.save_soon(lambda: self._format.text(table), self._saved)
 
     def _saved(self, error: OSError | None) -> None:
@@ -362,13 +367,13 @@ class Filters(BrokerPart):
         self.failing = reason
 
     def close(self) -> None:
-        """Save what changed, and wait until it is on the disk."""
+        """Save, and wait until that is on the disk."""
         self.save()
         self._file.flush()
 
 
 def _nothing() -> None:
-    """Nobody keeps any."""
+    """Do nothing: no cache is registered."""
 
 
 def _died(one: GroupFilter, when_ms: int) -> GroupFilter:

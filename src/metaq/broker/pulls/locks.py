@@ -1,11 +1,10 @@
-"""Locks on queues: which client of a group may consume a queue in order, while it keeps saying so (41, 42).
+"""Queue locks of orderly consumers (LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42).
 
-A lock belongs to a group and a queue, and is held by a client id. It is granted if the queue is free, if the same client
-holds it (which renews it), or if it was not renewed for a minute. It ends by `unlock` or by that minute, never with a
-connection: an orderly consumer that is cut off goes on for up to 30 s, and another must not start beside it.
+A lock belongs to a group and a queue, and is held by a client id. It is granted if the queue is free, if the same client holds
+it (a renewal), or if it was not renewed for a minute. It ends by `unlock` or by that minute, never with a connection: an
+orderly consumer that is cut off goes on for up to 30 s, and another must not consume beside it.
 
-Locks are in memory and gone after a restart, as with RocketMQ: members ask again every 20 s, and those that still consume
-ask for their own queues.
+As in RocketMQ, locks are in memory and lost at a restart: members lock their queues again every 20 s.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from metaq.model.access import Action, Caller
 log = logging.getLogger(__name__)
 
 CLIENT_ID_CHARS_MAX = 1024
-"""A lock keeps its holder's id."""
+"""Longest client id: each lock stores one."""
 QUEUES_MAX = 10_000
-"""Of one request, which must not stop the loop for long."""
+"""Queues of one request, which must not block the event loop for long."""
 TOLD_MAX = 10
-"""Queues of one request that the log names."""
+"""Queues of one request that a log line names."""
 _HELD: Final = "another client holds it"
-"""No lock for a reason that is nobody's mistake."""
+"""The only reason that is not logged: it is the normal case in a rebalance."""
 
 
 class _Lock(Struct):
-    """One queue that is held."""
+    """Lock of one queue."""
 
     client_id: str
     renewed: float
-    """Monotonic seconds."""
+    """Time of the last renewal, monotonic seconds."""
 
 
 class Locks:
@@ -55,20 +54,21 @@ class Locks:
 
     @property
     def count(self) -> int:
-        """Locks in memory, those included whose time is over and that nobody has taken since."""
+        """Number of locks in memory, including expired ones."""
         return self._count
 
     def holder(self, group: str, topic: str, queue_id: int) -> str | None:
-        """The client that holds a queue now."""
+        """Return the client id that holds the queue's lock; None: it is free or expired."""
         lock = self._held.get(group, {}).get((topic, queue_id))
         return lock.client_id if lock is not None and not self._over(lock) else None
 
     def lock(self, caller: Caller, wanted: QueueLocks) -> list[MessageQueue]:
-        """Grant or renew what can be. Returns those queues, in the order in which they were asked for.
+        """Grant or renew locks. Returns the locked queues, in the order of the request.
 
-        A queue that another holds is left out, and one that cannot be locked, which is said in the log.
+        Queues that another client holds are left out, and those that cannot be locked, which are logged: the response has no
+        error code for a single queue.
 
-        Raises: Refused: the group does not exist, may not consume, or is not for this client; Saving: it is being made.
+        Raises Refused: the group does not exist or may not consume, or the caller lacks permission; Saving: it is being created.
         """
         self._check(caller, wanted)
         if not self._groups.require(wanted.group).consume_enable:
@@ -85,7 +85,7 @@ class Locks:
                 not_lockable += 1
                 if len(told) < TOLD_MAX:
                     told.append(f"{queue!s:.200}: {why_not:.200}")
-        if told:  # one line, however many queues a client makes up
+        if told:  # one line per request, however many queues it names
             self._log.warning(
                 wanted.group, "client %s of group %s gets no lock on %d queues, %s: %s", wanted.client_id, wanted.group,
                 not_lockable, "which are" if not_lockable == len(told) else "of which these are the first", "; ".join(told),
@@ -93,7 +93,7 @@ class Locks:
         return granted
 
     def unlock(self, caller: Caller, held: QueueLocks) -> None:
-        """Let go of the queues that this client holds; of others, nothing changes. Raises Refused."""
+        """Release locks that this client holds; others stay. Raises Refused, as `lock`."""
         self._check(caller, held)
         locks = self._held.get(held.group, {})
         for queue in held.queues:
@@ -102,7 +102,7 @@ class Locks:
                 self._drop(held.group, queue.topic, queue.queue_id)
 
     def expire(self) -> None:
-        """Forget the locks whose time is over."""
+        """Drop expired locks."""
         self._log.tick()
         stands = self._clock.monotonic() - self._options.rebalance_lock_max_live_time / 1000
         for group, locks in list(self._held.items()):
@@ -120,7 +120,7 @@ class Locks:
         self._gatekeeper.check(caller, Action.SUBSCRIBE, asked.group)
 
     def _queues_of(self, caller: Caller, topic: str) -> int | str:
-        """How many queues the topic has, or why this client may lock none of them."""
+        """Return the number of the topic's queues, or the reason why this client may lock none of them."""
         try:
             config = self._topics.require(check_client_topic(topic))
             self._gatekeeper.check(caller, Action.SUBSCRIBE, topic)
@@ -129,7 +129,7 @@ class Locks:
         return max(config.read_queues, config.write_queues)
 
     def _why_not(self, queue: MessageQueue, queues: int | str) -> str:
-        """Why nobody gets a lock on this queue; empty if it can be locked. `queues`: of its topic, as above."""
+        """Return why this queue cannot be locked; "" if it can. `queues`: result of `_queues_of` for its topic."""
         if queue.broker != self._broker:
             return f"this broker is {self._broker}"
         if isinstance(queues, str):
@@ -137,7 +137,7 @@ class Locks:
         return "" if 0 <= queue.queue_id < queues else f"the topic has {queues} queues"
 
     def _take(self, group: str, client_id: str, queue: MessageQueue) -> str:
-        """Lock a queue for a client, or renew its lock. Returns why that cannot be; empty if it was done."""
+        """Lock a queue, or renew its lock. Returns the reason if that fails; "" if it was done."""
         place, now = (queue.topic, queue.queue_id), self._clock.monotonic()
         lock = self._held.get(group, {}).get(place)
         if lock is None:

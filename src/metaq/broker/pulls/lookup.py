@@ -1,4 +1,4 @@
-"""Questions about what is stored: offsets, times, and messages by key or by place."""
+"""Queries of offsets (14, 29 to 32) and messages (12, 33), and offset commits (15)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KEY_CHARS_MAX = 4096
 
 
 class Lookup:
-    """Reads that change nothing."""
+    """Answers queries of offsets and messages."""
 
     def __init__(self, environment: Environment, tables: Tables) -> None:
         self._environment, self._reader, self._keeper = environment, environment.store.reader, environment.store.keeper
         self._topics, self._offsets = tables.topics, tables.offsets
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue if it holds or held anything. Raises Refused for a topic or queue that cannot exist."""
+        """Return the queue; None if nothing was ever stored in it. Raises Refused: unknown topic or queue."""
         config = self._topics.require(check_client_topic(topic))
         count = max(config.read_queues, config.write_queues)
         if not 0 <= queue_id < count:
@@ -37,22 +37,22 @@ class Lookup:
         return queue.min_offset if queue else 0
 
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The offset whose store time is nearest to `timestamp_ms`; 0 for an empty queue."""
+        """Return the offset with the store time nearest to `timestamp_ms`; 0 for an empty queue."""
         queue = self._queue(topic, queue_id)
         return self._reader.offset_at(topic, queue_id, timestamp_ms) if queue else 0
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the queue's oldest message in ms, -1 if it has none."""
+        """Return the store time of the queue's oldest message, ms; -1 if it is empty."""
         queue = self._queue(topic, queue_id)
         if queue is None or queue.min_offset >= queue.max_offset:
             return -1
         return self._reader.store_time(topic, queue_id, queue.min_offset)
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """A group's position. None where there is none, so that the client chooses.
+        """Return a group's offset; None: there is none, and the client applies its `consumeFromWhere`.
 
-        A queue whose first message was never deleted and is still recent answers 0 instead: a group that starts on a
-        young queue misses nothing, whatever its `consumeFromWhere` says. RocketMQ does so, and users rely on it.
+        For a queue whose first message is still there and in memory, 0 in place of None, as in RocketMQ: a new group on a
+        young queue misses nothing, whatever its `consumeFromWhere`. Users rely on it.
         """
         stored = self._offsets.get(group, topic, queue_id)
         if stored is not None:
@@ -67,8 +67,9 @@ class Lookup:
         return None
 
     def commit_offset(self, commit: OffsetCommit) -> None:
-        """Overwrite a group's position. Raises Refused for an unknown topic or queue, or a negative offset."""
+        """Overwrite a group's offset. Raises Refused: unknown topic or queue, or a negative offset."""
         if commit.group == TRANSACTION_GROUP:
+            # These offsets say which half messages are done: a client's commit could end the checks of open transactions.
             raise Refused(Reason.NO_PERMISSION, f"the positions of group {commit.group} are the broker's own")
         self._queue(commit.topic, commit.queue_id)
         if commit.offset < 0:
@@ -78,14 +79,14 @@ class Lookup:
         self._offsets.put(commit.group, commit.topic, commit.queue_id, commit.offset)
 
     def record(self, log_offset: int) -> bytes:
-        """The stored record at a LogOffset. Raises Refused if none begins there."""
+        """Return the record at a LogOffset (33). Raises Refused: no record begins there, or its topic was deleted."""
         data = self._reader.record_at(log_offset)
         if data is None or log_offset < self._keeper.floor(decode_record(data).topic):
             raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
         return data
 
     def query(self, query: KeyQuery) -> list[bytes]:
-        """Records by key, oldest first; a hash collision may add some that do not carry it. Raises Refused: none."""
+        """Return records by key, oldest first (12); hash collisions, which clients sort out, included. Raises Refused: none."""
         check_client_topic(query.topic)
         if not query.key or len(query.key) > KEY_CHARS_MAX:
             raise Refused(Reason.INVALID, f"the key has {len(query.key)} characters, allowed are 1 to {KEY_CHARS_MAX}")

@@ -1,4 +1,4 @@
-"""Pulls of groups whose messages a predicate chooses: read unfiltered, judged elsewhere, answered later.
+"""Pulls with a predicate as filter: read unfiltered, evaluated in a helper process, answered later.
 
 first / woken ──► read ──► judge ──► some pass: answer
                    ▲                 none passes: read on, until there is nothing more or the time is over
@@ -23,42 +23,43 @@ from metaq.store.reads.pull import ReadResult, ReadStatus
 
 Pull: TypeAlias = Any
 PullAnswer: TypeAlias = Any
-"""Those of `metaq.broker.pulls.pull`, which uses this module."""
+"""The types of `metaq.broker.pulls.pull`, which imports this module."""
 COUNT_MAX, JUDGED_BYTES_MAX = 256, 256 * KIB
-"""Of one question to a helper process; one message may be larger."""
+"""Messages and bytes of one question to a helper process; a single message may be larger."""
 LOOK_SECONDS = 5.0
-"""A pull for which nothing passes looks on for so long, also one that is not to be held."""
+"""Time for which a pull reads on while nothing passes, s; also a pull without long polling."""
 HOLD_SECONDS_MAX = 600.0
 _QUEUE_OFFSET = slice(20, 28)
-"""Of a record: its QUEUEOFFSET."""
+"""Place of QUEUEOFFSET in a record."""
 
 AnswerOf = Callable[[Pull, ReadResult, int], PullAnswer]
 
 
 class PredicatePulls:
-    """For the pull service. Where a method returns None, the pull's channel is told later."""
+    """Pulls with predicates, for the pull service. If a method returns None, the pull's channel is answered later."""
 
     def __init__(
-        self, reader: MessageReader, hold: HeldPulls, clock: Clock, predicates: Predicates, answer: AnswerOf
+        self, reader: MessageReader, held_pulls: HeldPulls, clock: Clock, predicates: Predicates, answer: AnswerOf
     ) -> None:
-        """Args: answer: makes the answer of what a look-up from an offset came to, and counts it."""
-        self._reader, self._hold, self._clock, self._predicates, self._answer = reader, hold, clock, predicates, answer
+        """Args: answer: makes the response of a read from an offset, and counts it."""
+        self._reader, self._held_pulls, self._clock = reader, held_pulls, clock
+        self._predicates, self._answer = predicates, answer
 
     def first(self, pull: Pull) -> PullAnswer | None:
-        """A pull that has just come."""
+        """Read for a pull that has just arrived."""
         held = min(pull.hold_ms / 1000, HOLD_SECONDS_MAX)
         return self._look(pull, pull.request.offset, self._clock.monotonic() + held)
 
     def woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
-        """Its queue has grown."""
+        """Read for a held pull whose queue has grown."""
         return self._look(pull, held.place, held.deadline)
 
     def overdue(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
-        """Its time is over."""
+        """Read for a held pull whose deadline has passed."""
         return self._look(pull, held.place, 0.0)
 
     def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer | None:
-        """Old messages were read."""
+        """Go on after a cold read."""
         return self._take(pull, pulled, pulled.next_offset, self._clock.monotonic() + pull.hold_ms / 1000)
 
     def _look(self, pull: Pull, place: int, deadline: float) -> PullAnswer | None:
@@ -78,16 +79,17 @@ class PredicatePulls:
             return None
         if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._clock.monotonic() < deadline:
             key = (pull.admission.topic, pull.request.queue_id)
-            if self._hold.hold(HeldPull(pull.channel, key, place, deadline, pull)):
+            if self._held_pulls.hold(HeldPull(pull.channel, key, place, deadline, pull)):
                 return None
         if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and place > pull.request.offset:
+            # Not NO_NEW_MSG: the client goes on behind what was refused, instead of having it evaluated again.
             pulled = structs.replace(pulled, status=ReadStatus.NO_MATCHED_MESSAGE)
         return self._answer(pull, pulled, place)
 
     def _judged(self, pull: Pull, pulled: ReadResult, deadline: float, job: Job) -> None:
         try:
             answer = self._after(pull, pulled, deadline, job)
-        except Exception as error:  # noqa: BLE001  this one is told, the others go on
+        except Exception as error:  # noqa: BLE001  sent to this client; other pulls go on
             pull.channel.answer_pull(pull, error)
         else:
             if answer is not None:
@@ -98,6 +100,7 @@ class PredicatePulls:
         if judged < len(job.records):
             if not judged:
                 raise Refused(Reason.BUSY, f"[OVERLOAD]system busy: {job.why or f'{job.predicate} is slow'}; ask again")
+            # The time was over before all were evaluated: the client continues at the first that was not.
             following = int.from_bytes(job.records[judged][_QUEUE_OFFSET], "big")
         taken = [record for record, verdict in zip(job.records, job.verdicts, strict=False) if passes(verdict)]
         if taken:
@@ -111,7 +114,7 @@ class PredicatePulls:
 
 
 def _records(body: bytes | memoryview) -> Sequence[memoryview]:
-    """The records of a pull's body, which is copied: the log's pages may go meanwhile."""
+    """Split a pull's body into records. Copied, because the log file may be unmapped before the helper answers."""
     view, at = memoryview(bytes(body)), 0
     records: list[memoryview] = []
     while at < len(view):

@@ -1,11 +1,10 @@
-"""Predicates at the broker: which there are, and who is asked, in what turn, for how long (docs/predicates.md).
+"""Predicates (server-side filter functions): registry, and scheduling of the processes that run them (docs/predicates.md).
 
-A group's questions are answered one after the other, the groups in turn. Helper processes are few (`filterServerNums`), and
-a predicate that is slow must delay its own group only: while the helpers are all busy with slow ones and another group
-waits, there is one more for it, up to `EXTRA_MAX`. A helper that takes longer than `filterTimeLimit`, needs more than
-`filterMemoryLimit`, or dies, is replaced, and its group waits a little, longer each time. Then the messages that it had are
-judged one by one; a message with which it fails alone is passed on, as is one for which it raises: nothing is dropped
-because nobody could say.
+Questions of one group are evaluated one after the other, groups in turn. Helper processes are few (`filterServerNums`), and a
+slow predicate must delay its own group only: while all helpers are busy and another group waits, one more is started, up to
+`EXTRA_MAX`. A helper that exceeds `filterTimeLimit` or `filterMemoryLimit`, or dies, is replaced, and its group is paused, longer
+each time. Then the messages that it had are evaluated singly. A message that fails alone is delivered, as is one for which the
+predicate raises: no message is lost through a broken predicate.
 """
 
 from __future__ import annotations
@@ -28,20 +27,21 @@ from metaq.options import MIB, BrokerOptions
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 0.1
-"""So long a group waits for a helper that is busy with another group's messages."""
+"""Time for which a group waits for a busy helper before one more is started, s."""
 EXTRA_MAX = 4
 GROUP_JOBS_MAX = 256
 BYTES_MAX = 64 * MIB
-"""Of all messages that wait to be judged."""
+"""Bytes of all messages that wait for evaluation."""
 JOB_SECONDS = 10.0
-"""After which a pull is answered with what was judged until then."""
+"""Time after which a pull is answered with what was evaluated so far, s."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds that a group waits after its predicate's helper failed once, and at most."""
+"""Pause of a group after its helper has failed once, doubled with each failure up to the second value, s."""
+# A helper imports the operator's modules before it is ready.
 READY_SECONDS = 30.0
 
 
 class Helper(Protocol):
-    """A process that judges. See `metaq.app.predicate_process`."""
+    """A process that evaluates predicates. See `metaq.app.predicate_process`."""
 
     def ask(self, question: bytes) -> None: ...
 
@@ -50,26 +50,27 @@ class Helper(Protocol):
     def close(self) -> None: ...
 
 
-Told = Callable[[Helper, bytes | None, str], None]
-MakeHelper = Callable[[Told], Helper]
+OnHelperAnswer = Callable[[Helper, bytes | None, str], None]
+"""Callback (helper, answer, reason) for each answer of a helper. Answer None: it has ended, for that reason."""
+MakeHelper = Callable[[OnHelperAnswer], Helper]
 
 
 class Job(Struct, eq=False):
-    """The messages of one pull, to be judged. `verdicts` has a byte for each that is judged; 0 is no."""
+    """The messages of one pull to evaluate. `verdicts` has a byte for each that is done; 0: not delivered."""
 
     group: str
     predicate: str
     records: Sequence[memoryview]
     done: Callable[[Job], None]
-    """Called once: when all is judged, or the time is over; not if whoever asked has gone."""
+    """Called once: when all are evaluated, or at the deadline; not if the connection has ended."""
     deadline: float
     verdicts: bytearray
     owner: object = None
-    """Whose messages they are: the channel, as `closed` names it."""
+    """The channel that pulled, see `closed`."""
     head: bytes = b""
-    """Goes before the messages in each question."""
+    """Prefix of each question."""
     why: str = ""
-    """What went wrong last."""
+    """The last error."""
     gone: bool = False
 
     @property
@@ -78,23 +79,23 @@ class Job(Struct, eq=False):
 
 
 class _Group:
-    """The questions of one group."""
+    """Jobs of one group."""
 
     __slots__ = ("careful", "failures", "jobs", "not_before", "trip", "waits_since")
 
     def __init__(self) -> None:
         self.jobs: deque[Job] = deque()
         self.trip = 0
-        """So many messages of its first job are being judged; 0: none."""
+        """Messages of its first job that a helper has now; 0: none."""
         self.failures = 0
         self.careful = 0
-        """So many messages are judged one by one."""
+        """Messages still to be evaluated singly, after a failure."""
         self.not_before = 0.0
         self.waits_since = 0.0
 
 
 class _Busy(Struct):
-    """What a helper does."""
+    """State of a helper."""
 
     group: str = ""
     """"" while it starts or is idle."""
@@ -104,7 +105,7 @@ class _Busy(Struct):
 
 
 class Predicates(BrokerPart):
-    """The predicates of one broker. Lives in its thread."""
+    """The predicates of one broker. Used on the event loop only."""
 
     leads = False
 
@@ -115,7 +116,7 @@ class Predicates(BrokerPart):
         make_helper: MakeHelper | None = None,
         places: Mapping[str, str] | None = None,
     ) -> None:
-        """Args: places: name → `module:function`, in place of those of `filterPredicates`.
+        """Args: places: name → `module:function`, instead of `filterPredicates`.
 
         Raises ConfigError: `filterPredicates` cannot be read.
         """
@@ -140,11 +141,11 @@ class Predicates(BrokerPart):
 
     @property
     def registered(self) -> str:
-        """For people: the names there are."""
+        """Registered names, for error texts."""
         return ", ".join(sorted(self.places)) or "none (filterPredicates)"
 
     def check(self, name: str) -> None:
-        """Raises Refused BAD_FILTER: there is no such predicate, or it cannot be used."""
+        """Return if the predicate can be used. Raises Refused BAD_FILTER: it is unknown, or could not be imported."""
         if name not in self.places:
             raise Refused(
                 Reason.BAD_FILTER, f"this broker has no predicate {name[:100]!r}; registered are: {self.registered}"
@@ -164,7 +165,7 @@ class Predicates(BrokerPart):
         owner: object = None,
         head: bytes = b"",
     ) -> None:
-        """Have messages judged; `done(job)` is called later. Raises Refused: no such predicate; BUSY: too much waits."""
+        """Queue messages for evaluation; `done(job)` is called later. Raises Refused: BAD_FILTER, BUSY (too many wait)."""
         self.check(predicate)
         queue = self._groups.setdefault(group, _Group())
         now = self._clock.monotonic()
@@ -184,9 +185,10 @@ class Predicates(BrokerPart):
     # -------------------------------------------------------------- turns
 
     def _dispatch(self) -> None:
-        """Give idle helpers work."""
+        """Give idle helpers the next jobs, and end surplus ones."""
         now = self._clock.monotonic()
         idle = [helper for helper, busy in self._helpers.items() if busy.ready and not busy.group]
+        # The group that has waited longest comes first.
         for name in sorted(self._groups, key=lambda name: self._groups[name].waits_since):
             group = self._groups[name]
             if group.trip or not group.jobs or group.not_before > now:
@@ -207,8 +209,8 @@ class Predicates(BrokerPart):
         word = job.predicate.encode()
         helper.ask(b"".join((bytes([len(word)]), word, job.head, *records)))
 
-    def told(self, helper: Helper, answer: bytes | None, why: str) -> None:
-        """A helper has answered, or is gone."""
+    def helper_answered(self, helper: Helper, answer: bytes | None, why: str) -> None:
+        """Process an answer of a helper, or its end."""
         busy = self._helpers.get(helper)
         if busy is None or self._closed:
             return
@@ -236,7 +238,7 @@ class Predicates(BrokerPart):
         self._refuse_broken()
 
     def _refuse_broken(self) -> None:
-        """What came before it was known that its predicate cannot be used: nothing of it may pass unjudged."""
+        """Finish jobs that were queued before their predicate turned out to be unusable: they must not pass unfiltered."""
         for name, group in list(self._groups.items()):
             for job in list(group.jobs)[1 if group.trip else 0 :]:
                 if job.predicate in self._errors:
@@ -266,7 +268,7 @@ class Predicates(BrokerPart):
         self._go_on(busy.group, group, job)
 
     def _lost(self, busy: _Busy, why: str) -> None:
-        """A helper is gone."""
+        """Process the end of a helper."""
         if busy.group:
             assert busy.job is not None
             self._failed(busy.group, self._groups[busy.group], busy.job, why)
@@ -281,6 +283,7 @@ class Predicates(BrokerPart):
         now = self._clock.monotonic()
         job.why = f"the predicate {job.predicate} failed: {why}"
         if group.trip == 1:
+            # This message alone ends the helper. FAILED delivers it; else it would be evaluated again and again.
             job.verdicts.append(FAILED)
             group.careful = max(0, group.careful - 1)
             self._log.error(
@@ -314,7 +317,7 @@ class Predicates(BrokerPart):
             job.done(job)
 
     def closed(self, channel: object) -> None:
-        """A connection has ended: what it wanted judged is let go, but for the question that a helper has at this moment."""
+        """Drop the jobs of a closed connection, except for the one that a helper has now."""
         for name, group in list(self._groups.items()):
             for job in [job for job in group.jobs if job.owner is channel]:
                 job.gone = True
@@ -324,7 +327,7 @@ class Predicates(BrokerPart):
             self._forget_if_done(name, group)
 
     def end(self, why: str) -> None:
-        """There are other predicates now: end all helpers, and answer what waits with what is judged already."""
+        """End all helpers because the predicates are replaced, and answer waiting jobs with what is evaluated so far."""
         self._closed = True
         for helper in self._helpers:
             helper.kill(why)
@@ -341,7 +344,7 @@ class Predicates(BrokerPart):
     # -------------------------------------------------------------- time
 
     def tick(self) -> None:
-        """Let time pass: end helpers that take too long, answer jobs whose time is over, add helpers where others wait."""
+        """Kill helpers over their time limit, answer overdue jobs, and start helpers that are needed."""
         if not self.places or self._closed:
             return
         self._log.tick()
@@ -372,10 +375,10 @@ class Predicates(BrokerPart):
 
     def _add_helper(self) -> None:
         assert self._make_helper is not None
-        self._helpers[self._make_helper(self.told)] = _Busy(since=self._clock.monotonic() or 1e-9)
+        self._helpers[self._make_helper(self.helper_answered)] = _Busy(since=self._clock.monotonic() or 1e-9)
 
     def close(self) -> None:
-        """End all helpers, and wait for it. Pulls that wait are not answered: their connections end too."""
+        """End all helpers, and wait for that. Waiting pulls are not answered: their connections end too."""
         self._closed = True
         for helper in self._helpers:
             helper.kill("the broker stops")
@@ -384,5 +387,5 @@ class Predicates(BrokerPart):
 
 
 def passes(verdict: int) -> bool:
-    """Whether a message with that verdict is delivered."""
+    """Return whether a message with this verdict is delivered."""
     return verdict != NO

@@ -1,12 +1,12 @@
-"""Pulls: who may read what, what they get, and who waits.
+"""Pulls (PULL_MESSAGE, 11): checks, reads and long polling.
 
-The checks of RocketMQ 4.9, in its order, depend on nothing but group, topic and filter, so their outcome is kept as a
-`Admission` until a topic, a group or a subscription changes: a pull costs one look-up and the read itself.
+The checks of RocketMQ 4.9, in its order, depend on group, topic and filter only, so their result is cached as an `Admission`
+until a topic, a group or a subscription changes: then a pull costs one look-up and the read.
 
-Two answers differ from RocketMQ's on purpose. A subscription version newer than the heartbeat's is not refused (25) when
-the filter text is the same, or unknown: then the answer is unfiltered and the client, which tests tags anyway, loses
-nothing (5.x clients race their own heartbeats and would be refused for 30 s). And a held pull whose filter fits none of
-the new messages goes on waiting from where it looked.
+Two responses differ from RocketMQ's on purpose. A subscription version newer than the heartbeat's is not refused with
+SUBSCRIPTION_NOT_LATEST (25) if the expression is the same, or unknown; if unknown, the response is unfiltered, and the client,
+which tests tags itself, loses nothing. (Java 5.x clients race their own heartbeats and would be refused for 30 s.) And a held
+pull whose filter refuses all new messages stays held, from the offset reached.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.long_polling import HeldPull, HeldPulls
 from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.admission import Admission
-from metaq.broker.pulls.fast_path import NEVER, Changes, PullPaths
+from metaq.broker.pulls.fast_path import NEVER, Changes, PullFastPaths
 from metaq.broker.pulls.filters import TAGS, Filters
 from metaq.broker.pulls.predicate_pulls import PredicatePulls
 from metaq.broker.pulls.predicates import Predicates
@@ -42,26 +42,26 @@ from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire.hot import Filter, PullGate, PullPath
 
 LIFTED_BYTES_MAX = 8 * MIB
-"""The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
+"""Response bytes of one pull at most, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
 LIFTED_COUNT_MAX = 65_535
 REPAIR_SECONDS = 1.0
-"""A pull of messages that the store is about to find again waits no longer: no message announces them."""
+"""Hold time of a pull whose messages the store is restoring (OFFSET_FOUND_NULL), s: no append will wake it."""
 HOLD_SECONDS_MAX = 600.0
-"""Who asks to be held for longer is answered after this."""
+"""Longest hold time, s. RocketMQ's clients ask for 15 or 20 s."""
 LOOKS_PER_PULL = 7
-"""As many more until a pull by an expression is answered with how far it came."""
+"""Further reads of a pull with an SQL filter before it is answered with the offset reached."""
 LOOK_SECONDS = 0.002
-"""No further look begins after this."""
+"""Time after which no further read begins, s: the event loop has other clients."""
 LOOKS_PER_WAKE = 8
-"""More that the filter refuses than these looks pass over is answered with how far they came; the client asks on."""
+"""Reads per wake-up. If all were filtered out, answer with the offset reached; the client continues there."""
 ADMISSIONS_MAX = 100_000
 SUBSCRIPTION_BYTES_MAX = 64 * 1024
-"""Of a filter that a request brings: held pulls keep what it parses to."""
+"""Longest filter in a request, bytes: held pulls keep its parsed form."""
 CACHED_SUBSCRIPTION_BYTES_MAX = 1024
 
 
 class PullOutcome(enum.Enum):
-    """What a pull came to."""
+    """Outcome of a pull; servers map it to their protocol's codes (RocketMQ: 0, 20, 19, 21)."""
 
     __hash__ = object.__hash__  # members are single: enum's own hash is a Python call, and each pull looks some up
 
@@ -82,46 +82,46 @@ OUTCOME_OF = {
     ReadStatus.OFFSET_TOO_SMALL: PullOutcome.OUT_OF_RANGE,
     ReadStatus.COLD: PullOutcome.COLD,
 }
-"""Of an empty or unknown queue it depends on the offset asked for."""
+"""Other statuses mean an empty or unknown queue, where the outcome depends on the offset: see `_answer`."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
 
 
 class PullChannel(Channel, Protocol):
-    """One whose client may pull."""
+    """A channel of a client that pulls."""
 
     def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
-        """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
+        """Send the response of a held pull, or the error. Raises nothing."""
         ...
 
 
 class FastAnswers(Protocol):
-    """The connection of a server that has the compiled extension write answers in its protocol. Others need nothing of this."""
+    """A connection whose server has the compiled extension encode responses. Optional for other protocols."""
 
     def fast_answer(self, fast: FastPull, pull: Pull, place: int) -> bytes | None:
-        """The answer to a pull that was held: the messages from this QueueOffset on.
+        """Encode the response of a held pull: the messages from this QueueOffset on.
 
-        None: it has to be read and answered as any other. Raises nothing.
+        Returns None if it has to be answered on the slow path. Raises nothing.
         """
         ...
 
     def write_fast(self, answers: bytes) -> None:
-        """Send what `fast_answer` has made, at once. Raises nothing."""
+        """Send responses of `fast_answer` at once. Raises nothing."""
         ...
 
 
 class FastPull(Struct):
-    """What a server hands over with a pull that, when it was held, may be answered without a `PullAnswer` in between."""
+    """Fast-path data of a held pull, with which it can be answered without a `PullAnswer`."""
 
     channel: FastAnswers
-    path: PullPath
+    fast_path: PullPath
     gate: PullGate
     generation: int
-    """Of path and gate: they hold while `PullPaths.current` is this one."""
+    """Generation of fast path and gate; they are valid while `PullFastPaths.current` returns it."""
 
 
 class Pull(Struct):
-    """One pull under way."""
+    """A pull in progress."""
 
     channel: PullChannel
     caller: Caller
@@ -130,28 +130,28 @@ class Pull(Struct):
     count_max: int
     bytes_max: int
     hold_ms: int
-    """0: answer at once."""
+    """Long-polling time-out, ms; 0: answer at once."""
     reply_to: Any
-    """The server's own: how to answer."""
+    """The server's own data for the response."""
     seen_changes: Changes = NEVER
-    """Of what the admission depends on, when it was made."""
+    """Change counters at the time of the admission."""
     fast: FastPull | None = None
-    """Set by a server that has a fast path, if the pull is plain."""
+    """Set by a server with a fast path, if the pull is plain."""
 
 
 class PullAnswer(NamedTuple):
-    """What to tell the client."""
+    """Response of a pull."""
 
     outcome: PullOutcome
     status: ReadStatus
-    """Of the look-up, which knows why."""
+    """Status of the read; RocketMQ's name of it is the response's remark."""
     pulled: ReadResult
     next_offset: int
     suggest_broker_id: int
 
 
 class PullService(BrokerPart):
-    """Answers pulls and keeps those that wait."""
+    """Answers pulls, at once or from long polling."""
 
     leads = False
 
@@ -159,7 +159,7 @@ class PullService(BrokerPart):
         self,
         environment: Environment,
         tables: Tables,
-        hold: HeldPulls,
+        held_pulls: HeldPulls,
         stats: Stats,
         gatekeeper: Gatekeeper,
         *,
@@ -168,10 +168,12 @@ class PullService(BrokerPart):
     ) -> None:
         self._environment, self._clock, self._reader = environment, environment.clock, environment.store.reader
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
-        self._offsets, self._hold, self._stats, self._gatekeeper = tables.offsets, hold, stats, gatekeeper
+        self._offsets, self._held_pulls, self._stats, self._gatekeeper = tables.offsets, held_pulls, stats, gatekeeper
         self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
-        self._by_predicate = PredicatePulls(self._reader, hold, environment.clock, predicates, self._counted_answer)
-        self.fast_paths = PullPaths(environment, tables, stats, self._changes)
+        self._by_predicate = PredicatePulls(
+            self._reader, held_pulls, environment.clock, predicates, self._counted_answer
+        )
+        self.fast_paths = PullFastPaths(environment, tables, stats, self._changes)
         self._admissions: dict[tuple[str | bytes | bool | CallerKind | None, ...], Admission] = {}
         self._seen_changes = NEVER
         filters.when_full(self._admissions.clear)
@@ -187,9 +189,9 @@ class PullService(BrokerPart):
         *,
         brought: bool,
     ) -> Admission:
-        """The checks' outcome, from memory if nothing changed. `brought`: the request's own filter counts.
+        """Return the result of the checks, cached if nothing has changed. `brought`: the filter is in the request.
 
-        Raises Refused for the first check that fails.
+        Raises Refused: the first check that fails.
         """
         changes = self._changes()
         if changes != self._seen_changes or len(self._admissions) > ADMISSIONS_MAX:
@@ -208,12 +210,13 @@ class PullService(BrokerPart):
                 _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.address,
                 brought=brought,
             )  # fmt: skip
+            # The checks may themselves have changed something: they create a missing group, for example.
             if self._changes() == self._seen_changes and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
                 self._admissions[key] = known
         return known
 
     def _changes(self) -> Changes:
-        """What an admission depends on."""
+        """Return the change counters of everything that an admission depends on."""
         return (
             self._topics.changes, self._groups.changes, self._members.changes, self._filters.changes,
             self._gatekeeper.changes,
@@ -225,7 +228,7 @@ class PullService(BrokerPart):
         if not self._environment.options.broker_permission & Perm.READ:
             raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
         check_client_topic(topic_name)
-        if group_name == TRANSACTION_GROUP:  # a pull may move its group's positions
+        if group_name == TRANSACTION_GROUP:  # a pull with COMMIT would overwrite the broker's own offsets
             raise Refused(Reason.NO_PERMISSION, f"the group {group_name} is the broker's own: pull with another one")
         group = self._groups.require(group_name)
         if not group.consume_enable:
@@ -258,7 +261,7 @@ class PullService(BrokerPart):
         return Admission(group, topic_name, topic.read_queues, wanted, stored.expression, stored.version, predicate)
 
     def _predicate_of(self, stored: SubscriptionData) -> str:
-        """The name of the one that a subscription names, or "". Raises Refused: it cannot be used, or is a Java class."""
+        """Return the predicate of a subscription; "": none. Raises Refused: it cannot be used, or is a Java class filter."""
         if stored.class_filter:
             raise Refused(Reason.INVALID, no_classes(self._predicates))
         if stored.expression_type != PREDICATE:
@@ -277,7 +280,7 @@ class PullService(BrokerPart):
 
     # -- making a pull
     def make(self, channel: PullChannel, caller: Caller, request: PullRequest, reply_to: Any) -> Pull:
-        """Check a request and take its piggybacked offset. `caller`: whose request it is. Raises Refused."""
+        """Check a request, and store its piggybacked offset. `caller`: the signer of the request. Raises Refused."""
         (
             group, topic, queue_id, _, count_max, flags, commit_offset, hold_ms, subscription, version,
             expression_type, lifted_bytes,
@@ -293,9 +296,10 @@ class PullService(BrokerPart):
             )
         if self._closed_partitions:
             self._closed_partitions.check(admission.topic, queue_id)
+        # After a rebalance Java's consumer raises its subscription version, and pulls may overtake the heartbeat with it.
         if version > admission.version and not brought:
             wanted = admission.wanted
-            by_sql = wanted is not None and wanted.condition is not None  # which the client cannot test by itself
+            by_sql = wanted is not None and wanted.condition is not None  # clients test tags themselves, but not SQL
             if by_sql if subscription is None else _text(subscription) != admission.expression:
                 raise Refused(
                     Reason.SUBSCRIPTION_OLD,
@@ -322,10 +326,10 @@ class PullService(BrokerPart):
         )  # fmt: skip
 
     def _renew(self, pull: Pull) -> None:
-        """A group may have changed its filter since its pull was held: what comes now is for the new one.
+        """Update a held pull to the group's current filter.
 
-        What is wrong with the group by now is told to its next pull. Raises Refused: by the rules of now its caller may not have
-        what has come since.
+        If the group can no longer pull, its next pull is refused; this one is answered. Raises Refused: the caller has lost its
+        permission while the pull was held.
         """
         request = pull.request
         if self._changes() == pull.seen_changes:
@@ -345,7 +349,7 @@ class PullService(BrokerPart):
 
     # -- reading
     def read(self, pull: Pull, offset: int) -> ReadResult:
-        """Look for messages from `offset` on."""
+        """Read messages from `offset` on."""
         admission = pull.admission
         return self._reader.pull(
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
@@ -353,14 +357,14 @@ class PullService(BrokerPart):
         )  # fmt: skip
 
     def first(self, pull: Pull) -> PullAnswer | None:
-        """Read for a pull that has just come, and return its answer; None when it is held instead.
+        """Read for a pull that has just arrived. Returns its response; None: it is held.
 
-        One with the outcome COLD is none yet: the server runs `ReadResult.job` off the loop, then asks `after_cold`.
+        With the outcome COLD, the server runs `ReadResult.job` in a thread, then calls `after_cold`.
         """
         admission, offset = pull.admission, pull.request.offset
         if admission.predicate:
             return self._by_predicate.first(pull)
-        pulled = self._reader.pull(  # as `read` does, whose call would be a frame more
+        pulled = self._reader.pull(  # not `self.read`: one Python call less
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
             in_pieces=True,
         )  # fmt: skip
@@ -375,7 +379,7 @@ class PullService(BrokerPart):
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (admission.topic, pull.request.queue_id)
             reads = admission.wanted is not None and admission.wanted.reads
-            if self._hold.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads)):
+            if self._held_pulls.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads)):
                 return None
         if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
             answer = _gone_on(answer)
@@ -383,14 +387,13 @@ class PullService(BrokerPart):
         return answer
 
     def _further(self, pull: Pull, pulled: ReadResult, place: int) -> tuple[ReadResult, int]:
-        """Look on behind messages that an expression refused, some milliseconds at most. Returns what the last look found,
-        and from where."""
+        """Read on behind messages that an SQL filter has refused, some ms at most. Returns the last read and its offset."""
         until = self._clock.monotonic() + LOOK_SECONDS
         for _ in range(LOOKS_PER_PULL):
             if self._clock.monotonic() > until:
                 break
             following = self.read(pull, pulled.next_offset)
-            if following.status is ReadStatus.COLD:  # not here and now: the client asks on
+            if following.status is ReadStatus.COLD:  # not on the event loop: the client continues there
                 return pulled, place
             pulled, place = following, pulled.next_offset
             if pulled.status is not _NO_MATCH:
@@ -398,38 +401,38 @@ class PullService(BrokerPart):
         return pulled, place
 
     def answer_grown(self) -> None:
-        """Answer the held pulls whose queues grew. Called by whoever has appended."""
-        if self._hold.grown:
+        """Answer the held pulls whose queues grew. Called after appends."""
+        if self._held_pulls.grown:
             self.answer_plain()
             for pull, answer in self.woken():
                 pull.channel.answer_pull(pull, answer)
 
     def tick(self) -> None:
-        """Answer the held pulls whose queues grew, and those whose time is over."""
+        """Answer the held pulls whose queues grew, and the overdue ones."""
         self.answer_grown()
         for pull, answer in self.overdue():
             pull.channel.answer_pull(pull, answer)
 
     def options_changed(self, _names: Collection[str]) -> None:
-        """Some of the options have other values now: the store reads by them, and so does the fast path."""
+        """Close the fast paths after a change of options, on which reads depend."""
         self.fast_paths.close()
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended: nobody waits for its pulls."""
-        self._hold.closed(channel)
+        """Drop the held pulls of a closed connection."""
+        self._held_pulls.closed(channel)
 
     def answer_plain(self) -> None:
-        """Answer the held pulls whose queue grew that are plain, those of a connection in one write. `woken` has the others.
+        """Answer plain held pulls whose queue grew, those of a connection in one write. `woken` answers the others.
 
-        Of a message that comes alone this is what its consumer waits for, so all that can be done later is.
+        This is the latency of a single message on its way to the consumer, so all clean-up comes after the writes.
         """
-        hold, generation = self._hold, self.fast_paths.current()
+        held_pulls, generation = self._held_pulls, self.fast_paths.current()
         if generation is None:
             return
         answered: list[tuple[HeldPull, FastAnswers, bytes]] = []
-        for key, tail in hold.grown.items():
+        for key, tail in held_pulls.grown.items():
             end = tail.next_offset
-            for held in hold.waiting(key):
+            for held in held_pulls.waiting(key):
                 pull: Pull = held.request
                 fast = pull.fast
                 if fast is not None and fast.generation == generation and held.place < end:
@@ -446,38 +449,38 @@ class PullService(BrokerPart):
             for channel, answers in by_channel.items():
                 channel.write_fast(b"".join(answers))
         for held, _, _ in answered:
-            hold.remove(held)
+            held_pulls.remove(held)
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
-        """Answers to held pulls whose queue grew, or why there is none. Call after every append, behind `answer_plain`."""
-        for held in self._hold.ready():
+        """Return responses (or errors) of held pulls whose queue grew. Called after every append, behind `answer_plain`."""
+        for held in self._held_pulls.ready():
             pull: Pull = held.request
             try:
                 answer = self._woken(pull, held)
-            except Exception as error:  # noqa: BLE001  this one is told, the others go on
+            except Exception as error:  # noqa: BLE001  sent to this client; other pulls go on
                 yield pull, error
             else:
                 if answer is not None:
                     yield pull, answer
 
     def _woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
-        """The answer; None: nothing fits, and it is held again."""
+        """Return the response; None: the filter refuses all, and the pull is held again."""
         self._renew(pull)
         if pull.admission.predicate:
             return self._by_predicate.woken(pull, held)
         pulled = self.read(pull, held.place)
-        for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
+        for _ in range(LOOKS_PER_WAKE):  # one read scans some 800 units, as in RocketMQ
             if pulled.status is not ReadStatus.NO_MATCHED_MESSAGE:
                 break
             held.place = pulled.next_offset
             pulled = self.read(pull, held.place)
-        if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._hold.hold(held.renewed()):
+        if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._held_pulls.hold(held.renewed()):
             return None
         return self._late(pull, held, pulled)
 
     def overdue(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
-        """Answers to held pulls whose time is up, or why there is none."""
-        for held in self._hold.overdue():
+        """Return responses (or errors) of held pulls whose deadline has passed."""
+        for held in self._held_pulls.overdue():
             pull: Pull = held.request
             try:
                 self._renew(pull)
@@ -485,7 +488,7 @@ class PullService(BrokerPart):
                     answer = self._by_predicate.overdue(pull, held)
                 else:
                     answer = self._late(pull, held, self.read(pull, held.place))
-            except Exception as error:  # noqa: BLE001  this one is told, the others go on
+            except Exception as error:  # noqa: BLE001  sent to this client; other pulls go on
                 yield pull, error
             else:
                 if answer is not None:
@@ -499,7 +502,7 @@ class PullService(BrokerPart):
         return answer
 
     def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer | None:
-        """The answer after a cold read was done; None: its channel is told later. Raises Refused."""
+        """Return the response after a cold read; None: the channel is answered later. Raises Refused."""
         if pull.admission.predicate:
             return self._by_predicate.after_cold(pull, pulled)
         return self._counted_answer(pull, pulled, pull.request.offset)
@@ -510,12 +513,13 @@ class PullService(BrokerPart):
         return answer
 
     def _answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
-        if pulled.status is ReadStatus.FOUND:  # most of them, spared the look-up: hashing an enum is dear
+        if pulled.status is ReadStatus.FOUND:  # the common case without a look-up: hashing an enum member is slow
             outcome = _FOUND
-        else:  # Of an empty or unknown queue only an offset other than 0 is wrong.
+        else:  # in an empty or unknown queue, any offset but 0 is out of range
             empty = PullOutcome.OUT_OF_RANGE if offset else PullOutcome.NOTHING_NEW
             outcome = OUTCOME_OF.get(pulled.status, empty)
         suggest = 0
+        # suggestWhichBrokerId: old messages from the slave (whichBrokerWhenConsumeSlowly), recent ones from brokerId.
         if self._environment.options.slave_read_enable:
             near = not pulled.count or self._reader.in_memory(pulled.last_log)
             suggest = pull.admission.group.broker_id if near else pull.admission.group.slow_broker_id
@@ -532,7 +536,7 @@ class PullService(BrokerPart):
 
 
 def no_classes(predicates: Predicates) -> str:
-    """What a client is told that wants to filter by a class of its own."""
+    """Return the error text for a Java class filter (classFilterMode)."""
     return (
         "The broker does not support consumer to filter message by class: it runs no code of clients. It has predicates, "
         f"chosen by name in the subscription (expression type {PREDICATE}); registered are: {predicates.registered}"
@@ -540,7 +544,7 @@ def no_classes(predicates: Predicates) -> str:
 
 
 def _gone_on(answer: PullAnswer) -> PullAnswer:
-    """Messages came and none fitted the filter: tell how far we looked, so that the client need not ask again."""
+    """Turn NOTHING_NEW into GO_ON: the client continues at the offset reached, and nothing is filtered twice."""
     return answer._replace(outcome=PullOutcome.GO_ON, status=_NO_MATCH)
 
 

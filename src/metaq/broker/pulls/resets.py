@@ -1,6 +1,6 @@
-"""Moving a group's progress in a topic, with its members online: each is told, and commits the new place itself.
+"""Offset reset of an online group (INVOKE_BROKER_TO_RESET_OFFSET, 222): notifies the members, which commit the new offsets.
 
-The broker's own table is not written: a member would overwrite it with the progress that it knows.
+As in RocketMQ, the broker's own table is not written: a member would overwrite it with the offset that it knows.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from metaq.model.notices import OffsetsReset
 log = logging.getLogger(__name__)
 
 TO_THE_END = -1
-"""As a moment: behind the last message."""
+"""Value of `time_ms`: behind the last message."""
 
 
 class OffsetResets:
-    """See the module's text."""
+    """Computes new offsets, and the notices (220) to a group's members."""
 
     def __init__(self, environment: Environment, tables: Tables, lookup: Lookup) -> None:
         self._environment, self._tables, self._lookup = environment, tables, lookup
@@ -29,10 +29,13 @@ class OffsetResets:
     def reset(
         self, group: str, topic: str, time_ms: int, *, force: bool
     ) -> tuple[dict[MessageQueue, int], list[Effect]]:
-        """The new offset of each of the topic's writable queues, and whom to tell.
+        """Return the new offset of each of the topic's writable queues, and the notices.
 
-        `time_ms`: the first message stored then or later, or TO_THE_END. Without `force` progress moves backwards only.
-        Raises Refused: INVALID: no such topic, or the group has no progress in it; OFFLINE: nobody is in the group.
+        Args:
+            time_ms: store time of the first message to consume, or TO_THE_END.
+            force: also move forwards; without it, offsets move backwards only.
+
+        Raises Refused: INVALID (no such topic, or the group has no offsets in it), OFFLINE (the group has no member).
         """
         config = self._tables.topics.get(topic)
         if config is None:
@@ -42,7 +45,8 @@ class OffsetResets:
             raise Refused(Reason.INVALID, f"consumer group {group} has no progress in topic {topic} here")
         offsets = {}
         for queue_id in range(config.write_queues):
-            # A member commits what it has consumed: in a queue that had nothing for it there is no progress.
+            # Members commit only what they have consumed, so a queue without messages for the group has no offset. RocketMQ
+            # refuses the whole reset then.
             current = stored.get(queue_id, self._lookup.min_offset(topic, queue_id))
             if time_ms == TO_THE_END:
                 wanted = self._lookup.max_offset(topic, queue_id)

@@ -1,9 +1,8 @@
-"""Chunks on their way into the log: whether they may be staged, their records, and transactions that come as one request.
+"""Admission and storage of chunks, and a short cut for transactions that come as one request.
 
-The latter (`AtOnce`) are whole parts of one chunk each, and the commit of just these, for this broker alone: what
-`Producer.atomic()` sends when little is sent. What is done, what the log holds afterwards and what is promised is the same as
-request by request (`metaq.broker.staged.service`), without the steps between that nobody sees. Whatever is not as plain as
-that is left to the long way, which also says what is wrong with it.
+The short cut (`AtOnce`) takes requests with one chunk per part and the commit of exactly these parts, at this broker alone: what
+`Producer.atomic()` sends for small transactions. Records, results and guarantees are the same as on the general path
+(`metaq.broker.staged.service`). Whatever does not qualify takes the general path, which also reports errors.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
 from metaq.broker.requests import Decide, Stage
 from metaq.broker.staged.apply import AT_ONCE_BYTES
-from metaq.broker.staged.parts import New, Part, Staged, Transaction, check_seal, is_next
+from metaq.broker.staged.parts import NewChunks, Part, Staged, Transaction, check_seal, is_next
 from metaq.broker.staged.records import (
     FORBIDDEN_BYTES,
     FORBIDDEN_RETRIES,
@@ -44,10 +43,10 @@ from metaq.wire.hot import AppendOutcome, TopicGate, check_batch
 from metaq.wire.record import record_bytes
 
 RUN_BYTES: Final = 2 << 20
-"""Chunks of one request are stored in runs of about so many bytes, each of them whole."""
+"""Bytes per append: chunks of one request are stored in runs, none of them split."""
 _BLANK_BYTES: Final = 8
 COPY_BYTES_MORE: Final = 512
-"""Upper bound of what a message takes in the log beside its entry in a batch."""
+"""Upper bound of a message's bytes in the log beside its entry in a batch."""
 
 _ANY_SIZE: Final = 0x7FFFFFFF
 
@@ -61,7 +60,7 @@ def _where(chunk: Chunk) -> str:
 
 
 class ChunkAdmission:
-    """Judges and stores chunks."""
+    """Checks and stores chunks."""
 
     def __init__(
         self, environment: Environment, tables: Tables, appender: Appender, table: Staged, gatekeeper: Gatekeeper
@@ -70,10 +69,10 @@ class ChunkAdmission:
         self._topics, self._groups = tables.topics, tables.groups
         self._appender, self._table, self._gatekeeper = appender, table, gatekeeper
         self._judge = TopicGate(b"-", (), _ANY_SIZE, FORBIDDEN_BYTES)
-        """What staged messages may not have. Their sizes are looked at before."""
+        """Gate with which the compiled extension looks for forbidden properties. Sizes are checked separately."""
         self._judge_retries = TopicGate(b"-", (), _ANY_SIZE, FORBIDDEN_RETRIES)
         self._open: dict[str, int] = {}
-        """Topics that whoever the gatekeeper allows may send to, and how many queues each has; as long as nothing changes."""
+        """Cache: topics that have passed all checks but permissions → number of queues. Dropped when the topic changes."""
         tables.topics.watch(self._forget)
         self._closed_partitions = tables.closed_partitions
         self._closed_partitions.when_changed(self._forget)
@@ -81,13 +80,13 @@ class ChunkAdmission:
     def _forget(self, topic: str) -> None:
         self._open.pop(topic, None)
 
-    def admit(self, stage: Stage, transaction: Transaction | None, caller: Caller, peer: str) -> list[New]:
-        """The chunks that are to be stored, by part. Those that are there already are left out.
+    def admit(self, stage: Stage, transaction: Transaction | None, caller: Caller, peer: str) -> list[NewChunks]:
+        """Check a request's chunks. Returns those to be stored, by part, without those stored already.
 
-        Raises Refused, or Saving while topics are being made or deleted: nothing has changed.
+        Raises Refused; Saving: topics are being created or deleted. Nothing has changed then.
         """
         parts = transaction.parts if transaction is not None else {}
-        news: dict[str, New] = {}
+        news: dict[str, NewChunks] = {}
         for chunk in stage.chunks:
             if not self.takes or not self._is_open(chunk, caller):
                 self._check_destinations(
@@ -99,7 +98,7 @@ class ChunkAdmission:
             if new is None:
                 base = parts.get(check_part(chunk.part))
                 place = (base.topic, base.queue_id) if base is not None else (chunk.topic, chunk.queue_id)
-                new = news[chunk.part] = New(base, *place)
+                new = news[chunk.part] = NewChunks(base, *place)
             self._take(new, chunk)
         fresh = [new for new in news.values() if new.chunks]
         options = self._environment.options
@@ -120,13 +119,13 @@ class ChunkAdmission:
         return fresh
 
     def _is_open(self, chunk: Chunk, caller: Caller) -> bool:
-        """Whether the caller may put a chunk there, by what has been found out before."""
+        """Return whether the caller may put a chunk there, by the cache."""
         return 0 <= chunk.queue_id < self._open.get(chunk.topic, 0) and (
             self._gatekeeper.unguarded or self._gatekeeper.allows(caller, Action.PUBLISH, chunk.topic)
         )
 
     def judged(self, chunk: Chunk, caller: Caller) -> int:
-        """Messages in a first chunk that is as plain as most; -1: look at it more closely."""
+        """Return the number of messages in a plain first chunk; -1: it has to take the general path."""
         size = len(chunk.body)
         if (
             not self._is_open(chunk, caller)
@@ -142,12 +141,12 @@ class ChunkAdmission:
         return rows if size + rows * COPY_BYTES_MORE < self._store.log.file_bytes else -1
 
     def check(self, chunk: Chunk) -> None:
-        """Raises Refused ILLEGAL_MESSAGE: its messages can never be stored as a chunk."""
+        """Check size and messages of a chunk. Raises Refused ILLEGAL_MESSAGE: it can never be stored."""
         self._check_size(chunk)
         self._check_batch(chunk)
 
     def _check_size(self, chunk: Chunk) -> None:
-        """A message may be as large as one that is sent by itself; several together are to be little."""
+        """Check the size: a single message may have maxMessageSize, several together CHUNK_BYTES_MAX."""
         size, most = len(chunk.body), self._environment.store_options.max_message_size
         limit = min(CHUNK_BYTES_MAX, most)
         if 0 < size <= limit:
@@ -165,7 +164,7 @@ class ChunkAdmission:
                 "(maxMessageSize)",
             )
 
-    def _take(self, new: New, chunk: Chunk) -> None:
+    def _take(self, new: NewChunks, chunk: Chunk) -> None:
         self._check_size(chunk)
         crc = chunk_crc(chunk.body)
         if not is_next(new, chunk, crc):
@@ -179,13 +178,14 @@ class ChunkAdmission:
             check_seal(chunk.part, chunk.seal, new.holds())
 
     def _check_batch(self, chunk: Chunk) -> int:
-        """How many messages there are. Raises Refused ILLEGAL_MESSAGE: not a batch, or one that could not be applied."""
+        """Return the number of messages. Raises Refused ILLEGAL_MESSAGE: not a batch, or one that could not be applied."""
         more = len(self._environment.options.broker_cluster_name.encode()) + len(props.CLUSTER) + 2
         retries = chunk.topic.startswith(RETRY_PREFIX)
         rows = check_batch(chunk.body, self._judge_retries if retries else self._judge, self._store.log.tail)
-        if rows < 0:  # there is something to tell, or to look at singly
+        if rows < 0:  # the compiled extension found something: Python finds out what, and raises
             rows = self._judge_entries(chunk, more)
         size = len(chunk.body) + rows * (RECORD_BYTES_MORE + len(chunk.topic) + more)
+        # A chunk is applied in one append, which must fit into one log file.
         if size + _BLANK_BYTES > self._store.log.file_bytes:
             raise Refused(
                 Reason.ILLEGAL_MESSAGE,
@@ -204,17 +204,18 @@ class ChunkAdmission:
     # ------------------------------------------------------------------ where to
 
     def _check_destinations(self, places: set[tuple[str, int, bool]], caller: Caller) -> None:
-        """Raises Refused: no message may be put there; Saving: topics are being made or deleted."""
+        """Check all destinations. Raises Refused: messages are not allowed there; Saving: topics are being created or deleted."""
         waiting = list[Pending]()
         for topic, queue_id, of_partition in sorted(places):
             try:
                 config = self._topic(topic, queue_id, caller, of_partition=of_partition)
             except Saving as saving:
+                # All topics that are missing are created at once, instead of one per repetition of the request.
                 waiting += saving.pending
                 continue
             count = max(config.read_queues, config.write_queues)
             self._closed_partitions.check(topic, queue_id)
-            # Of a retry topic's group is asked each time: it may go, and its topic stay.
+            # A retry topic is not cached: its group may be deleted while the topic stays, so it is checked each time.
             if not (self._closed_partitions.of(topic) or topic.startswith(RETRY_PREFIX)):
                 self._open[topic] = count
             if not 0 <= queue_id < count:
@@ -226,7 +227,7 @@ class ChunkAdmission:
 
     @property
     def takes(self) -> bool:
-        """Whether the broker takes messages at all."""
+        """Whether brokerPermission allows writes."""
         return bool(self._environment.options.broker_permission & WRITE)
 
     def _topic(self, name: str, queue_id: int, caller: Caller, *, of_partition: bool) -> TopicConfig:
@@ -258,13 +259,13 @@ class ChunkAdmission:
 
     # ------------------------------------------------------------------ storing
 
-    def store(self, stage: Stage, transaction: Transaction, fresh: Sequence[New], added: Added) -> None:
-        """Store the chunks and enter each in its part. `added` is called with the place of each.
+    def store(self, stage: Stage, transaction: Transaction, fresh: Sequence[NewChunks], added: Added) -> None:
+        """Store chunks and add each to its part. `added` is called with the LogOffset of each.
 
-        Raises Refused, as `Appender.put`: those that were entered are stored.
+        Raises Refused, as `Appender.put`: chunks that were added to their parts are stored.
         """
         life = life_text(transaction.lifetime, transaction.seconds)
-        run: list[tuple[New, int, PutRecord]] = []
+        run: list[tuple[NewChunks, int, PutRecord]] = []
         size, run_max = 0, min(RUN_BYTES, self._store.log.file_bytes // 2)
         for new in fresh:
             for index, chunk in enumerate(new.chunks):
@@ -277,7 +278,7 @@ class ChunkAdmission:
         if run:
             self._put(transaction, run, added)
 
-    def _put(self, transaction: Transaction, run: Sequence[tuple[New, int, PutRecord]], added: Added) -> None:
+    def _put(self, transaction: Transaction, run: Sequence[tuple[NewChunks, int, PutRecord]], added: Added) -> None:
         records = [record for _, _, record in run]
         put = self._appender.put(records)
         place = put.log_offset
@@ -295,13 +296,13 @@ class ChunkAdmission:
 
 
 Facts = list[tuple[int, int]]
-"""(messages, CRC) of each chunk."""
+"""(number of messages, CRC) of each chunk."""
 
 
 class AtOnce:
-    """Stages, commits and applies in one go.
+    """Stages, commits and applies in one request.
 
-    Args: added: told of the LogOffset from which on something is needed from now on, and of which transaction.
+    Args: added: called with the LogOffset of the first record needed of a transaction, and its id.
     """
 
     def __init__(
@@ -319,7 +320,7 @@ class AtOnce:
         self._outcome = AppendOutcome()
 
     def judge(self, stage: Stage, decide: Decide, caller: Caller) -> Facts | None:
-        """Whether a request is one of these, and allowed. None: it is not, or something is wrong with it."""
+        """Return the chunks' facts if a request qualifies and is allowed; None: it does not, or something is wrong with it."""
         manifest, name, judged = decide.parts, self._name, self._admission.judged
         if (
             decide.outcome is not Outcome.COMMIT
@@ -352,10 +353,10 @@ class AtOnce:
         return facts if size <= min(AT_ONCE_BYTES, RUN_BYTES, self._environment.store.log.file_bytes // 2) else None
 
     def run(self, stage: Stage, transaction: Transaction, facts: Facts) -> None:
-        """Store what `judge` took, decide it and apply it. `transaction`: a new one, which is entered.
+        """Store, decide and apply a request that `judge` accepted. `transaction`: a new one, which is added to the table.
 
-        Raises Refused, as `Appender.put`: nothing is stored, or all chunks are, and the transaction is undecided. Of what is decided
-        the parts say how far they are applied.
+        Raises Refused, as `Appender.put`: nothing is stored, or all chunks are and the transaction is undecided. After the decision
+        nothing is raised; the parts have their progress.
         """
         life = life_text(transaction.lifetime, transaction.seconds)
         records = [chunk_record(stage, chunk, rows, life) for chunk, (rows, _) in zip(stage.chunks, facts, strict=True)]
@@ -376,6 +377,7 @@ class AtOnce:
             place += record_bytes(record.sys_flag, size, len(record.topic), len(record.properties))
         self._table.add(transaction)
         self._decide(stage, transaction)
+        # Three appends in this order: chunks, decision, messages. After a crash between two, recovery goes on from the log.
         self._apply(transaction)
 
     def _decide(self, stage: Stage, transaction: Transaction) -> None:
@@ -387,7 +389,7 @@ class AtOnce:
         self._table.decided(transaction, decision, self._appender.put([record]).log_offset)
 
     def _apply(self, transaction: Transaction) -> None:
-        """Apply as far as it goes: the long way applies the rest, and says what holds it up."""
+        """Apply as far as possible. The `Applier` applies the rest, and logs what holds it up."""
         gates, parts = self._gates, list(transaction.parts.values())
         for part in parts:
             topic = part.topic.encode()

@@ -1,8 +1,8 @@
-"""What is committed comes into its queues: chunk by chunk, each in one append, in the order of the decisions for each queue.
+"""Applying committed transactions: appends their messages to the queues, chunk by chunk, per queue in the order of the decisions.
 
-Every message names its chunk's record (`copy_mark`), so a start sees in the log how far this had come. While a part is
-there by half, its queue takes nothing else (`metaq.broker.log.closing`), so that the messages of a part lie together. Recent
-chunks are read at once, older ones by a thread.
+Every message names its chunk's record (`copy_mark`), so a start finds in the log how far this had come. While a part is half
+applied, its queue is closed to other messages (`metaq.broker.log.closing`), so that a part is contiguous. Recent chunks are read
+at once, older ones in a thread.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ from metaq.wire.record import decode_record
 log = logging.getLogger(__name__)
 
 DONE_MAX: Final = 256
-"""Applied transactions that are marked in one record, and at once if so many wait."""
+"""Transactions per DONE record; as soon as so many wait, they are marked at once."""
 AT_ONCE_BYTES: Final = 1 << 20
-"""What is staged up to this size is applied in the request that commits it."""
+"""Transactions up to this size are applied in the request that commits them."""
 CHUNK_BYTES_LEAST: Final = 4096
-"""A chunk counts as so many bytes at least: it takes time, however small it is."""
+"""Least bytes that a chunk counts for in time slices: even a small one takes time."""
 
 READS_MAX: Final = 64
-"""Chunks that threads read at a time, or have read."""
+"""Chunks being read by threads, or read and not taken yet."""
 READ_BYTES_MAX: Final = 64 << 20
-"""What these may have together. One is read in any case, however large it is."""
+"""Bytes of these together; a single one may be larger."""
 KEPT_SECONDS: Final = 10.0
-"""How long a chunk that was read is kept for whoever wanted it: the transaction may be over."""
+"""Time for which a read chunk is kept, s: its transaction may be over meanwhile."""
 
 
-class Damaged(Exception):
-    """A chunk is not where it was staged."""
+class DamagedChunk(Exception):
+    """A chunk cannot be read where it was staged."""
 
 
 def decoded(record: bytes) -> StoredMessage:
-    """A chunk's record. Raises Damaged."""
+    """Decode a chunk's record. Raises DamagedChunk."""
     try:
         return decode_record(record)
     except RemoteProtocolError:
-        raise Damaged from None
+        raise DamagedChunk from None
 
 
 class ChunkReader:
-    """Reads chunks, each once."""
+    """Reads chunks from the log, cold ones in threads."""
 
     def __init__(self, environment: Environment, read_cold: ReadCold) -> None:
         self._store, self._options, self._read_cold = environment.store, environment.store_options, read_cold
         self._clock = environment.clock
         self._found: dict[int, bytes | None] = {}
-        """LogOffset → the record that a thread has read; None: it reads."""
+        """LogOffset → record read by a thread; None: it is being read."""
         self._sizes: dict[int, int] = {}
-        """LogOffset → size of that chunk."""
+        """LogOffset → bytes of that chunk."""
         self._bytes = 0
         """Sum of the sizes."""
         self._read_at: dict[int, float] = {}
-        """LogOffset → when it was read; the oldest first."""
+        """LogOffset → time of the read (monotonic seconds), the oldest first."""
 
     @property
     def full(self) -> bool:
-        """Whether so many are read, or wait to be asked for, that no more are read now."""
+        """Whether no further chunk can be read now (READS_MAX, READ_BYTES_MAX). Drops chunks that nobody took in time."""
         if not self._is_full:
             return False
         late = self._clock.monotonic() - KEPT_SECONDS
@@ -86,12 +86,12 @@ class ChunkReader:
         return len(self._found) >= READS_MAX or self._bytes >= READ_BYTES_MAX
 
     def get(self, place: int, size: int) -> StoredMessage | None:
-        """The chunk, which has about so many bytes; None: a thread reads it, ask again. Raises Damaged."""
+        """Return a chunk of about `size` bytes; None: a thread is reading it, ask again. Raises DamagedChunk."""
         record = self.record(place, size)
         return None if record is None else decoded(record)
 
     def record(self, place: int, size: int) -> bytes | None:
-        """The chunk's record as the log holds it, b"" if it does not; None: a thread reads it, ask again."""
+        """Return a chunk's record; b"": it is not in the log; None: a thread is reading it, ask again."""
         if self._store.log.end - place <= self._options.hot_bytes:
             return self._store.reader.record_at(place) or b""
         if place not in self._found:
@@ -122,7 +122,7 @@ class ChunkReader:
 
 
 class Applier:
-    """Applies commits. `applied` is called with each transaction of which nothing remains here."""
+    """Applies commits. `applied` is called with each transaction of which nothing remains at this broker."""
 
     def __init__(
         self,
@@ -139,21 +139,21 @@ class Applier:
         self._outcome = AppendOutcome()
         self._waiting: dict[QueueKey, deque[tuple[Transaction, Part]]] = {}
         self._turns: deque[QueueKey] = deque()
-        """The queues that parts wait for, the next one first."""
+        """Queues with waiting parts, the next one first."""
         self._reading: dict[QueueKey, None] = {}
-        """Queues whose next chunk a thread reads, or has read."""
-        self._told = RateLimitedLog(log, environment.clock)
+        """Queues whose next chunk is being read by a thread, or was read."""
+        self._log = RateLimitedLog(log, environment.clock)
 
     def tick(self) -> None:
-        self._told.tick()
+        self._log.tick()
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to apply."""
+        """Whether parts wait to be applied."""
         return bool(self._waiting)
 
     def add(self, transaction: Transaction) -> None:
-        """Apply its parts, soon. Queues of which a part has come by half are closed at once."""
+        """Queue a transaction's parts. Queues with a half-applied part are closed at once."""
         for part in transaction.parts.values():
             if not part.remaining:
                 continue
@@ -178,7 +178,7 @@ class Applier:
     # ------------------------------------------------------------------ going on
 
     def run(self, transaction: Transaction, size: int, *, carrying: bool = False) -> None:
-        """Apply about so many bytes of a transaction, one chunk at least, and what comes before it in its queues."""
+        """Apply about `size` bytes of a transaction, at least one chunk, and what is before it in its queues."""
         parts = list(transaction.parts.values())
         for part in parts:
             while size > 0 and part.remaining and (came := self._chunk((part.topic, part.queue_id), carrying=carrying)):
@@ -186,7 +186,7 @@ class Applier:
         self._close_halves((part.topic, part.queue_id) for part in parts)
 
     def step(self, more_time: Callable[[], bool]) -> bool:
-        """Go on as long as there is time, a part at a time. Returns whether something was done."""
+        """Apply as long as there is time, queue by queue. Returns whether something was done."""
         done, blocked, touched = False, 0, dict.fromkeys(self._reading)
         for key in touched:
             self._reading.pop(key, None)
@@ -207,7 +207,7 @@ class Applier:
         return done
 
     def _close_halves(self, keys: Iterable[QueueKey]) -> None:
-        """Close queues that hold half of a part, before anybody else appends: nothing may come between its messages."""
+        """Close queues with a half-applied part, before anything else is appended to them."""
         for key in keys:
             if waiting := self._waiting.get(key):
                 part = waiting[0][1]
@@ -215,7 +215,7 @@ class Applier:
                     self._closed.close(*key)
 
     def _chunk(self, key: QueueKey, *, carrying: bool = False) -> int:
-        """Apply the next chunk that waits for a queue. Returns its bytes; 0: there is none, or it has to wait."""
+        """Apply the next chunk of a queue. Returns its bytes; 0: there is none, or it has to wait."""
         waiting = self._waiting.get(key)
         if waiting is None:
             return 0
@@ -231,22 +231,23 @@ class Applier:
                     return 0
                 if not self._expand(part, record, carrying=carrying):
                     self._put(part, decoded(record), carrying=carrying)
-        except Damaged:
-            self._told.error(
+        except DamagedChunk:
+            # Counted as applied: the commit stands, and the rest of it must not wait for messages that are lost.
+            self._log.error(
                 "damaged", "chunk %d of part %s of transaction %s cannot be read at log offset %d: its %d messages for queue %d "
                 "of topic %s are lost", number, part.part, transaction.id, part.places[number], part.counts[number],
                 part.queue_id, part.topic,
             )  # fmt: skip
         except Refused as error:
             if error.reason is not Reason.ILLEGAL_MESSAGE:
-                self._told.warning("held up", "staged transactions are held up: %s", error)
+                self._log.warning("held up", "staged transactions are held up: %s", error)
                 return 0
-            self._told.error(
+            self._log.error(
                 "illegal", "chunk %d of part %s of transaction %s can never be stored in queue %d of topic %s: %s", number,
                 part.part, transaction.id, part.queue_id, part.topic, error,
             )  # fmt: skip
         except Saving:
-            return 0  # the topic is being made or deleted
+            return 0  # the topic is being created or deleted
         part.applied, part.entries = number + 1, 0
         if not part.remaining:
             self._part_is_there(key, waiting, transaction)
@@ -265,26 +266,27 @@ class Applier:
             self._closed.open(*key)
 
     def _is_topic_there(self, part: Part) -> bool:
-        """Raises Saving while it is being made or deleted; Refused: it cannot be made."""
+        """Make sure that the part's topic exists. Raises Saving: it is being created or deleted; Refused: it cannot be created."""
         config = self._topics.taking(part.topic)
         if config is None:
+            # The transaction is committed, so its messages must be stored somewhere: the topic comes back.
             queues = max(part.queue_id + 1, self._environment.options.default_topic_queue_nums)
-            self._told.warning(
+            self._log.warning(
                 ("made again", part.topic), "the topic %s was deleted, and a transaction with messages for it is committed: it "
                 "is made again, with %d queues", part.topic, queues,
             )  # fmt: skip
             self._topics.ensure(part.topic, queues)
         elif part.queue_id >= max(config.read_queues, config.write_queues):
-            self._told.warning(
+            self._log.warning(
                 ("no queue", part.topic), "messages are committed to queue %d of topic %s, which has no such queue now: they "
                 "can be read once the queue is there again", part.queue_id, part.topic,
             )  # fmt: skip
         return True
 
     def _expand(self, part: Part, record: bytes | None, *, carrying: bool) -> bool:
-        """Apply the next chunk in one call of the compiled extension. `record`: the chunk; None: it is to be in the current log file.
+        """Apply the next chunk in one call of the compiled extension. `record`: the chunk; None: it is in the current log file.
 
-        Returns whether all of it is there. Raises Refused; `part.entries` says how far it came.
+        Returns whether all of it is applied. Raises Refused; `part.entries` then has the number of applied messages.
         """
         topic, outcome = part.topic.encode(), self._outcome
         if topic not in self._gates.table and not self._gates.open(topic):
@@ -312,34 +314,34 @@ class Applier:
 
 
 class DoneMarks:
-    """Commits that are applied here, or everywhere, and are to be marked so in the log: many at a time, once a tick.
+    """Writes DONE and FINISHED records of applied commits, many at a time, once a tick.
 
     Args:
-        marked: is called with each one whose mark is stored.
+        marked: called with each transaction whose record is stored.
     """
 
     def __init__(self, environment: Environment, appender: Appender, marked: Callable[[Transaction], None]) -> None:
         self._environment, self._appender, self._marked = environment, appender, marked
         self._waiting: dict[str, Transaction] = {}
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def add(self, transaction: Transaction) -> None:
-        """Mark a commit soon: nothing of it remains here."""
+        """Queue a commit of which nothing remains here."""
         self._waiting[transaction.id] = transaction
         if len(self._waiting) >= DONE_MAX:
             self.write()
 
     def drop(self, name: str) -> None:
-        """An administrator has dropped the transaction."""
+        """Drop a transaction that an administrator has forgotten."""
         self._waiting.pop(name, None)
 
     def tick(self) -> None:
         """Write what waits."""
         self.write()
-        self._told.tick()
+        self._log.tick()
 
     def write(self) -> None:
-        """Mark all that wait. What cannot be written now is written later."""
+        """Write records for all that wait. What cannot be stored now is retried with the next tick."""
         done = list(self._waiting.values())
         finished = [tx for tx in done if not tx.unconfirmed and self._has_others(tx)]
         only_here = [tx for tx in done if tx.unconfirmed or not self._has_others(tx)]
@@ -347,8 +349,8 @@ class DoneMarks:
             for kind, some in ((DONE, only_here), (FINISHED, finished)):
                 for start in range(0, len(some), DONE_MAX):
                     self._mark(kind, some[start : start + DONE_MAX])
-        except Refused as error:  # nothing else must wait for it
-            self._told.warning(
+        except Refused as error:  # no request depends on it; without the mark, a start looks at the transaction again
+            self._log.warning(
                 "done", "%d transactions are applied, and are to be marked so: %s", len(self._waiting), error
             )
 
@@ -360,7 +362,7 @@ class DoneMarks:
             self._marked(tx)
 
     def _has_others(self, transaction: Transaction) -> bool:
-        """Whether this broker has decided it, and others have parts of it."""
+        """Return whether this broker is the coordinator, and others have parts."""
         name, decision = self._environment.name, transaction.decision
         return (
             transaction.coordinator == name

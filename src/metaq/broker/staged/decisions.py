@@ -1,7 +1,7 @@
-"""Decisions: whether one may be made, rows of writers, transactions that are over, and those that end without anybody's word.
+"""Decisions of staged transactions: checks, writer rows, transactions that are over, and automatic rollbacks.
 
-A transaction that is over is known by its decision's record. The newest of them are remembered by its place; older ones are
-found in the index, as long as the log holds the record.
+The outcome of a transaction that is over is read from its decision's record. For the newest ones its place is kept in memory; older
+ones are found in the index, as long as the log holds the record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from metaq.wire.record import decode_record
 log = logging.getLogger(__name__)
 
 ENDED_MAX: Final = 20_000
-"""Transactions that are over, and known without a look at the index."""
+"""Transactions that are over and kept in memory, so that no index query is needed."""
 _FOREVER_MS: Final = 1 << 62
 ENDED_PER_TICK: Final = 100
 EXPIRY_SLACK: Final = 1000
@@ -47,18 +47,18 @@ EXPIRY_SLACK: Final = 1000
 
 LISTED_MAX: Final = 1000
 LISTED_PARTS_MAX: Final = 10_000
-"""Parts, held here or named by a decision, of the transactions in one answer."""
+"""Parts (held here, or named by a decision) of the transactions in one response."""
 ENDS: Final = {Outcome.COMMIT, Outcome.ROLLBACK}
 PHASES: Final = {
     Outcome.PREPARED: Phase.PREPARED,
     Outcome.COMMIT: Phase.COMMITTED,
     Outcome.ROLLBACK: Phase.ROLLED_BACK,
 }
-"""Phase of a transaction that is over, or prepared, by its outcome."""
+"""Outcome → phase, of a transaction that is over or prepared."""
 
 
 def decision_for(decide: Decide, prepared: Decision | None, now_ms: int) -> Decision:
-    """The decision that a request is for. `prepared`: the preparation, if there was one. Raises Refused INVALID."""
+    """Make the decision of a request. `prepared`: the preparation, if there was one. Raises Refused INVALID."""
     name, parts = decide.transaction, decide.parts
     if parts is None and prepared is not None:
         parts = prepared.parts
@@ -85,7 +85,7 @@ def decision_for(decide: Decide, prepared: Decision | None, now_ms: int) -> Deci
 
 
 def check_manifest(made: Decision, broker: str, transaction: Transaction | None) -> None:
-    """Raises Refused NOT_FOUND, INVALID: a part of this broker is not as the manifest says."""
+    """Check this broker's parts against the manifest. Raises Refused NOT_FOUND, INVALID."""
     for named in made.parts:
         if named.broker != broker:
             continue
@@ -110,7 +110,7 @@ def check_manifest(made: Decision, broker: str, transaction: Transaction | None)
 
 
 def check_coordinator(transaction: str, broker: str) -> None:
-    """Raises Refused INVALID: another broker decides the transaction."""
+    """Check that this broker is the coordinator. Raises Refused INVALID."""
     if (coordinator := coordinator_of(transaction)) != broker:
         raise Refused(
             Reason.INVALID,
@@ -119,14 +119,14 @@ def check_coordinator(transaction: str, broker: str) -> None:
 
 
 def missing_parts(decision: Decision, broker: str, transaction: Transaction | None) -> tuple[str, ...]:
-    """Parts that the manifest says a broker has, and that are not there, or are others."""
+    """Return parts that the manifest names at a broker and that are missing there, or differ."""
     parts = transaction.parts if transaction is not None else {}
     here = (part for part in decision.parts if part.broker == broker)
     return tuple(named.part for named in here if (part := parts.get(named.part)) is None or not part.fits(named))
 
 
 def state_of(transaction: Transaction) -> TransactionState:
-    """What is known of a transaction that is not over."""
+    """Return the state of a transaction that is not over."""
     decision, remaining = transaction.decision, transaction.remaining
     if decision is None:
         phase = Phase.OPEN
@@ -147,17 +147,17 @@ def state_of(transaction: Transaction) -> TransactionState:
 
 
 class Row(Struct, eq=False):
-    """What is remembered of a writer."""
+    """Last commit of a writer, as for Kafka's idempotent producers: a repeated or older one is recognised."""
 
     key: str
     sequence: int
     transaction: str
     place: int
-    """LogOffset of the decision that moved it."""
+    """LogOffset of that commit's decision."""
 
 
 class Decisions:
-    """Rows, and what is over."""
+    """Writer rows, and outcomes of transactions that are over."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment, self._store = environment, environment.store
@@ -167,7 +167,7 @@ class Decisions:
     # ------------------------------------------------------------------ rows
 
     def check_row(self, key: str) -> None:
-        """Raises Refused: one row more is too many."""
+        """Return if there is room for one more row. Raises Refused INVALID."""
         limit = self._environment.options.transaction_rows_max
         if key not in self.rows and len(self.rows) >= limit:
             raise Refused(
@@ -177,14 +177,14 @@ class Decisions:
             )
 
     def move_row(self, decision: Decision, place: int) -> None:
-        """A commit was stored that moves a row on."""
+        """Move a row to the sequence number of a stored commit."""
         if decision.row and decision.outcome is Outcome.COMMIT:
             before = self.rows.get(decision.row)
             if before is None or before.sequence < decision.sequence:
                 self.rows[decision.row] = Row(decision.row, decision.sequence, decision.transaction, place)
 
     def moved(self, decision: Decision, place: int) -> None:
-        """The decision's record was written anew."""
+        """Note the new place of a rewritten decision record."""
         row = self.rows.get(decision.row) if decision.row else None
         if row is not None and row.transaction == decision.transaction:
             row.place = place
@@ -194,20 +194,21 @@ class Decisions:
     # ------------------------------------------------------------------ what is over
 
     def ended(self, transaction: str, place: int) -> None:
-        """Remember a transaction that is over. `place`: LogOffset of its decision's record."""
+        """Add a transaction that is over. `place`: LogOffset of its decision's record."""
         self._ended.pop(transaction, None)
         self._ended[transaction] = place
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
     def recent(self, transaction: str) -> Decision | None:
-        """The decision of a transaction that is over, if it is one of the newest."""
+        """Return the decision of a transaction that is over, if it is in memory."""
         place = self._ended.get(transaction)
         return self.at(place) if place is not None else None
 
     def find(self, transaction: str) -> tuple[Decision, int] | None:
-        """The commit or rollback of a transaction that is over, and its record's LogOffset; None: nothing is known."""
+        """Return (commit or rollback, LogOffset of its record) of a transaction that is over; None: unknown."""
         place = self._ended.get(transaction)
+        # The record may have left the log; then the index does not have it either.
         if place is not None and (decision := self.at(place)) is not None and decision.transaction == transaction:
             return decision, place
         return next(
@@ -215,13 +216,13 @@ class Decisions:
         )
 
     def missing_at(self, place: int) -> tuple[str, ...]:
-        """The parts that were missing when the decision at a LogOffset was learned."""
+        """Return the parts that were missing when the decision at a LogOffset was stored."""
         record = self._store.reader.outline_at(place)
         pairs = props.parse(record.properties.decode("utf-8", "replace")) if record is not None else {}
         return tuple(pairs.get(MISSING, "").split())
 
     def at(self, place: int) -> Decision | None:
-        """The decision whose record begins at a LogOffset; None: there is none, or no more."""
+        """Return the decision whose record begins at a LogOffset; None: there is none, or it has left the log."""
         data = self._store.reader.record_at(place) if place >= self._store.log.min else None
         try:
             record = decode_record(data) if data is not None else None
@@ -240,32 +241,32 @@ class Decisions:
 
 
 class Ends:
-    """Rolls back what is not to last any longer. `settle` does so; Refused: not now."""
+    """Automatic rollback of transactions that expire, or whose connection ends. `settle` rolls back; raises Refused: not now."""
 
     def __init__(self, clock: Clock, table: Staged, settle: Callable[[Transaction], None]) -> None:
         self._clock, self._table, self._settle = clock, table, settle
         self._expiry: list[tuple[int, str]] = []
         self._due: dict[str, None] = {}
-        """Transactions that are to be rolled back, and could not be yet."""
+        """Transactions to be rolled back; an ordered set. Those that cannot be now are retried with the next tick."""
         self._by_channel: dict[Channel, set[str]] = {}
-        self._told = RateLimitedLog(log, clock)
+        self._log = RateLimitedLog(log, clock)
 
     def watch(self, transaction: Transaction) -> None:
-        """End it when its time comes."""
+        """Schedule a transaction's automatic rollback."""
         if (expires_ms := transaction.expires_ms) is not None:
             heapq.heappush(self._expiry, (expires_ms, transaction.id))
-            if len(self._expiry) > 2 * len(self._table.table) + EXPIRY_SLACK:  # most are over long before
+            if len(self._expiry) > 2 * len(self._table.table) + EXPIRY_SLACK:  # most end early
                 self._expiry = [(due, tx.id) for tx in self._table if (due := tx.expires_ms) is not None]
                 heapq.heapify(self._expiry)
         if transaction.channel is not None:
             self._by_channel.setdefault(transaction.channel, set()).add(transaction.id)
 
     def soon(self, transaction: Transaction) -> None:
-        """End it."""
+        """Have a transaction rolled back with the next tick."""
         self._due[transaction.id] = None
 
     def over(self, transaction: Transaction) -> None:
-        """Forget a transaction that has ended."""
+        """Drop a transaction that is over."""
         self._due.pop(transaction.id, None)
         if transaction.channel is not None and (names := self._by_channel.get(transaction.channel)) is not None:
             names.discard(transaction.id)
@@ -273,16 +274,16 @@ class Ends:
                 del self._by_channel[transaction.channel]
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended: what was to last as long is rolled back."""
+        """Roll back the transactions that were to end with this connection."""
         for name in self._by_channel.pop(channel, ()):
             self._due[name] = None
         self._end_some()
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Roll back what has expired."""
         self._expire()
         self._end_some()
-        self._told.tick()
+        self._log.tick()
 
     def _end_some(self) -> None:
         for name in list(self._due)[:ENDED_PER_TICK]:
@@ -291,7 +292,7 @@ class Ends:
                 try:
                     self._settle(transaction)
                 except Refused as error:
-                    self._told.warning("end", "staged transactions are to be rolled back: %s", error)
+                    self._log.warning("end", "staged transactions are to be rolled back: %s", error)
                     return
             self._due.pop(name, None)
 
@@ -303,10 +304,10 @@ class Ends:
             expires_ms = transaction.expires_ms if transaction is not None else None
             if transaction is None or expires_ms is None:
                 continue
-            if expires_ms > now_ms:  # another one of the same name, which came later
+            if expires_ms > now_ms:  # a later transaction of the same id
                 heapq.heappush(self._expiry, (expires_ms, name))
                 continue
-            self._told.warning(
+            self._log.warning(
                 "expired", "transaction %s has staged %d bytes here, and nobody has decided it for %d s: it is rolled back",
                 name, transaction.bytes, transaction.seconds,
             )  # fmt: skip
@@ -314,15 +315,15 @@ class Ends:
 
 
 class StagedViews:
-    """What tools ask about transactions and rows."""
+    """Views for tools of transactions and rows."""
 
     def __init__(self, table: Staged, decisions: Decisions) -> None:
         self._table, self._decisions = table, decisions
 
     def listing(self, after: str, count: int) -> list[TransactionState]:
-        """Transactions that are not over, in the order of their ids, from the first one behind `after` on.
+        """Return transactions that are not over by id, behind `after`.
 
-        Fewer than `count` if they have many parts; none: there are no more.
+        Fewer than `count` if they have many parts. Empty: there are no more.
         """
         names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in self._table.table if name > after))
         states, parts = list[TransactionState](), 0
@@ -335,14 +336,14 @@ class StagedViews:
         return states
 
     def labelled(self) -> Iterator[Decision]:
-        """The preparations that whoever made them has given a label."""
+        """Return prepared transactions with a label, such as XA branches."""
         for transaction in self._table:
             decision = transaction.decision
             if decision is not None and decision.outcome is Outcome.PREPARED and decision.label:
                 yield decision
 
     def row(self, key: str) -> RowState | None:
-        """What is remembered of a writer; None: nothing."""
+        """Return a writer's row; None: unknown."""
         row = self._decisions.rows.get(key)
         if row is None:
             return None
@@ -351,6 +352,6 @@ class StagedViews:
         return RowState(row.key, row.sequence, row.transaction, phase)
 
     def rows(self, after: str, count: int) -> list[RowState]:
-        """Rows in the order of their keys, from the first one behind `after` on."""
+        """Return rows by key, behind `after`."""
         keys = heapq.nsmallest(min(count, LISTED_MAX), (key for key in self._decisions.rows if key > after))
         return [row for key in keys if (row := self.row(key)) is not None]

@@ -1,4 +1,4 @@
-"""Open transactions and their parts, as they are held in memory: places and checksums of chunks, no bodies."""
+"""Open staged transactions and their parts in memory: log offsets and checksums of chunks, no bodies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Manifest
 from metaq.options import BrokerOptions
 
 PEER_SHARE: Final = 4
-"""One peer may have the fourth part of `stagedPartsMax`."""
+"""Divisor: one peer may have a quarter of `stagedPartsMax`."""
 CHUNKS_MEAN: Final = 64
-"""All parts together may have so many chunks for each of `stagedPartsMax`: each costs memory, however small it is."""
+"""Chunks of all parts, per part of `stagedPartsMax`: each takes memory, however small it is."""
 NAMED_MEAN: Final = 16
-"""All decisions that are not done may name so many parts, of whichever broker, for each of `stagedPartsMax`."""
+"""Parts (of any broker) named by all decisions that are not done, per part of `stagedPartsMax`."""
 NOBODY: Final = ""
-"""Stands for whoever staged what recovery found: the log does not say."""
+"""Peer of transactions found by recovery: the log does not say who staged them."""
 
 
 def _places() -> array[int]:
@@ -32,7 +32,7 @@ def _numbers() -> array[int]:
 
 
 class Part(Struct, eq=False):
-    """The chunks of one queue."""
+    """Part of a transaction: its chunks for one queue."""
 
     part: str
     topic: str
@@ -43,21 +43,21 @@ class Part(Struct, eq=False):
     sizes: array[int] = field(default_factory=_numbers)
     """Bytes of each chunk's body."""
     counts: array[int] = field(default_factory=_numbers)
-    """Messages of each chunk."""
+    """Number of messages of each chunk."""
     rows: int = 0
-    """Messages."""
+    """Number of messages."""
     bytes: int = 0
     crc: int = 0
     seal: Seal | None = None
     seal_place: int = -1
-    """LogOffset of its SEAL record, if it was sealed by itself."""
+    """LogOffset of its SEAL record, if it has one of its own."""
     since_ms: int = 0
     applied: int = 0
-    """Chunks that are where they belong."""
+    """Chunks that are applied."""
     entries: int = 0
-    """Messages of the next one that are, which a crash may leave."""
+    """Applied messages of the next chunk: a crash or a full disk may leave some."""
     oldest: int = -1
-    """The lowest of `places`."""
+    """Minimum of `places`."""
 
     @property
     def chunks(self) -> int:
@@ -65,7 +65,7 @@ class Part(Struct, eq=False):
 
     @property
     def holds(self) -> Seal:
-        """The seal that would be right."""
+        """Seal that matches the chunks."""
         return Seal(len(self.places), self.rows, self.bytes, self.crc)
 
     @property
@@ -73,7 +73,7 @@ class Part(Struct, eq=False):
         return len(self.places) - self.applied
 
     def add(self, place: int, crc: int, size: int, rows: int) -> None:
-        """One more chunk."""
+        """Add a chunk."""
         if self.oldest < 0 or place < self.oldest:
             self.oldest = place
         self.places.append(place)
@@ -99,12 +99,12 @@ class Part(Struct, eq=False):
         )
 
     def fits(self, named: ManifestPart) -> bool:
-        """Whether this is the part that a manifest means, whole."""
+        """Return whether the part is complete and is the one in the manifest."""
         return self.topic == named.topic and self.queue_id == named.queue_id and named.seal == self.holds
 
 
 class Transaction(Struct, eq=False):
-    """What is not over yet of a transaction, at this broker."""
+    """Transaction that is not over, with its parts at this broker."""
 
     id: str
     coordinator: str
@@ -115,27 +115,27 @@ class Transaction(Struct, eq=False):
     bytes: int = 0
     decision: Decision | None = None
     place: int = -1
-    """LogOffset of its decision's record."""
+    """LogOffset of its DECIDE record; -1: none."""
     applied: bool = False
-    """Whether its parts here are applied and marked so in the log."""
+    """Whether its parts here are applied, and a DONE record says so."""
     waiting: int = 0
-    """Its parts that wait to be applied (`Applier`)."""
+    """Number of its parts that wait to be applied (`Applier`)."""
     unconfirmed: tuple[str, ...] = ()
-    """Brokers that have still to tell that they applied the commit; at the coordinator."""
+    """At the coordinator: brokers that have not confirmed the commit."""
     missing: tuple[str, ...] = ()
-    """Parts that the manifest says are here, and are not."""
+    """Parts that the manifest names here, and that are missing."""
     peer: str = NOBODY
     channel: Channel | None = None
-    """With Lifetime.CONNECTION: whose end it does not outlast."""
+    """With Lifetime.CONNECTION: the connection with which it ends."""
 
     @property
     def chunks(self) -> int:
-        """Of all its parts."""
+        """Number of chunks of all its parts."""
         return sum([part.chunks for part in self.parts.values()])
 
     @property
     def final(self) -> bool:
-        """Whether its end is decided."""
+        """Whether it is committed or rolled back."""
         return self.decision is not None and self.decision.outcome is not Outcome.PREPARED
 
     @property
@@ -144,7 +144,7 @@ class Transaction(Struct, eq=False):
 
     @property
     def remaining(self) -> int:
-        """Chunks that are committed and not where they belong."""
+        """Number of committed chunks that are not applied."""
         left = 0
         if self.committed:
             for part in self.parts.values():
@@ -153,13 +153,13 @@ class Transaction(Struct, eq=False):
 
     @property
     def expires_ms(self) -> int | None:
-        """When nobody's word is waited for any more; None: always."""
+        """Time of its automatic rollback, ms; None: there is none."""
         if self.decision is not None or self.lifetime is not Lifetime.AGE:
             return None
         return self.since_ms + self.seconds * 1000
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest record that is needed for it; None: none is."""
+        """Return the LogOffset of the oldest record that is needed for it; None: none."""
         found = [self.place] if self.place >= 0 and not (self.applied and not self.unconfirmed) else []
         if not self.applied:
             found += [part.oldest for part in self.parts.values()]
@@ -167,7 +167,7 @@ class Transaction(Struct, eq=False):
 
 
 class Staged:
-    """All transactions that are not over, and how much they hold."""
+    """All transactions that are not over, with their totals and limits."""
 
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
@@ -175,7 +175,7 @@ class Staged:
         self.parts = self.chunks = self.named = 0
         self.bytes = 0
         self._peers: dict[str, int] = {}
-        """Peer → parts."""
+        """Peer → number of parts."""
 
     def __iter__(self) -> Iterator[Transaction]:
         return iter(self.table.values())
@@ -186,9 +186,9 @@ class Staged:
     # ------------------------------------------------------------------ limits
 
     def check_room(self, transaction: Transaction | None, peer: str, parts: int, chunks: int, size: int) -> None:
-        """Raises Refused: so many more parts, chunks and bytes are too much. BUSY if it may be taken later.
+        """Return if so many more parts, chunks and bytes are within the limits. Raises Refused: BUSY (may fit later), INVALID.
 
-        A part counts for the peer that its transaction counts for; `peer`: that of a new one.
+        A part counts for its transaction's peer; `peer`: that of a new transaction.
         """
         options = self._options
         if transaction is None:
@@ -230,7 +230,7 @@ class Staged:
             )
 
     def check_count(self) -> None:
-        """Raises Refused BUSY: one transaction more is too many, whether there are parts of it here or not."""
+        """Return if one more transaction is within the limit, with parts here or without. Raises Refused BUSY."""
         limit = self._options.staged_parts_max
         if len(self.table) >= limit:
             raise Refused(
@@ -240,7 +240,7 @@ class Staged:
             )
 
     def check_named(self, decision: Decision, transaction: Transaction | None) -> None:
-        """Raises Refused BUSY: a decision that names so many parts is one too many."""
+        """Return if a decision with so many parts is within the limit. Raises Refused BUSY."""
         before = transaction.decision.parts if transaction is not None and transaction.decision is not None else ()
         limit = NAMED_MEAN * self._options.staged_parts_max
         if self.named - len(before) + len(decision.parts) > limit:
@@ -254,14 +254,14 @@ class Staged:
     # ------------------------------------------------------------------ changes
 
     def decided(self, transaction: Transaction, decision: Decision, place: int) -> None:
-        """The transaction has this decision, stored at this LogOffset."""
+        """Set a transaction's decision, stored at this LogOffset."""
         if transaction.id in self.table:
             before = transaction.decision
             self.named += len(decision.parts) - (len(before.parts) if before is not None else 0)
         transaction.decision, transaction.place = decision, place
 
     def adopt(self, transaction: Transaction, peer: str) -> None:
-        """One that a start found gets more: from now on it counts for whoever stages that."""
+        """Count a transaction found by recovery for the peer that stages more of it."""
         if transaction.peer == NOBODY:
             transaction.peer = peer
             if peer != NOBODY and transaction.parts:
@@ -278,7 +278,7 @@ class Staged:
         transaction.bytes += part.bytes
 
     def grew(self, transaction: Transaction, size: int) -> None:
-        """A part of it holds one chunk more, of so many bytes."""
+        """Count one more chunk of so many bytes."""
         transaction.bytes += size
         self.bytes += size
         self.chunks += 1
@@ -289,7 +289,7 @@ class Staged:
         self._count(transaction, -1, -gone.bytes, -gone.chunks)
 
     def drop(self, transaction: Transaction) -> None:
-        """Forget it, with its parts."""
+        """Remove a transaction with its parts."""
         if self.table.pop(transaction.id, None) is not None:
             self.named -= len(transaction.decision.parts) if transaction.decision is not None else 0
             self._count(transaction, -len(transaction.parts), -transaction.bytes, -transaction.chunks)
@@ -306,25 +306,25 @@ class Staged:
                 self._peers.pop(transaction.peer, None)
 
 
-class New(Struct):
-    """Chunks of one part that a request brings, and that are to be stored."""
+class NewChunks(Struct):
+    """Chunks of one part in a request that are to be stored."""
 
     base: Part | None
-    """The part as it is; None: it is new."""
+    """The part so far; None: it is new."""
     topic: str
     queue_id: int
     chunks: list[Chunk] = field(default_factory=list)
     crcs: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
-    """Messages of each."""
+    """Number of messages of each chunk."""
 
     @property
     def count(self) -> int:
-        """Chunks with the new ones."""
+        """Number of chunks including the new ones."""
         return (self.base.chunks if self.base else 0) + len(self.chunks)
 
     def holds(self) -> Seal:
-        """The seal that would be right with the new ones."""
+        """Return the seal that matches the part with the new chunks."""
         crc = self.base.crc if self.base else 0
         for more in self.crcs:
             crc = part_crc(crc, more)
@@ -332,10 +332,10 @@ class New(Struct):
         return Seal(self.count, rows + sum(self.counts), size + sum(len(chunk.body) for chunk in self.chunks), crc)
 
 
-def is_next(new: New, chunk: Chunk, crc: int) -> bool:
-    """Whether a chunk is the next one of its part; False: it is there already.
+def is_next(new: NewChunks, chunk: Chunk, crc: int) -> bool:
+    """Return whether a chunk is the next one of its part; False: it is stored already, so a repeated request is harmless.
 
-    Raises Refused INVALID: a gap, other content under the same number, another queue, or a part that is sealed.
+    Raises Refused INVALID: a gap, other content under the same number, another queue, or a sealed part.
     """
     part = new.base
     if part is None and chunk.number == 0 and not new.chunks:
@@ -363,7 +363,7 @@ def is_next(new: New, chunk: Chunk, crc: int) -> bool:
 
 
 def check_seal(part_id: str, said: Seal, found: Seal) -> None:
-    """Raises Refused INVALID: a seal that does not tell what the part holds."""
+    """Return if a seal matches what the part holds. Raises Refused INVALID."""
     if said != found:
         raise Refused(
             Reason.INVALID,

@@ -1,8 +1,8 @@
-"""Staged transactions that several brokers have parts of: what brokers ask each other, and when.
+"""Staged transactions with parts at several brokers: requests between the brokers (two-phase commit).
 
-A participant never guesses: it asks what became of a transaction until it has an answer, and what has expired here is rolled
-back by the coordinator, or not. A coordinator reminds participants of a commit until each has said that nothing remains. How a
-question gets to another broker is said by whoever composes a broker (`metaq.app.peers`).
+A participant never decides alone: it asks the coordinator for the outcome until it has one, and an expired transaction is rolled
+back by the coordinator only. The coordinator sends a commit to participants until each has confirmed that nothing remains. The
+transport is `metaq.app.peers`.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ from metaq.model.transactions.staging import Decided, Decision, TransactionState
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 1.0
-"""Pause before a question is repeated, doubled each time."""
+"""Pause before a request is repeated, doubled each time, s."""
 PAUSE_SECONDS_MAX: Final = 300.0
 AGE_SECONDS: Final = 10.0
-"""A transaction so old is asked about."""
+"""Age at which a participant first asks about a transaction, s: most clients report the outcome themselves."""
 ASKED_MAX: Final = 256
-"""Questions under way."""
+"""Concurrent requests at most."""
 
 
 class StateOf(Struct, frozen=True):
-    """Asks the coordinator what became of a transaction; answered with a TransactionState."""
+    """Request to the coordinator for a transaction's outcome; answered with a TransactionState."""
 
     transaction: str
 
 
 class Finish(Struct, frozen=True):
-    """Has a participant apply a decision for a bounded time; answered with a TransactionState."""
+    """Request to a participant to apply a commit for a bounded time; answered with a TransactionState."""
 
     decision: Decision
 
 
 class Settle(Struct, frozen=True):
-    """Has the coordinator roll a transaction back unless it is decided; answered with what stands, a Decided."""
+    """Request to the coordinator to roll back an undecided transaction; answered with the decision that stands, a Decided."""
 
     transaction: str
 
 
 class NoAnswer(Struct, frozen=True):
-    """The peer was not reached, did not answer in time, refused, or is none of ours: nothing is known."""
+    """No answer: the peer was unreachable, too slow, refused, or is a RocketMQ broker. Nothing is known then."""
 
     why: str
 
 
 Question: TypeAlias = StateOf | Finish | Settle
-Told: TypeAlias = TransactionState | Decided | NoAnswer
+PeerAnswer: TypeAlias = TransactionState | Decided | NoAnswer
 
 
 class Peers(Protocol):
-    """The way to other brokers."""
+    """Transport to other brokers."""
 
-    def ask(self, broker: str, question: Question, done: Callable[[Told], None]) -> None:
-        """Ask the broker of that name. `done` is called once, on the broker's thread, perhaps before this returns."""
+    def ask(self, broker: str, question: Question, done: Callable[[PeerAnswer], None]) -> None:
+        """Send a request to a broker by name. `done` is called once, on this broker's event loop, perhaps before this returns."""
         ...
 
 
 class NoPeers:
-    """For a broker that knows no others."""
+    """Transport of a broker without name servers: it finds no others."""
 
-    def ask(self, broker: str, _question: Question, done: Callable[[Told], None]) -> None:
+    def ask(self, broker: str, _question: Question, done: Callable[[PeerAnswer], None]) -> None:
         done(NoAnswer(f"the broker {broker} cannot be found: this one has no name servers"))
 
 
@@ -80,7 +80,7 @@ ALONE: Final = NoPeers()
 
 
 class Kind(enum.Enum):
-    """What is asked."""
+    """Kind of a request."""
 
     STATE = "what became of it"
     SETTLE = "roll it back, unless it is decided"
@@ -90,13 +90,13 @@ class Kind(enum.Enum):
 _Key = tuple[str, str, Kind]
 
 
-class Remote:
-    """The questions of one broker.
+class PeerRequests:
+    """Schedules and repeats the requests of one broker.
 
     Args:
-        learn: takes a coordinator's decision. Raises Refused: it cannot be stored now.
-        done: takes a commit of which nothing remains, here or at any other broker.
-        is_kept: whether the record at a LogOffset cannot be lost any more: no other broker acts on a decision before that.
+        learn: stores a coordinator's decision. Raises Refused: it cannot be stored now.
+        done: called with a commit of which nothing remains, here or at any other broker.
+        is_kept: whether the record at a LogOffset is durable (flushed and replicated as configured).
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class Remote:
         self._due: list[tuple[float, int, _Key]] = []
         self._serial = itertools.count()
         self._pauses: dict[_Key, float] = {}
-        """Questions that wait or are under way → seconds until they are repeated."""
+        """Scheduled or running requests → seconds until they are repeated."""
         self._asked = 0
-        self._told = RateLimitedLog(log, clock)
+        self._log = RateLimitedLog(log, clock)
 
     # ------------------------------------------------------------------ wishes
 
     def follow(self, transaction: Transaction, seconds: float = AGE_SECONDS) -> None:
-        """Ask the coordinator what became of it, from then on."""
+        """Ask the coordinator for the outcome, after `seconds` and then repeatedly."""
         self._want((transaction.id, transaction.coordinator, Kind.STATE), seconds, AGE_SECONDS)
 
     def settle(self, transaction: Transaction) -> None:
@@ -128,7 +128,7 @@ class Remote:
         self._want((transaction.id, transaction.coordinator, Kind.SETTLE), 0.0, PAUSE_SECONDS)
 
     def remind(self, transaction: Transaction, seconds: float = PAUSE_SECONDS) -> None:
-        """Tell those who have not confirmed the commit, from then on."""
+        """Send the commit to participants that have not confirmed it, after `seconds` and then repeatedly."""
         for broker in transaction.unconfirmed:
             self._want((transaction.id, broker, Kind.FINISH), seconds, PAUSE_SECONDS)
 
@@ -140,8 +140,8 @@ class Remote:
     # ------------------------------------------------------------------ time
 
     def tick(self) -> None:
-        """Ask what is due."""
-        self._told.tick()
+        """Send due requests."""
+        self._log.tick()
         now = self._clock.monotonic()
         while self._due and self._due[0][0] <= now and self._asked < ASKED_MAX:
             _, _, key = heapq.heappop(self._due)
@@ -149,6 +149,8 @@ class Remote:
             if question is None:
                 del self._pauses[key]
                 continue
+            # A commit must be durable here before others apply it: after a power cut the coordinator would know nothing of it, and
+            # might roll back what others have delivered.
             if isinstance(question, Finish) and not self._is_kept(self._staged.table[key[0]].place):
                 self._later(key, PAUSE_SECONDS)
                 continue
@@ -156,7 +158,7 @@ class Remote:
             self._ask(key, question)
 
     def _question(self, key: _Key) -> Question | None:
-        """What is to be asked; None: there is nothing to ask any more."""
+        """Return the request; None: it is no longer needed."""
         name, broker, kind = key
         transaction = self._staged.get(name)
         if transaction is None:
@@ -170,21 +172,21 @@ class Remote:
         return StateOf(name)
 
     def _ask(self, key: _Key, question: Question) -> None:
-        def done(told: Told) -> None:
+        def done(told: PeerAnswer) -> None:
             self._asked -= 1
             try:
                 self._take(key, told)
             except Refused as error:
-                self._told.warning("held up", "what a broker says of staged transactions waits: %s", error)
+                self._log.warning("held up", "what a broker says of staged transactions waits: %s", error)
             self._again(key)
 
         self._peers.ask(key[1], question, done)
 
-    def _take(self, key: _Key, told: Told) -> None:
+    def _take(self, key: _Key, told: PeerAnswer) -> None:
         name, broker, kind = key
         transaction = self._staged.get(name)
         if isinstance(told, NoAnswer):
-            self._told.warning(
+            self._log.warning(
                 ("no answer", broker), "the broker %s does not say what it knows of staged transactions, it is asked again: %s",
                 broker, told.why,
             )  # fmt: skip
@@ -198,7 +200,7 @@ class Remote:
             self._learn(told.decision)
 
     def confirmed(self, transaction: Transaction, broker: str, missing: tuple[str, ...]) -> None:
-        """A participant has applied a commit, as far as it has the parts."""
+        """Note that a participant has applied a commit, as far as it has the parts."""
         if broker not in transaction.unconfirmed:
             return
         if missing:
@@ -213,7 +215,7 @@ class Remote:
             self._done(transaction)
 
     def _again(self, key: _Key) -> None:
-        """Ask again later, if there is something to ask."""
+        """Schedule a repetition, if the request is still needed."""
         pause = self._pauses[key]
         if self._question(key) is None:
             del self._pauses[key]

@@ -1,8 +1,8 @@
-"""The records of staged transactions (docs/formats/staging.md): made, and read again after a start.
+"""Records of staged transactions (docs/formats/staging.md): encoding, and decoding after a start.
 
 Queue 0 of rmq_sys_METAQ_STAGE holds CHUNK and SEAL records, queue 0 of rmq_sys_METAQ_TXN DECIDE, DONE, FINISHED, FORGET and
-CHECKPOINT records. All are ordinary records. One that stands for an older one, whose file was to go, names it in
-PREPAREDTRANSACTIONOFFSET; so does each message that was made of a chunk.
+CHECKPOINT records. All are ordinary records. One that replaces an older one, whose file was to be deleted, names it in
+PREPAREDTRANSACTIONOFFSET; so does each message made of a chunk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from metaq.wire.record import (
 
 CHUNK, SEAL = "chunk", "seal"
 DECIDE, DONE, FINISHED, FORGET, CHECKPOINT = "decide", "done", "finished", "forget", "checkpoint"
-"""The kinds of records, which are their tags."""
+"""Kinds of records; stored as the tag."""
 
 TX: Final = "METAQ_TX"
 PART: Final = "METAQ_PART"
@@ -44,35 +44,35 @@ LIFE: Final = "METAQ_LIFE"
 ROWS: Final = "METAQ_ROWS"
 SEALED: Final = "METAQ_SEAL"
 SINCE: Final = "METAQ_SINCE"
-"""Property of a record that was written anew: store time of the first one, milliseconds."""
+"""Property of a rewritten record: store time of the original, ms."""
 LEARNED: Final = "METAQ_LEARNED"
 MISSING: Final = "METAQ_MISSING"
-"""Property of a participant's commit: parts, with blanks between, that the manifest names here and that were missing."""
+"""Property of a participant's commit: blank-separated parts that the manifest names here and that were missing."""
 _MISSING_MAX: Final = 100
 PROGRESS: Final = "METAQ_DONE"
-"""Property of a decision that was written anew: `1`, its parts here are applied; `2`, everywhere."""
+"""Property of a rewritten decision: `1`: its parts here are applied; `2`: everywhere."""
 
 FORBIDDEN: Final = (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC)
-"""Messages with one of these are stored elsewhere or not as they come: a staged message cannot be."""
+"""Properties that a staged message may not have, because the broker would store such a message elsewhere, or changed."""
 FORBIDDEN_BYTES: Final = tuple(name.encode() for name in FORBIDDEN)
 FORBIDDEN_RETRIES: Final = tuple(name.encode() for name in FORBIDDEN if name != props.RETRY_TOPIC)
-"""The same of messages for retry topics, each of which says where it comes from."""
+"""The same for retry topics, whose messages all have RETRY_TOPIC."""
 _CHUNK_HEAD: Final = f"{props.TAGS}\x01{CHUNK}\x02{TX}\x01"
 _CHUNK_CODE: Final = tags_code(CHUNK)
 _DECIDE_HEAD: Final = f"{props.TAGS}\x01{DECIDE}\x02{props.KEYS}\x01"
 _DECIDE_CODE: Final = tags_code(DECIDE)
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 RECORD_BYTES_MORE: Final = RECORD_BYTES_MIN + 2 * (HOST_V6 - HOST_V4)
-"""Bytes of a record beside body, topic and properties, at most."""
+"""Bytes of a record beside body, topic and properties at most (IPv6 hosts)."""
 
 
 class Staging(Struct, frozen=True):
-    """A CHUNK or SEAL record."""
+    """A decoded CHUNK or SEAL record."""
 
     transaction: str
     part: str
     number: int
-    """Of a seal: of the part's last chunk."""
+    """Number of the chunk; of a seal, that of the part's last chunk."""
     rows: int
     topic: str
     queue_id: int
@@ -87,21 +87,21 @@ class Staging(Struct, frozen=True):
 
 
 class Names(Struct, frozen=True):
-    """What a FORGET record drops."""
+    """Content of a FORGET record: the transaction or row that it drops."""
 
     transaction: str = ""
     row: str = ""
 
 
 class Checkpoint(Struct, frozen=True):
-    """Where a start reads on: queue offsets in the two topics."""
+    """Content of a CHECKPOINT record: queue offsets in the two topics from which a start reads."""
 
     stage: int
     txn: int
 
 
 def entries_of(body: bytes) -> list[tuple[int, bytes, bytes]]:
-    """(flag, body, property text) of each message of a chunk. Raises Refused ILLEGAL_MESSAGE: it is no batch."""
+    """Decode a chunk: (flag, body, property text) of each message. Raises Refused ILLEGAL_MESSAGE: it is no batch."""
     try:
         return decode_batch(body)
     except BadRequest as error:
@@ -109,7 +109,7 @@ def entries_of(body: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def single_body_bytes(body: bytes) -> int | None:
-    """How large the body of a chunk's only message is; None: it has several, or is no batch."""
+    """Return the body size of a chunk's only message, bytes; None: it has several, or is no batch."""
     try:
         _, to_middle, size = batch_place(body, 0, 0)
     except BadRequest:
@@ -120,7 +120,7 @@ def single_body_bytes(body: bytes) -> int | None:
 def check_entry(
     where: str, number: int, text: bytes, more: int, forbidden: tuple[bytes, ...] = FORBIDDEN_BYTES
 ) -> None:
-    """Raises Refused ILLEGAL_MESSAGE: the message cannot be staged. `more`: bytes of properties that the broker adds."""
+    """Check a message's properties. `more`: bytes that the broker adds. Raises Refused ILLEGAL_MESSAGE: it cannot be staged."""
     if len(text) + more > props.PROPERTIES_BYTES_MAX:
         raise Refused(
             Reason.ILLEGAL_MESSAGE,
@@ -128,6 +128,7 @@ def check_entry(
             f"{props.PROPERTIES_BYTES_MAX - more}",
         )
     for name in forbidden:
+        # The first test is cheap, and rules out most; the name may also occur within a value.
         if name in text and name.decode() in props.parse(text.decode("utf-8", "replace")):
             raise Refused(
                 Reason.ILLEGAL_MESSAGE,
@@ -139,7 +140,7 @@ def check_entry(
 
 
 def life_text(lifetime: Lifetime, seconds: int) -> str:
-    """`a86400`, `c` or `p`."""
+    """Encode a lifetime: `a86400`, `c` or `p`."""
     return f"{lifetime.value}{seconds}" if lifetime is Lifetime.AGE else lifetime.value
 
 
@@ -148,7 +149,7 @@ def seal_text(seal: Seal) -> str:
 
 
 class ChunkName(Struct, frozen=True):
-    """Which chunk a record of rmq_sys_METAQ_STAGE is, or which one a part ends with."""
+    """Identity of a chunk in a CHUNK record, or of the last chunk in a SEAL record."""
 
     transaction: str
     part: str
@@ -163,7 +164,7 @@ class ChunkName(Struct, frozen=True):
 def stage_record(
     kind: str, name: ChunkName, seal: Seal | None, body: bytes, born_ms: int, born_host: bytes
 ) -> PutRecord:
-    """A CHUNK or SEAL record."""
+    """Make a CHUNK or SEAL record."""
     pairs = {
         props.TAGS: kind, TX: name.transaction, PART: name.part, NUMBER: str(name.number), ROWS: str(name.rows),
         props.REAL_TOPIC: name.topic, props.REAL_QUEUE_ID: str(name.queue_id), LIFE: name.life,
@@ -174,7 +175,7 @@ def stage_record(
 
 
 def chunk_record(stage: Stage, chunk: Chunk, rows: int, life: str) -> PutRecord:
-    """What `stage_record` makes of a chunk that comes, its text written at once: there are thousands a second."""
+    """Make the CHUNK record of a request, as `stage_record` does, with the property text in one go: there are thousands a second."""
     text = (
         f"{_CHUNK_HEAD}{stage.transaction}\x02{PART}\x01{chunk.part}\x02{NUMBER}\x01{chunk.number}\x02{ROWS}\x01{rows}\x02"
         f"{props.REAL_TOPIC}\x01{chunk.topic}\x02{props.REAL_QUEUE_ID}\x01{chunk.queue_id}\x02{LIFE}\x01{life}"
@@ -188,7 +189,7 @@ def chunk_record(stage: Stage, chunk: Chunk, rows: int, life: str) -> PutRecord:
 
 
 def renewed(chunk: StoredMessage, life: str, since_ms: int, seal: Seal | None) -> PutRecord:
-    """A CHUNK record written anew. `seal`: of the part, if it ends with this chunk."""
+    """Rewrite a CHUNK record. `seal`: the part's, if it ends with this chunk."""
     pairs = {**chunk.properties, LIFE: life, SINCE: str(since_ms)}
     if seal is not None:
         pairs[SEALED] = seal_text(seal)
@@ -208,8 +209,9 @@ def decide_record(
     missing: Sequence[str] = (),
     copy_of: int | None = None,
 ) -> PutRecord:
-    """The record of a decision, found by its transaction's id as long as the log holds it."""
+    """Make the record of a decision. It is indexed by the transaction's id, and found as long as the log holds it."""
     if copy_of is None and not learned and not progress:
+        # The usual decision, without building and encoding a dict of properties.
         text = f"{_DECIDE_HEAD}{decision.transaction}"
         return PutRecord(
             TXN_TOPIC, 0, msgspec.json.encode(decision), text.encode(), 0, _BORN_V6 if len(host) == HOST_V6 else 0, now_ms,
@@ -220,13 +222,13 @@ def decide_record(
         pairs[LEARNED] = "1"
     if progress:
         pairs[PROGRESS] = progress
-    if missing:  # the broker's log names them all
+    if missing:  # the broker's log file names all of them
         pairs[MISSING] = " ".join(missing[:_MISSING_MAX])
     return _txn(pairs, msgspec.json.encode(decision), now_ms, host, copy_of)
 
 
 def done_record(kind: str, transactions: Sequence[str], now_ms: int, host: bytes) -> PutRecord:
-    """Nothing of these transactions is left to do here (DONE), or anywhere (FINISHED)."""
+    """Make a DONE record (nothing is left to do at this broker), or a FINISHED record (nothing at any broker)."""
     return _txn({props.TAGS: kind}, msgspec.json.encode(list(transactions)), now_ms, host)
 
 
@@ -250,7 +252,7 @@ def copies_of(
     cluster: str,
     born: tuple[int, bytes],
 ) -> list[PutRecord]:
-    """The messages of a chunk as consumers get them. `chunk`: LogOffset of its record; `born`: time (ms) and host."""
+    """Make the messages of a chunk as consumers get them. `chunk`: LogOffset of its record; `born`: time (ms) and host."""
     born_ms, born_host = born
     v6 = int(SysFlag.BORN_HOST_V6) if len(born_host) == HOST_V6 else 0
     mark, records = copy_mark(chunk), []
@@ -279,12 +281,12 @@ def copies_of(
 
 
 def kind_of(record: Outline) -> str:
-    """The record's tag."""
+    """Return the record's kind."""
     return props.parse(record.properties.decode("utf-8", "replace")).get(props.TAGS, "")
 
 
 def read_staging(record: Outline) -> Staging | None:
-    """What a record of rmq_sys_METAQ_STAGE says; None: nothing that can be understood."""
+    """Decode a record of rmq_sys_METAQ_STAGE; None: it is malformed."""
     pairs = props.parse(record.properties.decode("utf-8", "replace"))
     kind, life = pairs.get(props.TAGS), pairs.get(LIFE, "")
     try:
@@ -316,7 +318,7 @@ def _seal_of(text: str) -> Seal:
 
 
 def read_decision(body: bytes) -> Decision | None:
-    """The decision in a DECIDE record; None: it cannot be understood."""
+    """Decode a DECIDE record; None: it is malformed."""
     try:
         return _decision.decode(body)
     except msgspec.MsgspecError:
@@ -324,7 +326,7 @@ def read_decision(body: bytes) -> Decision | None:
 
 
 def read_names(body: bytes) -> list[str]:
-    """The transactions in a DONE or FINISHED record."""
+    """Decode a DONE or FINISHED record: ids of transactions."""
     try:
         return _list.decode(body)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""What a start finds in the log of staged transactions: from nothing but the log, on from the newest checkpoint."""
+"""Recovery of staged transactions at a start, from the log alone, from the newest checkpoint on."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from metaq.wire.record import copy_mark, decode_record, tags_code
 log = logging.getLogger(__name__)
 
 UNITS: Final = 1024
-"""Units of a queue read in one go."""
+"""Consume-queue units per read."""
 
 
 class _Known(Struct):
-    """A decision, and how far it is done."""
+    """A decision, and its progress."""
 
     decision: Decision
     place: int
@@ -52,38 +52,39 @@ class _Known(Struct):
     finished: bool = False
 
     def broker(self, name: str) -> str:
-        """What the broker that is called `name` was called when it decided: its manifest has that name."""
+        """Return the name that this broker had when it decided, which its manifest has: brokers may be renamed."""
         return name if self.learned else coordinator_of(self.decision.transaction)
 
 
 class _Found(Struct):
-    """The records of one part, in no order."""
+    """Records of one part, in any order."""
 
     chunks: dict[int, Staging] = field(default_factory=dict)
     seal: Staging | None = None
 
 
 class Recovery:
-    """One look at the log. It fills `staged` and `decisions`."""
+    """One pass over the log, which fills `staged` and `decisions`."""
 
     def __init__(self, store: MessageStore, name: str, staged: Staged, decisions: Decisions) -> None:
         self._store, self._name, self._staged, self._decisions = store, name, staged, decisions
         self._known: dict[str, _Known] = {}
         self._over: set[str] = set()
-        """Transactions of which nothing is left to do: most that there are, and no more of them is kept than this."""
+        """Transactions that are over: the great majority, so nothing but the id is kept."""
         self._forgotten: dict[str, int] = {}
         self._found: dict[str, dict[str, _Found]] = {}
         self.commits: list[Transaction] = []
-        """Commits that may not be wholly applied here, in the order of their decisions."""
+        """Commits that may be incompletely applied here, in the order of their decisions."""
 
     def run(self) -> None:
-        """Take up everything from the newest checkpoint on."""
+        """Read everything from the newest checkpoint on."""
         txn, stage = self._store.reader.existing_queue(TXN_TOPIC, 0), self._store.reader.existing_queue(STAGE_TOPIC, 0)
         place = self._checkpoint(txn) if txn else Checkpoint(0, 0)
         if txn:
             if self._store.index is None:
                 self._remember(txn, place.txn)
             for unit in _units(txn, place.txn):
+                # Decisions first: of transactions that are over, chunks need not be looked at.
                 if (record := self._record(unit)) is not None:
                     self._take_decision(record)
         if stage:
@@ -100,7 +101,7 @@ class Recovery:
     # ------------------------------------------------------------------ decisions
 
     def _checkpoint(self, txn: ConsumeQueue) -> Checkpoint:
-        """The newest one; where the queues begin if there is none."""
+        """Return the newest checkpoint; (0, 0) if there is none."""
         wanted, stop = tags_code(CHECKPOINT), txn.max_offset
         while stop > txn.min_offset:
             start = max(txn.min_offset, stop - UNITS)
@@ -113,7 +114,7 @@ class Recovery:
         return Checkpoint(0, 0)
 
     def _remember(self, txn: ConsumeQueue, stop: int) -> None:
-        """What is over: without an index the newest ends before the checkpoint can be found no other way."""
+        """Load the newest decisions before the checkpoint. Without an index they cannot be looked up later."""
         wanted, start = tags_code(DECIDE), max(txn.min_offset, stop - ENDED_MAX)
         for unit in itertools.islice(_units(txn, start), max(0, stop - start)):
             if unit.tags_code != wanted or (record := self._record(unit)) is None:
@@ -167,7 +168,7 @@ class Recovery:
             self._let_go(decision.transaction, known)
 
     def _let_go(self, name: str, known: _Known) -> None:
-        """Keep no more of it than that it is over, if it is."""
+        """Drop a transaction that is over from the table, except for its id and its decision's place."""
         decision = known.decision
         if decision.outcome is Outcome.PREPARED or (decision.outcome is Outcome.COMMIT and not known.done):
             return
@@ -177,13 +178,13 @@ class Recovery:
             del self._known[name]
 
     def _others(self, known: _Known) -> tuple[str, ...]:
-        """The brokers that have to confirm a decision of this one."""
+        """Return the brokers that have to confirm this coordinator's commit."""
         if known.learned or known.decision.outcome is not Outcome.COMMIT:
             return ()
         return tuple(sorted({part.broker for part in known.decision.parts} - {known.broker(self._name)}))
 
     def _decided(self, name: str, known: _Known, parts: dict[str, Part]) -> None:
-        """A transaction whose decision is known, with those of its parts that may have to be applied."""
+        """Add a decided transaction, with its parts that may have to be applied."""
         decision = known.decision
         me = known.broker(self._name)
         here = [part.part for part in decision.parts if part.broker == me]
@@ -264,7 +265,7 @@ class Recovery:
     # ------------------------------------------------------------------ copies
 
     def _count_copies(self) -> None:
-        """How far each commit has come: its messages in the log name their chunks."""
+        """Count the applied messages of each commit: they name their chunks in the log."""
         marks = {
             copy_mark(place): (part, number)
             for transaction in self.commits
@@ -275,6 +276,7 @@ class Recovery:
             return
         counts: dict[int, int] = {}
         for head in self._store.reader.heads(min(transaction.place for transaction in self.commits)):
+            # Messages of a commit lie behind its decision, so reading begins at the oldest decision.
             if head.prepared_offset < 0 and (found := marks.get(head.prepared_offset)) is not None:
                 part, _ = found
                 if head.queue_id == part.queue_id and head.topic == part.topic.encode():
@@ -287,7 +289,7 @@ class Recovery:
 
 
 def _part_of(part_id: str, found: _Found) -> Part | None:
-    """The part that these records make; None: chunks are missing."""
+    """Build a part from its records; None: chunks are missing."""
     count = len(found.chunks)
     if not count or max(found.chunks) != count - 1:
         return None
@@ -304,7 +306,7 @@ def _part_of(part_id: str, found: _Found) -> Part | None:
 
 
 def _units(queue: ConsumeQueue, start: int) -> Iterator[Unit]:
-    """The units of a queue from an offset on."""
+    """Return the units of a queue from an offset on."""
     start = max(start, queue.min_offset)
     while start < queue.max_offset and (units := queue.units(start, UNITS)):
         yield from units

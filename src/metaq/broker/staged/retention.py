@@ -1,8 +1,8 @@
-"""What is still needed outlasts its log file, and a start reads the log from a place that is never far behind.
+"""Retention and checkpoints of staged transactions: records that are needed outlive their log file, and a start reads little.
 
-Everything that is not over lies behind one LogOffset: a checkpoint says where both queues go on from it, and retention
-keeps the files from it on. When such a file is to go, undecided chunks, decisions that are not done everywhere and the decisions
-of rows are written anew at the log's end; what is committed is applied instead.
+All that is not over lies behind one LogOffset. A checkpoint has the offsets of both queues at that place, and the store keeps log
+files from there on. When such a file is to be deleted, undecided chunks, decisions that are not done everywhere, and decisions of
+rows are rewritten at the log's end; commits are applied instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import structs
 
 from metaq.broker.environment import Environment
 from metaq.broker.log.appender import Appender
-from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier, ChunkReader, Damaged
+from metaq.broker.staged.apply import AT_ONCE_BYTES, Applier, ChunkReader, DamagedChunk
 from metaq.broker.staged.decisions import Decisions, Row
 from metaq.broker.staged.parts import Part, Staged, Transaction
 from metaq.broker.staged.records import CHECKPOINT, Checkpoint, checkpoint_record, decide_record, life_text, renewed
@@ -31,18 +31,18 @@ from metaq.wire.record import tags_code
 log = logging.getLogger(__name__)
 
 CARRY_RECORDS: Final = 200_000
-"""What lies so many records of its topic behind the newest is written anew: a start reads no more."""
+"""Records of a topic that a start may have to read; older needed ones are rewritten."""
 CHECKPOINT_RECORDS: Final = 1000
 CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_SECONDS: Final = 60.0
 NEEDED_SLACK: Final = 1000
 """Dead entries allowed in the heap before it is rebuilt."""
 LOOK_SECONDS: Final = 1.0
-"""Interval of looks at what is still needed, seconds."""
+"""Interval of the search for the oldest needed record, s."""
 
 
 class Retention:
-    """Keeps what is needed in the log's newer part. `done`: writes down now what is applied."""
+    """Rewrites old records that are needed, and writes checkpoints. `done`: writes pending DONE records now."""
 
     def __init__(
         self,
@@ -58,24 +58,24 @@ class Retention:
         self._appender, self._staged, self._decisions = appender, staged, decisions
         self._applier, self._chunks, self._done = applier, chunks, done
         self._oldest: int | None = None
-        """LogOffset of the oldest record that is needed, at the last look: newer ones lie behind it."""
+        """LogOffset of the oldest needed record at the last search. New records lie behind it, so it stays a lower bound."""
         self._needed: list[tuple[int, str]] = []
-        """(LogOffset, transaction or row), the lowest one first. What an entry says may have gone, or moved on since."""
+        """Heap of (LogOffset, transaction id or row key). Entries may be outdated, and are checked when they come to the top."""
         self._look_at = 0.0
         self._checkpoint_seconds = CHECKPOINT_SECONDS
         self._checkpoint_at = environment.clock.monotonic() + CHECKPOINT_SECONDS
         self._at = Checkpoint(-1, -1)
-        """Where the queues ended at the last checkpoint."""
+        """Ends of the queues at the last checkpoint."""
         self._log_end = 0
         self._carry_before = 0
         self._before = 0
-        """Above 0: what is being written anew."""
+        """If above 0, records below this LogOffset are being rewritten."""
         self._todo: deque[Transaction] = deque()
         self._rows: deque[Row] = deque()
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
 
     def open(self) -> None:
-        """Find what is needed of that which recovery has found."""
+        """Find the needed records after recovery."""
         self._checkpoint_at = self._clock.monotonic() + self._checkpoint_seconds
         if self._is_fresh():
             self._at = self._ends()
@@ -85,11 +85,11 @@ class Retention:
     # ------------------------------------------------------------------ what is owed
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest record that is needed; None: none is. From any thread."""
+        """Return the LogOffset of the oldest record that is needed; None: none. From any thread."""
         return self._oldest
 
     def added(self, place: int, name: str) -> None:
-        """A record at this LogOffset, the newest one, is the first that is needed of a transaction, or of a row."""
+        """Register the newest record, at this LogOffset, as the first one needed of a transaction or row."""
         if self._oldest is None:
             self._oldest = place
         heapq.heappush(self._needed, (place, name))
@@ -100,9 +100,9 @@ class Retention:
         heapq.heapify(self._needed)
 
     def look(self) -> int:
-        """Where the oldest is that is needed; where the log ends if nothing is."""
+        """Find the LogOffset of the oldest needed record; the log's end if none is needed."""
         if len(self._needed) > 2 * (len(self._staged.table) + len(self._decisions.rows)) + NEEDED_SLACK:
-            self._gather()  # most are over
+            self._gather()  # most entries are outdated
         while self._needed:
             place, name = self._needed[0]
             now = self._place_of(name)
@@ -123,14 +123,14 @@ class Retention:
         return row.place if row is not None else None
 
     def carry(self, before: int) -> None:
-        """Write anew what is needed of records below this LogOffset, soon. From any thread."""
+        """Have needed records below this LogOffset rewritten by the next steps. From any thread."""
         self._carry_before = max(self._carry_before, before)
 
     # ------------------------------------------------------------------ time
 
     def tick(self) -> None:
-        """Look at what is needed, and note it in a checkpoint when that is due."""
-        self._told.tick()
+        """Find the oldest needed record, and write a checkpoint when due."""
+        self._log.tick()
         now = self._clock.monotonic()
         if now < self._look_at:
             return
@@ -141,7 +141,8 @@ class Retention:
             try:
                 self.checkpoint()
             except Refused as error:
-                self._told.warning("checkpoint", "a checkpoint of staged transactions waits: %s", error)
+                self._log.warning("checkpoint", "a checkpoint of staged transactions waits: %s", error)
+        # Records further back than CARRY_RECORDS are rewritten in larger steps, up to half of that, so that this is rare.
         for topic, end in ((STAGE_TOPIC, ends.stage), (TXN_TOPIC, ends.txn)):
             queue = self._store.reader.existing_queue(topic, 0)
             far = queue.unit(end - CARRY_RECORDS) if queue and end - queue.min_offset > CARRY_RECORDS else None
@@ -156,7 +157,7 @@ class Retention:
         return Checkpoint(stage.max_offset if stage else 0, txn.max_offset if txn else 0)
 
     def _is_fresh(self) -> bool:
-        """Whether a checkpoint is the newest record of both queues."""
+        """Return whether a checkpoint is the newest record of both queues."""
         stage, txn = self._newest(STAGE_TOPIC), self._newest(TXN_TOPIC)
         return (
             txn is not None
@@ -179,21 +180,21 @@ class Retention:
         )
 
     def checkpoint_within(self, seconds: float) -> None:
-        """Let no more time than this pass between two checkpoints, if anything is stored."""
+        """Shorten the interval of checkpoints, s. Without new records none is written."""
         seconds = min(seconds, CHECKPOINT_SECONDS)
         if seconds != self._checkpoint_seconds:
             self._checkpoint_at += seconds - self._checkpoint_seconds
             self._checkpoint_seconds = seconds
 
     def checkpoint(self) -> None:
-        """Note where a start is to read on. Raises Refused, as `Appender.put`."""
+        """Write a checkpoint. Raises Refused, as `Appender.put`."""
         place = self.look()
         stage, txn = self._store.reader.existing_queue(STAGE_TOPIC, 0), self._store.reader.existing_queue(TXN_TOPIC, 0)
         if stage is None and txn is None:
             return
         try:
             found = Checkpoint(stage.first_at(place) if stage else 0, txn.first_at(place) if txn else 0)
-        except OSError as error:  # no file may be opened: nobody else, at an end, is to lose what is to be saved
+        except OSError as error:  # out of file descriptors: as Refused, so that `close` of the other parts still runs
             raise Refused(Reason.NOT_STORED, str(error)) from error
         self._appender.put([checkpoint_record(found, self._clock.now_ms(), self._environment.store_host)])
         self._at, self._log_end = self._ends(), self._store.log.end
@@ -207,7 +208,7 @@ class Retention:
     # ------------------------------------------------------------------ writing anew
 
     def step(self, more_time: Callable[[], bool]) -> bool:
-        """Write anew as long as there is time. Returns whether something was done."""
+        """Rewrite records as long as there is time. Returns whether something was done."""
         if not self._before:
             if not self._carry_before:
                 return False
@@ -231,7 +232,7 @@ class Retention:
                 if not more_time():
                     return True
         except Refused as error:
-            self._told.warning("carry", "staged transactions whose log file is to go wait: %s", error)
+            self._log.warning("carry", "staged transactions whose log file is to go wait: %s", error)
             return False
         if not self._todo and not self._rows:
             self._before = 0
@@ -239,10 +240,11 @@ class Retention:
         return done
 
     def _carry(self, transaction: Transaction, more_time: Callable[[], bool]) -> bool:
-        """Whether nothing of the transaction is needed any more that lies before the place."""
+        """Rewrite one transaction's records. Returns whether none below `_before` is needed any more."""
         if self._staged.get(transaction.id) is not transaction:
             return True
         if transaction.committed and not transaction.applied:
+            # Applied rather than rewritten: its messages are due anyway, and then its chunks are needed no more.
             self._applier.run(transaction, AT_ONCE_BYTES, carrying=True)
             if transaction.remaining:
                 return False
@@ -269,7 +271,7 @@ class Retention:
         return True
 
     def _as_it_counts(self, decision: Decision) -> Decision:
-        """A commit whose row was forgotten by hand must not bring it back at the next start."""
+        """Return the decision to rewrite; without the row if an administrator has dropped it, so that no start restores it."""
         row = self._decisions.rows.get(decision.row)
         if decision.outcome is Outcome.COMMIT and (row is None or row.transaction != decision.transaction):
             return structs.replace(decision, row="", sequence=-1)
@@ -281,7 +283,7 @@ class Retention:
                 continue
             try:
                 chunk = self._chunks.get(place, part.sizes[number])
-            except Damaged:
+            except DamagedChunk:
                 log.error(  # noqa: TRY400  the text says it all
                     "chunk %d of part %s of transaction %s cannot be read at log offset %d: the part is dropped, and cannot "
                     "be committed", number, part.part, transaction.id, place,
@@ -304,7 +306,7 @@ class Retention:
         if self._decisions.rows.get(row.key) is not row or row.place >= self._before:
             return
         if self._staged.get(row.transaction) is not None:
-            return  # not over yet: its decision is written anew with it, or asked for once more
+            return  # not over: its decision is rewritten with it, or with the next round
         decision = self._decisions.at(row.place) or Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
         self._write(decision, row.place, "2", self._environment.name)
 

@@ -1,10 +1,11 @@
-"""Staged transactions: several messages in several queues, all or none (docs/formats/staging.md).
+"""Staged transactions: atomic writes of many messages to many queues and brokers (docs/formats/staging.md).
 
-Chunks wait in the log, unseen. One decision, at the broker that the transaction's id names, is the commit or the rollback: the
-first one stands, and whoever decides again is told it. What is committed is applied at once if it is little, else in
-bounded steps; the other brokers with parts learn of it from the client, from the coordinator, or by asking.
+Chunks of messages are staged in the log, invisible to consumers. A single decision record, at the coordinator (the broker named in
+the transaction's id), commits or rolls back; the first one stands, and later requests get it as their response. Commits are applied
+at once if they are small, else in bounded steps. Other brokers with parts (participants) learn the decision from the client, from
+the coordinator, or by asking.
 
-All of it is derived from the log (`metaq.broker.staged.recovery`); nothing else is kept.
+All state is derived from the log (`metaq.broker.staged.recovery`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from metaq.broker.staged.decisions import (
 )
 from metaq.broker.staged.parts import Staged as StagedTable
 from metaq.broker.staged.parts import Transaction, check_seal
-from metaq.broker.staged.peers import ALONE, Peers, Remote
+from metaq.broker.staged.peers import ALONE, PeerRequests, Peers
 from metaq.broker.staged.records import (
     SEAL,
     ChunkName,
@@ -95,21 +96,23 @@ class StagingService(BrokerPart):
         views = StagedViews(self._table, self._decisions)
         self.row, self.rows, self.listing, self.labelled = views.row, views.rows, views.listing, views.labelled
         self.stopwatch = environment.clock.monotonic
-        """What turns are measured with, in seconds."""
+        """Clock that measures turns, s."""
         self._done = DoneMarks(environment, appender, self._is_done)
         self._ends = Ends(environment.clock, self._table, self._end)
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
         chunks = ChunkReader(environment, read_cold)
         self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._done.add)
         self._admission = ChunkAdmission(environment, tables, appender, self._table, gatekeeper)
-        self._remote = Remote(environment.clock, peers, self._table, self.learn, self._done.add, appender.is_kept)
+        self._peer_requests = PeerRequests(
+            environment.clock, peers, self._table, self.learn, self._done.add, appender.is_kept
+        )
         self._retention = Retention(
             environment, appender, self._table, self._decisions, self._applier, chunks, self._done.write
         )
         self._at_once = AtOnce(environment, appender, gates, self._admission, self._table, self._retention.added)
 
     def open(self) -> None:
-        """Read from the log which transactions are not over, and go on with them."""
+        """Recover transactions that are not over, and go on with them."""
         recovery = Recovery(self._store, self._name, self._table, self._decisions)
         recovery.run()
         for transaction in recovery.commits:
@@ -118,11 +121,12 @@ class StagingService(BrokerPart):
                 self._done.add(transaction)
         for transaction in self._table:
             if transaction.final:
-                self._remote.remind(transaction, 0.0)
+                self._peer_requests.remind(transaction, 0.0)
                 continue
             if transaction.coordinator != self._name:
-                self._remote.follow(transaction, 0.0)
+                self._peer_requests.follow(transaction, 0.0)
             if transaction.decision is None and transaction.lifetime is Lifetime.CONNECTION:
+                # Their connections ended with the previous process.
                 self._ends.soon(transaction)
             self._ends.watch(transaction)
         if count := len(self._table.table):
@@ -134,14 +138,14 @@ class StagingService(BrokerPart):
     # ------------------------------------------------------------------ staging
 
     def stage(self, stage: Stage, caller: Caller, channel: Channel | None = None) -> Staged:
-        """Take chunks, and decide if the request says so. What is there already is answered as done.
+        """Store chunks, and decide if the request says so. Chunks that are stored already are skipped.
 
-        A transaction that is decided takes nothing more: the answer has the decision. `channel`: whose end rolls back a
-        transaction with Lifetime.CONNECTION.
+        A decided transaction takes no more chunks: the response has its decision. `channel`: the connection with which a
+        transaction with Lifetime.CONNECTION ends.
 
-        Raises Refused: INVALID (ids, chunk numbers, other content, seals, queues), NO_TOPIC, NO_PERMISSION,
-        ILLEGAL_MESSAGE, BUSY (a limit), or as `Appender.put`: none of the chunks was stored, or only some, and the same
-        request goes on with the others. Saving while topics are being made or deleted.
+        Raises Refused: INVALID (ids, chunk numbers, other content, seals, queues), NO_TOPIC, NO_PERMISSION, ILLEGAL_MESSAGE,
+        BUSY (a limit), or as `Appender.put`. None or only some of the chunks are stored then; the same request can be repeated.
+        Saving: topics are being created or deleted.
         """
         name = stage.transaction
         coordinator = coordinator_of(name)
@@ -153,6 +157,7 @@ class StagingService(BrokerPart):
         decision = transaction.decision if transaction is not None else self._decisions.recent(name)
         if decision is not None and decision.outcome is not Outcome.PREPARED:
             return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
+        # Limits per account, or, without ACL, per connection.
         peer = caller.identity or (channel.remote if channel is not None else caller.address)
         if decision is None and transaction is None and stage.decide is not None and coordinator == self._name:
             made = self._stage_at_once(stage, stage.decide, caller, peer, channel)
@@ -174,7 +179,7 @@ class StagingService(BrokerPart):
     def _stage_at_once(
         self, stage: Stage, decide: Decide, caller: Caller, peer: str, channel: Channel | None
     ) -> Staged | None:
-        """A transaction that comes as one request and can be applied now; None: take it step by step."""
+        """Stage, commit and apply a transaction that comes as one request, if possible; None: take the general path."""
         if self._applier.waits:
             return None
         facts = self._at_once.judge(stage, decide, caller)
@@ -195,7 +200,7 @@ class StagingService(BrokerPart):
         return Staged(transaction.decision, first=True, remaining=transaction.remaining)
 
     def _new(self, stage: Stage, coordinator: str, peer: str, channel: Channel | None) -> Transaction:
-        """A transaction that gets its first chunk now. It counts once that is stored."""
+        """Make a transaction for its first chunk. It is counted once that is stored."""
         seconds_max, seconds = self._environment.options.staged_seconds_max, stage.seconds
         return Transaction(
             stage.transaction,
@@ -208,18 +213,18 @@ class StagingService(BrokerPart):
         )
 
     def _added(self, transaction: Transaction, place: int) -> None:
-        """A chunk of it is stored at this LogOffset, and will be entered."""
+        """Register a transaction whose chunk was stored at this LogOffset."""
         if self._table.get(transaction.id) is None:
             self._retention.added(place, transaction.id)
             self._table.add(transaction)
             self._ends.watch(transaction)
             if transaction.coordinator != self._name:
-                self._remote.follow(transaction)
-        elif not transaction.parts:  # those that it had were damaged
+                self._peer_requests.follow(transaction)
+        elif not transaction.parts:  # its earlier parts were damaged and dropped
             self._retention.added(place, transaction.id)
 
     def _seal_repeated(self, stage: Stage, caller: Caller) -> None:
-        """A seal that came with a chunk that was there already, without it."""
+        """Store seals that came with chunks which were stored before without them."""
         transaction = self._table.get(stage.transaction)
         for chunk in stage.chunks:
             part = transaction.parts.get(chunk.part) if transaction else None
@@ -227,11 +232,11 @@ class StagingService(BrokerPart):
                 self.seal(SealPart(transaction=stage.transaction, part=chunk.part, seal=chunk.seal), caller)
 
     def check(self, chunk: Chunk) -> None:
-        """Raises Refused ILLEGAL_MESSAGE: its messages could never be staged, whatever else there is."""
+        """Check a chunk's messages alone. Raises Refused ILLEGAL_MESSAGE: they could never be staged."""
         self._admission.check(chunk)
 
     def seal(self, seal: SealPart, caller: Caller) -> None:
-        """End a part. What is decided needs no seal any more, and what is sealed so already is.
+        """Seal a part. Nothing is done if the transaction is decided, or the part has this seal.
 
         Raises Refused: NOT_FOUND (no such part), INVALID (it holds something else), or as `Appender.put`.
         """
@@ -260,13 +265,13 @@ class StagingService(BrokerPart):
     # ------------------------------------------------------------------ deciding
 
     def decide(self, decide: Decide, caller: Caller | None) -> Decided:
-        """Commit, roll back or prepare a transaction of which this broker is the coordinator. The first end stands.
+        """Commit, roll back or prepare a transaction of which this broker is the coordinator. The first outcome stands.
 
-        caller: None for the broker itself, of what was allowed when it was staged.
+        Args: caller: None for the broker itself: permissions were checked when the chunks were staged.
 
-        Raises Refused: INVALID (not the coordinator, a manifest that names what is not so), NOT_FOUND (a part of the manifest that
-        is not here), STALE (the row has gone on), BUSY (the row's last transaction is not finished everywhere yet),
-        NO_PERMISSION, or as `Appender.put`: nothing has changed.
+        Raises Refused: INVALID (not the coordinator, or a wrong manifest), NOT_FOUND (a part of the manifest is not here), STALE
+        (the row has a higher sequence number), BUSY (the row's last transaction is not finished everywhere), NO_PERMISSION, or as
+        `Appender.put`. Nothing has changed then.
         """
         name = decide.transaction
         check_coordinator(name, self._name)
@@ -293,7 +298,7 @@ class StagingService(BrokerPart):
         return self._decide(wanted, transaction)
 
     def _made(self, name: str, transaction: Transaction | None) -> Decision | None:
-        """The decision that there is already; of a transaction that is over, as long as the log holds it."""
+        """Return an existing decision; of a transaction that is over, as long as the log holds it."""
         if transaction is not None and transaction.decision is not None:
             return transaction.decision
         found = self._decisions.find(name)
@@ -302,7 +307,7 @@ class StagingService(BrokerPart):
         return found[0] if found else None
 
     def _drop_late(self, transaction: Transaction) -> None:
-        """What is here came after the transaction's end: a request that was sent again, and took long."""
+        """Drop chunks that arrived after the transaction's end, by a late repeated request."""
         self._table.drop(transaction)
         self._ends.over(transaction)
 
@@ -314,9 +319,9 @@ class StagingService(BrokerPart):
                 self._gatekeeper.check(caller, Action.PUBLISH, topic)
 
     def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
-        """What stands instead, because another transaction has brought the row to this sequence number; None: none has.
+        """Return the decision that has moved the row to this sequence number already; None: none has.
 
-        Raises Refused: STALE, BUSY, INVALID.
+        So a writer that repeats a numbered transaction after a crash does not write it twice. Raises Refused: STALE, BUSY, INVALID.
         """
         row = self._decisions.rows.get(wanted.row)
         if row is None:
@@ -329,10 +334,10 @@ class StagingService(BrokerPart):
             decision = last.decision if last is not None else self._decisions.at(row.place)
             if decision is None:
                 decision = Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
-            if row.transaction == wanted.transaction:  # it is over, so long ago that nothing else is known
+            if row.transaction == wanted.transaction:  # its own decision, which has left index and memory
                 if transaction is not None:
                     self._drop_late(transaction)
-            elif made is None or made.outcome is Outcome.PREPARED:  # its parts, here and elsewhere, are for nothing
+            elif made is None or made.outcome is Outcome.PREPARED:  # its parts are not needed
                 self._decide(Decision(wanted.transaction, Outcome.ROLLBACK, decided_ms=wanted.decided_ms), transaction)
             return Decided(decision, first=False, remaining=last.remaining if last is not None else 0)
         if made is not None and made.outcome is Outcome.ROLLBACK:
@@ -357,6 +362,7 @@ class StagingService(BrokerPart):
         """Store a decision, then act on it. Raises Refused: nothing has changed."""
         missing = missing_parts(decision, self._name, transaction) if decision.outcome is Outcome.COMMIT else ()
         now_ms, host = self._clock.now_ms(), self._environment.store_host
+        # The record first, then memory and queues: whatever is done after it, a start does again from the record.
         record = decide_record(decision, now_ms, host, learned=learned, missing=missing)
         place = self._appender.put([record]).log_offset
         if decision.outcome is not Outcome.ROLLBACK:
@@ -374,6 +380,7 @@ class StagingService(BrokerPart):
         return Decided(decision, first=True, remaining=transaction.remaining)
 
     def _commit(self, transaction: Transaction, decision: Decision, *, learned: bool) -> None:
+        # Parts that the manifest does not name, of reruns or given-up attempts, are dropped, not applied.
         named = {part.part: part for part in decision.parts if part.broker == self._name}
         for part_id, part in list(transaction.parts.items()):
             if part_id not in named or not part.fits(named[part_id]):
@@ -389,7 +396,7 @@ class StagingService(BrokerPart):
             self._decisions.move_row(decision, transaction.place)
             if decision.row:
                 self._retention.added(transaction.place, decision.row)
-            self._remote.remind(transaction)
+            self._peer_requests.remind(transaction)
         if not transaction.parts:
             self._done.add(transaction)
         self._applier.add(transaction)
@@ -397,7 +404,7 @@ class StagingService(BrokerPart):
             self._applier.run(transaction, AT_ONCE_BYTES)
 
     def _over(self, transaction: Transaction) -> None:
-        """Drop a transaction that is over, and remember how it ended."""
+        """Drop a transaction that is over, and remember its outcome for repeated requests."""
         self._table.drop(transaction)
         self._ends.over(transaction)
         if transaction.place >= 0:
@@ -406,9 +413,9 @@ class StagingService(BrokerPart):
     # ------------------------------------------------------------------ applying
 
     def apply(self, apply: Apply, caller: Caller) -> TransactionState:
-        """Apply for a bounded time what is committed, and tell what remains.
+        """Apply a commit for a bounded time, and return what remains.
 
-        At a participant the request brings the coordinator's decision, which is stored first.
+        A participant gets the coordinator's decision with the request, and stores it first.
 
         Raises Refused: INVALID (another decision is known here), NO_PERMISSION, or as `Appender.put`.
         """
@@ -432,7 +439,7 @@ class StagingService(BrokerPart):
             if own and apply.confirmed and transaction.decision is not None:
                 self._authorise_all(caller, transaction.decision, transaction)
                 for broker in apply.confirmed:
-                    self._remote.confirmed(transaction, broker, ())
+                    self._peer_requests.confirmed(transaction, broker, ())
             self._applier.run(transaction, AT_ONCE_BYTES)
         return self.state(name)
 
@@ -444,23 +451,24 @@ class StagingService(BrokerPart):
             )
         here = tuple(part for part in decision.parts if part.broker == self._name)
         for part in here:
+            # Only the parts here need permission: those of others are checked there.
             check_part(part.part)
         self._authorise_all(caller, structs.replace(decision, parts=here), transaction)
 
     def _absent(self, decision: Decision) -> TransactionState:
-        """What a participant says of a transaction of which it has nothing."""
+        """Return the state of a transaction of which this participant has no part."""
         here = tuple(part.part for part in decision.parts if part.broker == self._name)
         if decision.outcome is not Outcome.COMMIT:
             here = ()
         elif here:
-            self._told.error(
+            self._log.error(
                 ("missing", decision.transaction), "transaction %s is committed, and its parts %s are not here: they were never "
                 "staged, or are lost", decision.transaction, ", ".join(here),
             )  # fmt: skip
         return TransactionState(decision.transaction, PHASES[decision.outcome], decision, missing=here)
 
     def learn(self, decision: Decision) -> None:
-        """The coordinator of a transaction has decided. Raises Refused: it cannot be stored now."""
+        """Store the coordinator's decision, and act on it. Raises Refused: it cannot be stored now."""
         transaction = self._table.get(decision.transaction)
         if transaction is None or transaction.final or transaction.coordinator == self._name:
             return
@@ -472,7 +480,7 @@ class StagingService(BrokerPart):
         self._decide(decision, transaction, learned=True)
 
     def _is_done(self, transaction: Transaction) -> None:
-        """The log says that nothing of a commit remains here; if others have confirmed it too, it is over."""
+        """Note a stored DONE record. If all participants have confirmed, the transaction is over."""
         transaction.applied = True
         if not transaction.unconfirmed:
             self._over(transaction)
@@ -483,7 +491,7 @@ class StagingService(BrokerPart):
     # ------------------------------------------------------------------ ends that nobody asks for
 
     def settle(self, name: str) -> Decided:
-        """Roll a transaction back unless it is decided or prepared: for participants, and for what has expired.
+        """Roll back a transaction unless it is decided or prepared: on behalf of participants, and after it has expired.
 
         Raises Refused: INVALID (not the coordinator), or as `Appender.put`.
         """
@@ -492,23 +500,24 @@ class StagingService(BrokerPart):
         made = self._made(name, transaction)
         if made is not None:
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
+        # Also for an unknown id: the stored rollback makes sure that no late commit of it succeeds.
         return self._decide(Decision(name, Outcome.ROLLBACK, decided_ms=self._clock.now_ms()), transaction)
 
     def _end(self, transaction: Transaction) -> None:
-        """Roll it back, or have its coordinator do it."""
+        """Roll back a transaction, or ask its coordinator to."""
         if transaction.coordinator == self._name:
             self.settle(transaction.id)
         else:
-            self._remote.settle(transaction)
+            self._peer_requests.settle(transaction)
 
     def closed(self, channel: Channel) -> None:
-        """A connection has ended: what was to last as long is rolled back."""
+        """Roll back the transactions that were to end with this connection."""
         self._ends.closed(channel)
 
     # ------------------------------------------------------------------ questions
 
     def state(self, name: str) -> TransactionState:
-        """What is known of a transaction. Raises Refused INVALID: this is no id of one."""
+        """Return what is known of a transaction. Raises Refused INVALID: malformed id."""
         coordinator_of(name)
         transaction = self._table.get(name)
         if transaction is None or transaction.decision is None:
@@ -523,13 +532,13 @@ class StagingService(BrokerPart):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Parts, and bytes in them, of transactions that are not over."""
+        """(parts, bytes) of transactions that are not over."""
         return self._table.parts, self._table.bytes
 
     def forget(self, name: str) -> None:
-        """An administrator drops a row, by its key, or by its id what this broker has of a transaction.
+        """Drop a row (by its key), or what this broker has of a transaction (by its id), for an administrator.
 
-        Raises Refused: NOT_FOUND, INVALID (messages of it are committed and not there yet), or as `Appender.put`.
+        Raises Refused: NOT_FOUND, INVALID (committed messages of it are not applied yet), or as `Appender.put`.
         """
         if "@" not in name:
             if check_row(name) not in self._decisions.rows:
@@ -556,17 +565,17 @@ class StagingService(BrokerPart):
     # ------------------------------------------------------------------ what is owed
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest record that is needed; None: none is. From any thread."""
+        """Return the LogOffset of the oldest record that is needed, which retention must keep; None: none. From any thread."""
         return self._retention.oldest()
 
     def carry(self, before: int) -> None:
-        """Write anew what is needed of records below this LogOffset, soon. From any thread."""
+        """Have needed records below this LogOffset rewritten, so that retention can delete the file. From any thread."""
         self._retention.carry(before)
 
     # ------------------------------------------------------------------ time
 
     def step(self) -> float:
-        """Go on for at most TURN_SECONDS. Returns the seconds until the next call, 0: soon."""
+        """Apply and rewrite for at most TURN_SECONDS. Returns the seconds until the next call; 0: soon."""
         stop = self.stopwatch() + TURN_SECONDS
 
         def more_time() -> bool:
@@ -577,20 +586,20 @@ class StagingService(BrokerPart):
         return 0.0 if done else PAUSE_SECONDS
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Write DONE records, roll back what has expired, ask peers, and write checkpoints."""
         self._done.tick()
         self._ends.tick()
-        self._remote.tick()
+        self._peer_requests.tick()
         self._retention.tick()
         self._applier.tick()
-        self._told.tick()
+        self._log.tick()
 
     def checkpoint_within(self, seconds: float) -> None:
-        """Let no more time than this pass between two checkpoints; no more than the usual time passes anyway."""
+        """Shorten the interval of checkpoints to `seconds` (MetaQ 1.x's checkpointInterval)."""
         self._retention.checkpoint_within(seconds)
 
     def close(self) -> None:
-        """Write down what is done, so that a start has little to read."""
+        """Write DONE records and a checkpoint, so that a start has little to read."""
         self._done.write()
         if self._retention.changed:
             try:

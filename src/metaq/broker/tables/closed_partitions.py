@@ -1,6 +1,6 @@
-"""Partitions that an administrator has closed: they take and give nothing, whoever asks, until they are opened again.
+"""Partitions closed by an administrator (MetaQ 1.x's closePartitions): they neither take nor hand out messages.
 
-Kept in memory only, as MetaQ 1.x does: after a restart all are open.
+In memory only, as in MetaQ 1.x: after a restart all are open. They are closed for RocketMQ's clients too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class ClosedPartitions:
         return bool(self._closed)
 
     def when_changed(self, watcher: Callable[[str], None]) -> None:
-        """Tell `watcher` of each topic of which a partition is closed or opened, from now on."""
+        """Call `watcher` with each topic of which a partition is closed or opened from now on."""
         self._watchers.append(watcher)
 
     def close(self, topic: str, numbers: range) -> None:
-        """Close some partitions of a topic, beside those that are closed already."""
+        """Close partitions of a topic, in addition to those that are closed."""
         if numbers:
             self._closed[topic] = self._closed.get(topic, frozenset()) | frozenset(numbers)
             self._tell(topic)
@@ -37,11 +37,11 @@ class ClosedPartitions:
             self._tell(topic)
 
     def of(self, topic: str) -> frozenset[int]:
-        """The closed partitions of a topic."""
+        """Return the closed partitions of a topic."""
         return self._closed.get(topic, frozenset())
 
     def check(self, topic: str, queue_id: int) -> None:
-        """Returns if the queue is open. Raises Refused NO_PERMISSION."""
+        """Return if the queue is open. Raises Refused NO_PERMISSION."""
         if queue_id in self._closed.get(topic, ()):
             raise Refused(
                 Reason.NO_PERMISSION,
@@ -49,7 +49,7 @@ class ClosedPartitions:
             )
 
     def any_open(self, topic: str, count: int, clock: Clock) -> int:
-        """One of a topic's `count` queues that is open, by chance. Raises Refused NO_PERMISSION: all are closed."""
+        """Choose an open one of a topic's `count` queues at random. Raises Refused NO_PERMISSION: all are closed."""
         closed = self._closed.get(topic)
         if closed is None:
             return clock.random_below(count)

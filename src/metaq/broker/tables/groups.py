@@ -1,7 +1,7 @@
-"""Consumer groups: their settings, kept in `config/subscriptionGroup.json`.
+"""Settings of consumer groups, in `config/subscriptionGroup.json`.
 
-A group that nobody made is made when it first joins or pulls, with RocketMQ's defaults, unless the broker forbids it. As
-with topics, a change is on the disk before anybody sees it, and what needs it raises `Saving` until then.
+Unless `autoCreateSubscriptionGroup` is off, a group is created with RocketMQ's defaults when it first joins or pulls. As with
+topics, a change is saved before it is visible, and requests that need it raise `Saving` until then.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from metaq.options import BrokerOptions
 from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
 
 RETRY_MAX = 1_000_000
-"""Largest retryMaxTimes: an orderly consumer sends Integer.MAX of its own, a group's setting needs no more than this."""
+"""Largest retryMaxTimes. Orderly consumers, which retry without limit, send Integer.MAX with each message instead."""
 
 
 class Groups:
-    """All consumer groups. `changes` counts the changes, for whoever keeps a decision about a group."""
+    """All consumer groups. `changes` counts changes, which void cached decisions."""
 
     def __init__(
         self,
@@ -52,10 +52,9 @@ class Groups:
         return self.table.get(name)
 
     def require(self, name: str) -> GroupConfig:
-        """The group, made if that is allowed.
+        """Return the group; create it if that is allowed.
 
-        Raises Saving: it is being made. Refused NO_GROUP, 1 for an illegal name, or
-        UNAVAILABLE: it could not be saved.
+        Raises Saving: it is being created; Refused: NO_GROUP, INVALID (illegal name), UNAVAILABLE (it could not be saved).
         """
         config = self.table.get(name)
         if config is not None:
@@ -65,6 +64,7 @@ class Groups:
         if pending is not None:
             raise Saving(pending)
         if self._options.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX):
+            # Groups of RocketMQ's own tools and clients (CID_RMQ_SYS_) are created even where users' groups are not.
             refusal = self._quota.take(self.saved.count)
         else:
             refusal = "autoCreateSubscriptionGroup is false"
@@ -91,11 +91,11 @@ class Groups:
         return self.saved.change(config.name, config)
 
     def delete(self, name: str) -> Pending:
-        """Forget a group."""
+        """Delete a group's settings."""
         return self.saved.change(name, None)
 
     def watch(self, watcher: Callable[[str], None]) -> None:
-        """Tell `watcher` the name of each group that changes from now on, once everybody may see it."""
+        """Call `watcher` with the name of each group that changes from now on, once the change is visible."""
         self._watchers.append(watcher)
 
     def _changed(self, name: str) -> None:

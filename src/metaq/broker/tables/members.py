@@ -1,14 +1,14 @@
-"""Who is connected: the members of consumer and producer groups, kept on heartbeat leases.
+"""Members of consumer and producer groups, kept on heartbeat leases.
 
-A member is one connection. It appears with its first heartbeat and goes when it unregisters, when its connection
-closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as effects.
+A member is one connection. It joins with its first heartbeat, and leaves when it unregisters, when its connection closes, or
+after 120 s of silence. Changes that a group's members must be notified of are returned as effects.
 
-A member may ask in its heartbeats to be kept for some seconds when it goes (static membership): so long its client id
-stays in the list by which the group shares its queues, nobody hears of its going, and when it is back nobody hears of
-its coming, so that no queue moves. How many are kept so is bounded per group and over all.
+Static membership (like Kafka's group.instance.id): a member may ask in its heartbeats to be kept for some seconds after it
+leaves. Meanwhile its client id stays in the list that the rebalance uses, and neither its leaving nor its return is notified,
+so no queue moves. The number of kept members is bounded, per group and in all.
 
-A broker keeps one subscription per group and topic, the newest. Members that subscribe to different things each miss
-messages, so that is said: in the log when one joins or changes, and to whoever asks for the group.
+A broker keeps one subscription per group and topic, the newest, as RocketMQ does. Members with different subscriptions each
+miss messages; that is logged when one joins or changes, and shown by the tools.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from metaq.model.topics.topic import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
+# RocketMQ's channel expiry. Its clients send heartbeats every 30 s.
 LEASE_SECONDS = 120.0
 SETS_MAX = 1024
-"""Groups of one connection, or topics of one group: a heartbeat with more is refused before it is kept."""
+"""Groups of one connection, or topics of one group, at most. Larger heartbeats are refused before anything is stored."""
 KEEP_SECONDS_MAX = 600.0
-"""A member that is gone is kept no longer, whatever it asked for: nobody consumes its queues meanwhile."""
+"""Longest time that a member is kept, s, whatever it asked for: nobody consumes its queues meanwhile."""
 KEPT_OF_GROUP_MAX = 256
 KEPT_MAX = 4096
-"""Members that are gone and kept, of one group and of all: who goes beyond them leaves at once, as others do."""
+"""Kept members at most, of one group and of all. Beyond that a member leaves at once, as without static membership."""
 
 
 class Member(Struct):
@@ -50,15 +51,15 @@ class Member(Struct):
     seen: float
     """Monotonic seconds of its newest heartbeat."""
     caller: Caller
-    """Whose that heartbeat was."""
+    """The signer of that heartbeat."""
     wants: Mapping[str, str] = field(default_factory=dict)
-    """A consumer's subscriptions: topic → what it lets through, without the group's retry topic."""
+    """A consumer's subscriptions: topic → expression, without the group's retry topic."""
     keep_seconds: float = 0.0
-    """How long it is to be kept when it is gone."""
+    """Time for which it is kept after it leaves, s."""
 
 
 class ConsumerGroup(Struct):
-    """An online consumer group. The settings are those of the newest heartbeat: the last writer wins."""
+    """An online consumer group. Its settings are those of the newest heartbeat, as in RocketMQ."""
 
     name: str
     push: bool = True
@@ -71,18 +72,18 @@ class ConsumerGroup(Struct):
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
     def differs(self) -> bool:
-        """Whether two of its clients subscribe to different things."""
+        """Return whether two of its clients have different subscriptions."""
         wants = {member.client_id: member.wants for member in self.members.values()}  # the newest connection of each
         first, *others = wants.values()
         return any(other != first for other in others)
 
     def view(self) -> ConsumerView:
-        """The group as a heartbeat would tell it."""
+        """Return the group in the form of a heartbeat."""
         return ConsumerView(self.name, dict(self.subscriptions), self.push, self.model, self.consume_from)
 
 
 class Members:
-    """The registry of connected clients. `changes` counts what may alter a cached decision about pulls."""
+    """The registry of connected clients. `changes` counts changes that void cached decisions about pulls."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -92,22 +93,22 @@ class Members:
         self._groups_of: dict[Channel, set[str]] = {}
         self._producing: dict[Channel, set[str]] = {}
         self._client_of: dict[Channel, str] = {}
-        """The client ids of connections in producer groups."""
+        """Connection in producer groups → client id."""
         self._connections: dict[str, dict[Channel, None]] = {}
-        """The same the other way round; the connection of the newest heartbeat stands last."""
+        """Client id → its connections in producer groups; that of the newest heartbeat is last."""
         self._kept: dict[str, dict[str, float]] = {}
-        """Group → client id of a member that is gone and is kept → until when (monotonic seconds)."""
+        """Group → client id of a kept member → end of its time (monotonic seconds)."""
         self._next_kept = math.inf
-        """When the first of them has not come back in time; not later, perhaps sooner."""
+        """Lower bound of the first of these ends, so that most ticks look at nothing."""
         self.changes = 0
 
     # -- heartbeats
     def beat(
         self, channel: Channel, language: str, version: int, beat: Heartbeat, caller: Caller | None = None
     ) -> list[Effect]:
-        """Take one heartbeat. Returns whom to notify of changed groups. `caller`: who signed it; None: it is the connection's.
+        """Process a heartbeat. Returns notices of changed groups. `caller`: the signer; None: the connection's identity.
 
-        Raises Refused for an absurd one.
+        Raises Refused: more groups or topics than SETS_MAX.
         """
         caller = caller or channel.caller
         for known, named in (
@@ -142,7 +143,7 @@ class Members:
             self._connections.pop(client_id, None)
 
     def _join(self, member: Member, view: ConsumerView) -> bool:
-        """Returns whether the group's members or its topics changed; a newer version of a filter alone does not count."""
+        """Return whether the group's members or topics have changed; a newer version of a filter alone does not count."""
         group = self.consumers.get(view.group)
         if group is None:
             group = self.consumers[view.group] = ConsumerGroup(view.group)
@@ -159,9 +160,11 @@ class Members:
         for topic, wanted in view.subscriptions.items():
             known = group.subscriptions.get(topic)
             changed |= known is None
+            # A late heartbeat of another member must not bring back an older filter.
             if known is None or wanted.version > known.version:
                 group.subscriptions[topic] = wanted
                 self.changes += 1
+        # RocketMQ drops topics that the newest heartbeat lacks, so members with different topics take each other's away.
         for topic in group.subscriptions.keys() - view.subscriptions.keys():
             del group.subscriptions[topic]
             changed = True
@@ -169,7 +172,7 @@ class Members:
         return changed
 
     def _compare(self, group: ConsumerGroup, member: Member) -> None:
-        """Say it if another client of the group subscribes to something else."""
+        """Log a warning if another client of the group has other subscriptions."""
         for fellow in group.members.values():
             if fellow.client_id == member.client_id:
                 continue
@@ -188,7 +191,7 @@ class Members:
                 return
 
     def refused(self, remote: str, client_id: str, groups: Sequence[str], error: MetaqError) -> None:
-        """A heartbeat was not taken: said in the log, for the client's user only sees that nothing arrives."""
+        """Log a refused heartbeat: RocketMQ's clients show their users nothing but that no message arrives."""
         self._log.warning(
             ("refused", tuple(groups), str(error)),
             "refused a heartbeat of client %.100s at %s for group %.200s: %s. Its consumers get no messages",
@@ -197,19 +200,19 @@ class Members:
 
     # -- leaving
     def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> list[Effect]:
-        """A client says goodbye to a group. Returns whom to notify."""
+        """Remove a connection from groups (35). Returns notices."""
         if producer_group:
             self._stop_producing(channel, producer_group)
         return self._leave(channel, consumer_group) if consumer_group else []
 
     def closed(self, channel: Channel) -> list[Effect]:
-        """A connection is gone, and with it every membership. Returns whom to notify."""
+        """Remove a closed connection from all groups. Returns notices."""
         for group in list(self._producing.get(channel, ())):
             self._stop_producing(channel, group)
         return [effect for group in list(self._groups_of.get(channel, ())) for effect in self._leave(channel, group)]
 
     def expire(self) -> list[Effect]:
-        """Drop who was silent for longer than the lease. Returns whom to notify."""
+        """Remove members without a heartbeat within the lease. Returns notices."""
         self._log.tick()
         old = self._clock.monotonic() - LEASE_SECONDS
         effects = list[Effect]()
@@ -235,11 +238,11 @@ class Members:
 
     # -- members that are gone and kept
     def _keep(self, group: ConsumerGroup, member: Member) -> bool:
-        """Returns whether the list of client ids stays as it was."""
+        """Keep a leaving member, if it wants that. Returns whether the list of client ids is unchanged."""
         if any(other.client_id == member.client_id for other in group.members.values()):
-            return False  # It came back on another connection before this one ended.
+            return False  # it has reconnected before the old connection ended
         now = self._clock.monotonic()
-        # Who was silent until its lease ended has had its time.
+        # From the last heartbeat on for one whose lease ran out: its time has passed while it was silent.
         until = member.keep_seconds + (now if now - member.seen <= LEASE_SECONDS else member.seen)
         if member.keep_seconds <= 0 or until <= now:
             return False
@@ -261,7 +264,7 @@ class Members:
         return True
 
     def _is_back(self, group: str, client_id: str) -> bool:
-        """Whether the client was kept; now it is online."""
+        """Stop keeping a client. Returns whether it was kept."""
         kept = self._kept.get(group)
         if kept is None or kept.pop(client_id, None) is None:
             return False
@@ -270,7 +273,7 @@ class Members:
         return True
 
     def give_up_kept(self) -> list[Effect]:
-        """Drop who did not come back in time. Returns whom to notify."""
+        """Drop kept members that did not come back in time. Returns notices."""
         now, effects = self._clock.monotonic(), list[Effect]()
         if now < self._next_kept:
             return effects
@@ -307,23 +310,24 @@ class Members:
 
     # -- questions
     def client_ids(self, group: str) -> list[str]:
-        """Client ids of a consumer group's members, in the order they joined, and of those that are kept.
+        """Return the client ids of a group's members in the order they joined, and of its kept ones (38).
 
-        Empty if it is offline.
+        Empty if the group is offline.
         """
         online = self.consumers.get(group)
+        # Kept members count only while others of the group are online; an offline group has no members.
         return [*online.client_ids(), *self._kept.get(group, ())] if online else []
 
     def producing(self, group: str) -> list[Member]:
-        """A producer group's members, in the order they joined; empty if it is offline."""
+        """Return a producer group's members in the order they joined; empty if it is offline."""
         return list(self.producers.get(group, {}).values())
 
     def connection_of(self, client_id: str) -> Channel | None:
-        """Where the producers of that client are connected, by its newest heartbeat; None: they are not."""
+        """Return the connection of a client's producers, by its newest heartbeat; None: it is not connected."""
         return next(reversed(self._connections.get(client_id, {})), None)
 
     def subscribers(self, topic: str) -> list[str]:
-        """Online groups that subscribe to `topic`."""
+        """Return online groups that subscribe to `topic`."""
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]
 
 
@@ -334,6 +338,6 @@ def _wants(view: ConsumerView) -> dict[str, str]:
 
 
 def _subscriber(member: Member) -> str:
-    """The member's client id, address and subscriptions, for the log."""
+    """Return a member's client id, address and subscriptions, for the log."""
     wants = ", ".join(f"{topic} ({spelling})" for topic, spelling in member.wants.items())[:300] or "nothing"
     return f"{member.client_id} at {member.channel.remote} to {wants}"

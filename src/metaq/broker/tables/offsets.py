@@ -1,8 +1,8 @@
-"""How far each consumer group has come: (topic, group) → queue id → the next QueueOffset to consume.
+"""Consumer offsets: (topic, group) → queue id → the next QueueOffset to consume.
 
-Positions are overwritten blindly, also by lower ones, as RocketMQ does: a reset is nothing but a write. They are kept in
-`config/consumerOffset.json`, saved every few seconds, so a crash moves a group back by what it consumed since. A topic or
-group that is deleted takes its positions with it before anybody is told: one made again under its name must not find them.
+As in RocketMQ, a commit overwrites blindly, also with a lower offset: a reset is an ordinary write. The table is saved to
+`config/consumerOffset.json` every few seconds, so after a crash a group repeats what it consumed since. The offsets of a deleted
+topic or group are gone from the disk before the deletion is answered: one created again under its name must not find them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ OffsetTable = dict[tuple[str, str], dict[int, int]]
 
 
 class Offsets:
-    """The positions of all groups on this broker."""
+    """The offsets of all groups on this broker."""
 
     def __init__(self, file: TextFile[OffsetTable]) -> None:
         """Raises ConfigError: the file cannot be read."""
         self._file, self._format = file.file, file.format
         self._dirty = False
         self.failing = ""
-        """Why the last save failed; "" if it did not."""
+        """Reason of the last save's failure; "" if it succeeded."""
         self._table: OffsetTable = file.read() or {}
 
     @property
@@ -35,7 +35,7 @@ class Offsets:
         return self._table
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The stored position, or None if the group never committed one for this queue."""
+        """Return the stored offset; None if the group never committed one for this queue."""
         queues = self._table.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
@@ -47,11 +47,11 @@ class Offsets:
         return self._table.get((topic, group), {})
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics for which the group has stored positions."""
+        """Return topics in which the group has offsets."""
         return [topic for topic, owner in self._table if owner == group]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have stored positions for the topic."""
+        """Return groups that have offsets in the topic."""
         return [group for owned, group in self._table if owned == topic]
 
     def drop_group(self, group: str) -> None:
@@ -66,16 +66,17 @@ class Offsets:
             self._dirty = True
 
     def save(self, done: Callable[[], None] | None = None) -> None:
-        """Write the table if it changed since the last save, or that one failed. Returns at once.
+        """Save the table in a thread, if it has changed since the last save or that one failed.
 
-        `done` is called, perhaps from another thread, when it is on the disk or could not be put there.
+        `done` is called, perhaps from another thread, when it is saved or the save has failed.
         """
         if not self._dirty:
             if done is not None:
                 done()
             return
         self._dirty = False
-        table = {key: dict(queues) for key, queues in self._table.items()}  # the text is made beside the event loop
+        # A copy: the thread that saves also encodes it, while the event loop goes on changing the table.
+        table = {key: dict(queues) for key, queues in self._table.items()}
 
         def saved(error: OSError | None) -> None:
             self._saved(error)
@@ -97,6 +98,6 @@ class Offsets:
         self.failing = reason
 
     def close(self) -> None:
-        """Save what changed, and wait until it is on the disk."""
+        """Save, and wait until that is on the disk."""
         self.save()
         self._file.flush()

@@ -1,8 +1,8 @@
-"""The topics of this broker: those that every broker has, those made by administrators, and those made by the first send.
+"""Topic settings, in `config/topics.json` (docs/formats/config.md): system topics, administrators', and automatically created ones.
 
-Kept in `config/topics.json` (docs/formats/config.md). A change is on the disk before anybody sees it: a topic whose sends
-are acknowledged must not be unknown after a restart. It also moves the data version by which name servers and slaves know
-the newer table. What needs a topic that is being saved raises `Saving`: its server does it again when the topic is there.
+A change is saved before it is visible: a topic whose sends are acknowledged must not be unknown after a restart. It also raises
+the data version, by which name servers and slaves recognise the newer table. A request that needs a topic that is being saved
+raises `Saving`; its server repeats it when the topic is there.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from metaq.options import BrokerOptions
 from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
 
 TopicWatcher = Callable[[str], None]
-"""Is told of a topic that was made, changed or deleted."""
+"""Callback with the name of a topic that was created, changed or deleted."""
 
 
 class Topics:
-    """All topics. `changes` counts the changes, for whoever keeps a decision about a topic."""
+    """All topics. `changes` counts changes, which void cached decisions."""
 
     def __init__(
         self,
@@ -46,8 +46,14 @@ class Topics:
         call_soon: Callable[[Callable[[], None]], None] = at_once,
         prepare: Callable[[str, int], None] | None = None,
     ) -> None:
-        """`prepare` is called, beside the event loop, with a new topic and the queue that is sent to first, before it can
-        be used."""
+        """Args:
+        options: whether topics are created automatically, how many, and the broker's permission.
+        file: topics.json.
+        broker_name: name of a system topic that RocketMQ's tools look for, as is the cluster's.
+        delay_levels: queues of SCHEDULE_TOPIC_XXXX.
+        call_soon: runs a callback of the saving thread on the event loop.
+        prepare: called in the saving thread with a new topic and the queue that is sent to first, before the topic is usable.
+        """
         self._options = options
         self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))
         self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
@@ -74,17 +80,16 @@ class Topics:
 
     @property
     def closing(self) -> Mapping[str, Pending]:
-        """Topics that are being deleted, and what ends with that: until then no record may be put to them, and none of that
-        name be made."""
+        """Topics under deletion → the pending deletion. Until it ends they take no messages, and none of the name is created."""
         return self._closing
 
     def close(self, name: str) -> Pending:
-        """Let nobody use or make the topic until `reopen`. Returns what ends with that."""
+        """Block use and creation of the topic until `reopen`. Returns the pending deletion."""
         pending = self._closing[name] = Pending()
         return pending
 
     def reopen(self, name: str, error: Refused | None = None) -> None:
-        """End a deletion: the topic is gone, or stays because of `error`."""
+        """End a deletion: the topic is gone, or stays because of `error`. Waiting requests go on."""
         self._closing.pop(name).finish(error)
 
     # -- start
@@ -94,6 +99,8 @@ class Topics:
 
     def _make_system_topics(self, broker_name: str, delay_levels: int) -> None:
         options = self._options
+        # The topics that a RocketMQ broker registers at boot. Java's admin client looks up the route of a topic named like the
+        # cluster before it creates topics there, and fails without it.
         inherit, usable = int(Perm.INHERIT), int(Perm.INHERIT | Perm.READ | Perm.WRITE)
         wanted = [
             *(_topic(topic.name, topic.queues) for topic in SYSTEM_TOPICS if topic.queues),
@@ -110,9 +117,9 @@ class Topics:
             self.saved.start_with(missing)
 
     def _other_template(self) -> TopicConfig | None:
-        """What the template topic must become for `autoCreateTopicEnable` to hold; None if it is right.
+        """Return the template topic (TBW102) as `autoCreateTopicEnable` requires it; None if it is right.
 
-        One from a time when automatic creation was on must not keep it on, nor one from the other time off.
+        A saved one with the other setting must not override the option: its inherit permission decides on creation.
         """
         template, inherit = self.saved.coming(AUTO_CREATE_TOPIC), int(Perm.INHERIT)
         enabled = self._options.auto_create_topic_enable
@@ -123,10 +130,11 @@ class Topics:
         return None if perm == template.perm else structs.replace(template, perm=perm)
 
     def options_changed(self, names: Collection[str]) -> None:
-        """Take new values of these options: the template topic, and the permission that is advertised."""
+        """Update the template topic and the advertised permission after changes of these options."""
         if "auto_create_topic_enable" in names and (template := self._other_template()):
             self.saved.change(AUTO_CREATE_TOPIC, template)
-        if "broker_permission" in names:  # which name servers are told of every topic, and only with a newer version
+        # Registrations carry the permission with every topic, and name servers take them only with a newer data version.
+        if "broker_permission" in names:
             self.changes += 1
             self.saved.renew(SCHEDULE_TOPIC).when_done(lambda error: self._all_changed() if error is None else None)
 
@@ -139,17 +147,17 @@ class Topics:
         return self.table.get(name)
 
     def taking(self, name: str) -> TopicConfig | None:
-        """The topic, for a record that is to be put there. Raises Saving while it is being deleted."""
+        """Return the topic to append to; None: there is none. Raises Saving while it is being deleted."""
         if name in self._closing:
             raise Saving(self._closing[name])
         return self.table.get(name)
 
     def closed(self, name: str) -> bool:
-        """Whether no record may be put there now, because the topic is being made or deleted."""
+        """Return whether the topic takes no messages now because it is being created or deleted."""
         return name in self._closing or (name not in self.table and self.saved.pending(name) is not None)
 
     def require(self, name: str) -> TopicConfig:
-        """The topic. Raises Refused NO_TOPIC."""
+        """Return the topic. Raises Refused NO_TOPIC."""
         config = self.table.get(name)
         if config is None:
             raise Refused(
@@ -159,7 +167,7 @@ class Topics:
         return config
 
     def is_system(self, name: str) -> bool:
-        """Whether administrators may not change or delete it."""
+        """Return whether administrators may not change or delete the topic."""
         return name in SYSTEM_TOPIC_NAMES or name.startswith(SYSTEM_PREFIX) or name in self._own_names
 
     def system_names(self) -> list[str]:
@@ -169,12 +177,12 @@ class Topics:
     def auto_create(
         self, name: str, template_name: str, queues: int, *, unit: bool = False, queue_id: int = -1
     ) -> TopicConfig:
-        """Make a topic because somebody sends to it, after the template that the sender names (usually TBW102).
+        """Create a topic for a send, after the template that the sender names (usually TBW102).
 
-        Args: queue_id: which of its queues is sent to; -1 if that is not known yet.
+        Args: queue_id: the queue that is sent to, whose file is prepared; -1: unknown.
 
-        Raises Saving: it is under way. Refused NO_TOPIC: no such template, one that hands nothing down, or a
-        limit is reached; UNAVAILABLE: it could not be saved.
+        Raises Saving: it is being created; Refused: NO_TOPIC (no template, one without inherit permission, or a limit is
+        reached), UNAVAILABLE (it could not be saved).
         """
         pending = self._closing.get(name) or self.saved.pending(name)
         if pending is not None:
@@ -193,6 +201,7 @@ class Topics:
                 f"topic[{name}] not exist, apply first please! It cannot be created automatically: {refusal}. "
                 f"Create it with `metaq topic create {name}`",
             )
+        # As RocketMQ: the lesser of the client's defaultTopicQueueNums (4) and the template's queues (8).
         count = max(1, min(queues, template.write_queues))
         config = TopicConfig(
             name, count, count, template.perm & ~int(Perm.INHERIT), int(unit), filter_type=template.filter_type
@@ -202,9 +211,9 @@ class Topics:
         return self._counted(config)
 
     def admit(self, name: str, queues: int) -> TopicConfig:
-        """Make a topic because somebody sends to it, and a configuration admits names like its: `*` in a server.ini.
+        """Create a topic for a put of MetaQ 1.x whose name matches a wildcard section of server.ini.
 
-        Raises Saving: it is under way. Refused NO_TOPIC: a limit is reached; UNAVAILABLE: it could not be saved.
+        Raises Saving: it is being created; Refused: NO_TOPIC (a limit is reached), UNAVAILABLE (it could not be saved).
         """
         pending = self._closing.get(name) or self.saved.pending(name)
         if pending is not None:
@@ -218,7 +227,7 @@ class Topics:
         return self._counted(_topic(name, queues))
 
     def _counted(self, config: TopicConfig) -> TopicConfig:
-        """Save a topic that the quota has let in."""
+        """Save a topic for which the quota was taken; a failed save gives it back."""
         pending = self.saved.change(config.name, config)
         pending.when_done(lambda error: self._refused(config.name) if error else None)
         pending.settle()
@@ -229,7 +238,7 @@ class Topics:
         self._first_queues.pop(name, None)
 
     def ensure(self, name: str, queues: int = 1, sys_flag: int = 0) -> TopicConfig:
-        """A retry or dead-letter topic, made readable and writable if it is missing. Raises Saving, Refused."""
+        """Return a retry or dead-letter topic; create it with read and write permission if missing. Raises Saving, Refused."""
         config = self.taking(name)
         if config is None:
             config = structs.replace(_topic(name, queues), sys_flag=sys_flag)
@@ -239,7 +248,7 @@ class Topics:
     def update(self, config: TopicConfig) -> Pending:
         """Create or change a topic for an administrator.
 
-        Raises Refused for a system topic or impossible numbers, Saving while one of this name is being deleted.
+        Raises Refused: a system topic, or numbers out of range; Saving: one of this name is being deleted.
         """
         check_topic(config.name)
         if self.is_system(config.name):
@@ -254,32 +263,33 @@ class Topics:
         return self.saved.change(config.name, config)
 
     def set_ordered(self, names: Collection[str]) -> None:
-        """Mark these topics as ordered, and no others: name servers advertise it."""
+        """Mark exactly these topics as ordered; name servers advertise it."""
         for name in list(self.table):
-            config = self.saved.coming(name)  # a change that is being saved must not be undone
+            config = self.saved.coming(name)  # with a change that is being saved, which must not be undone
             if config is not None and config.order is not (name in names) and name not in self._closing:
                 self.saved.change(name, structs.replace(config, order=not config.order))
 
     def restore(self, queues: Mapping[str, int]) -> None:
-        """Take in topics whose settings are lost (name → number of queues), while starting."""
+        """Add topics whose settings are lost (name → number of queues), at a start."""
         self.saved.start_with({name: _topic(name, count) for name, count in queues.items()})
 
     def delete(self, name: str) -> Pending:
-        """Take a topic out of the table; what else that means is `metaq.broker.deletion`'s.
+        """Remove a topic from the table; the rest of a deletion is in `metaq.broker.deletion`.
 
-        Raises Refused for a system topic.
+        Raises Refused: a system topic.
         """
         if self.is_system(name):
             raise Refused(Reason.INVALID, f"The topic[{name}] is conflict with system topic.")
         return self.saved.change(name, None)
 
     def watch(self, watcher: TopicWatcher) -> None:
-        """Tell `watcher` of each change from now on, once everybody may see it."""
+        """Call `watcher` with each topic that changes from now on, once the change is visible."""
         self._watchers.append(watcher)
 
     def _prepare_queues(self, names: list[str]) -> None:
         for name in names:
             queue_id = self._first_queues.pop(name, None)
+            # Allocating the queue's first file here, in the saving thread, keeps that out of the first send.
             if queue_id is not None and self._prepare is not None:
                 self._prepare(name, queue_id)
 
@@ -289,9 +299,9 @@ class Topics:
             watcher(name)
 
     def announced(self, names: Collection[str] | None = None) -> dict[str, TopicConfig]:
-        """The table, or some of it, as name servers are told it.
+        """Return the table, or the topics of `names`, as registered with name servers.
 
-        A broker that may not read or write says so of every topic.
+        A broker without read or write permission registers every topic with its own permission, as RocketMQ's does.
         """
         perm = self._options.broker_permission
         table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
@@ -305,7 +315,7 @@ def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> T
 
 
 def _trace_topic(name: str) -> str:
-    """Return `name` if the topic of message traces may be called so. Raises ConfigError."""
+    """Return `name` if it may be the trace topic. Raises ConfigError."""
     if name in SYSTEM_TOPIC_NAMES - {TRACE_TOPIC} or name.startswith(OUR_PREFIX):
         raise ConfigError(f"msgTraceTopicName={name}: that topic has a purpose of its own; give traces another")
     try:
@@ -315,9 +325,9 @@ def _trace_topic(name: str) -> str:
 
 
 def check_client_topic(name: str) -> str:
-    """Return `name` if a client may name it. Raises Refused: an illegal name, or NO_PERMISSION for a topic of ours.
+    """Return `name` if clients may use it. Raises Refused: INVALID (illegal name), NO_PERMISSION (one of the broker's own topics).
 
-    Topics with a dot, which clients of MetaQ 1.x make, may be read by all; `SendService` takes nothing for them.
+    Names with a dot, which RocketMQ forbids and MetaQ 1.x allows, may be read by all clients; `SendService` refuses them.
     """
     check_partition_topic(name)
     if name.startswith(OUR_PREFIX):

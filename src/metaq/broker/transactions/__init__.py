@@ -1,1 +1,1 @@
-"""RocketMQ's transactions: half messages, their ends and checks."""
+"""RocketMQ's transactions: half messages, END_TRANSACTION and checks."""

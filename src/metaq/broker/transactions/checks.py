@@ -1,13 +1,12 @@
-"""Asking producers what became of transactions that they did not end: rounds over the half messages that are still open.
+"""Transaction checks (CHECK_TRANSACTION_STATE, 39): rounds over half messages whose transactions were not ended.
 
-A round begins every `transactionCheckInterval` and takes the half messages that were stored before it, oldest first. Each
-that is old enough is written anew, with the number of checks so far, and one of its group's producers is asked about that
-generation; the one before it is done. So the half queue's position moves on, and no log file is kept for long by a
-transaction that nobody ends. After `transactionCheckMax` checks, or `fileReservedTime` after it was born, a half message
-goes to TRANS_CHECK_MAX_TIME_TOPIC, where it stays as long as other messages do.
+A round begins every `transactionCheckInterval` and visits the half messages stored before it, oldest first. One that is old
+enough is written again with its number of checks (a new *generation*), one of its group's producers is asked about it, and the
+older generation is done. So the half queue's offset advances, and no transaction pins an old log file. After
+`transactionCheckMax` checks, or at the age of `fileReservedTime`, a half message moves to TRANS_CHECK_MAX_TIME_TOPIC.
 
-A round goes on in turns of bounded time. What is no longer in memory is read in a thread. Where all producers of a group
-leave much unread, it waits for them, but no longer than until another round would be due: they must not hold up the others.
+A round runs in turns of bounded time; cold records are read in a thread. If all producers of a group are congested, the round
+waits for them, but only until the next round would be due: one group must not hold up the others.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ from metaq.wire.record import decode_record
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 0.001
-"""Length of a turn; after it the event loop goes on."""
+"""Length of a turn, s; after it the event loop goes on."""
 PAUSE_SECONDS: Final = 0.1
-"""Pause when there is nothing to do, or nothing can be done now."""
+"""Pause when there is nothing to do, or nothing can be done now, s."""
 READ_COUNT: Final = 64
 READ_BYTES: Final = 256 * 1024
 _HOUR_MS: Final = 3_600_000
 
 
 class Verdict(enum.Enum):
-    """What a round does with a half message."""
+    """Action of a round for a half message."""
 
     WAIT = "it is too young, and so are those behind it: the round ends"
     RENEW = "it has asked for more time: it is written anew, and nobody is asked"
@@ -59,11 +58,11 @@ class Verdict(enum.Enum):
 
 
 def judge(half: StoredMessage, now_ms: int, options: BrokerOptions, reserved_hours: int) -> Verdict:
-    """What to do with a half message that was there before the round began. Pure.
+    """Decide on a half message stored before the round began. Pure.
 
-    Its age counts from its birth by the producer's clock. Where that is ahead of ours, it counts from its last copy, and
-    the time that it asked for is not given: each copy would begin it anew. Where that is ahead too, our clock was set
-    back: nobody knows how old it is, so it is asked about.
+    Its age counts from bornTimestamp, the producer's clock. If that is in the future, it counts from the store time of its last
+    generation, and CHECK_IMMUNITY_TIME_IN_SECONDS is ignored: each generation would start it again. If that is in the future
+    too, the broker's clock was set back; the age is unknown, so the producer is asked.
     """
     checks = whole(half.properties.get(props.CHECK_TIMES), 0)
     age_ms = now_ms - half.born_ms
@@ -75,28 +74,29 @@ def judge(half: StoredMessage, now_ms: int, options: BrokerOptions, reserved_hou
         age_ms, immune = now_ms - half.store_ms, -1
     if age_ms < 0:
         return Verdict.ASK
+    # Written again although nobody is asked: the half queue's offset must get past it, as in RocketMQ.
     if immune >= 0:
         return Verdict.RENEW if age_ms < immune * 1000 else Verdict.ASK
     return Verdict.WAIT if age_ms < options.transaction_time_out else Verdict.ASK
 
 
 class _CheckRound(Struct):
-    """One look at all half messages that were there when it began."""
+    """One pass over the half messages stored when it began."""
 
     patient_until: float
-    """Until when it waits for producers that leave much unread (monotonic seconds)."""
+    """End of its waiting for congested producers (monotonic seconds)."""
     slot: int
-    """The next slot; those below were looked at."""
+    """Next slot (QueueOffset in the half queue) to visit."""
     end: int
     found: list[StoredMessage]
-    """Read ahead, the next one last."""
+    """Half messages read ahead, the next one last."""
     carry_before: int = 0
-    """Above 0: only those are looked at whose records begin below this LogOffset, and all of them are written anew."""
+    """If above 0, the round is retention's: half messages below this LogOffset are written again, and nobody is asked."""
     reading: bool = False
 
 
 class TransactionChecks:
-    """The rounds of one broker."""
+    """Runs the rounds of one broker."""
 
     def __init__(
         self,
@@ -111,34 +111,35 @@ class TransactionChecks:
         self._gatekeeper = gatekeeper
         self._topics, self._members = tables.topics, tables.members
         self._appender, self._progress, self._read_cold = appender, progress, read_cold
-        self._told = RateLimitedLog(log, environment.clock)
+        self._log = RateLimitedLog(log, environment.clock)
         self.stopwatch = environment.clock.monotonic
-        """What turns are measured with, in seconds."""
+        """Clock that measures turns, s."""
         self._round: _CheckRound | None = None
         self._ended_at = self._clock.monotonic()
         self._carry_before = 0
         self._turn = 0
-        """Counts the questions: each goes to the next producer of its group."""
+        """Number of questions so far: each goes to the next producer of its group (round robin)."""
 
     def open(self) -> None:
-        """Let the first round begin when producers have had the time to connect."""
+        """Start the first interval, in which producers have time to connect."""
         self._ended_at = self._clock.monotonic()
 
     def tick(self) -> None:
-        """Write what was left out of the log."""
-        self._told.tick()
+        """Log what the rate limit has suppressed."""
+        self._log.tick()
 
     def carry(self, before: int) -> None:
-        """Write anew the open half messages whose records begin below this LogOffset. From any thread; the next steps do it."""
+        """Have open half messages below this LogOffset written again by the next steps. From any thread."""
         self._carry_before = max(self._carry_before, before)
 
     def step(self) -> tuple[list[Effect], float]:
-        """Go on for at most TURN_SECONDS. Returns whom to ask what, and the seconds until the next call, 0: soon."""
+        """Run a round for at most TURN_SECONDS. Returns the checks to send, and the seconds until the next call; 0: soon."""
         asked: list[Effect] = []
         queue = self._reader.existing_queue(HALF_TOPIC, 0)
         end = queue.max_offset if queue else 0
         if self._carry_before and not (self._round is not None and self._round.carry_before):
             before, self._carry_before = self._carry_before, 0
+            # It replaces a running round of checks, which begins again after it: retention waits for it with a log file.
             self._round = _CheckRound(0.0, self._progress.first_open, end, [], before)
         if self._round is None:
             interval, now = self._environment.options.transaction_check_interval / 1000, self._clock.monotonic()
@@ -156,12 +157,13 @@ class TransactionChecks:
                 return asked, 0.0
 
     def _end_round(self) -> None:
+        # A round of retention does not postpone the checks.
         if self._round is not None and not self._round.carry_before:
             self._ended_at = self._clock.monotonic()
         self._round = None
 
     def _next(self, now: _CheckRound, asked: list[Effect]) -> bool:
-        """Look at the next half message that is open. False: that has to wait."""
+        """Visit the next open half message. Returns False if that has to wait."""
         now.slot = self._progress.slots.next_open(now.slot)
         if now.slot >= now.end:
             self._end_round()
@@ -177,9 +179,10 @@ class TransactionChecks:
         try:
             return self._treat(now, half, asked)
         except Refused as error:
-            self._told.warning("held up", "checks of transactions are held up: %s", error)
+            self._log.warning("held up", "checks of transactions are held up: %s", error)
             return False
         except Saving:
+            # Not logged: the topic is there in a moment.
             return False  # the topic for those that are given up is being made
 
     # ------------------------------------------------------------------ one half message
@@ -206,7 +209,7 @@ class TransactionChecks:
             producers = self._producers(group, half)
             channel = self._willing(producers)
             if producers and channel is None:
-                self._told.warning(
+                self._log.warning(
                     ("congested", group),
                     "checks of transactions wait: the producers of group %.100s leave much unread",
                     group,
@@ -215,9 +218,10 @@ class TransactionChecks:
                     return False
                 now.slot = half.queue_offset + 1  # the next round asks, and nothing is counted
                 return True
+            # Counted also when no producer is connected, as in RocketMQ: a transaction whose group is gone ends some time.
             check = self._renew(half, checked=True)
             if channel is None:
-                self._told.warning(
+                self._log.warning(
                     ("nobody", group), "nobody can be asked what became of a transaction: no producer of group %.100s is "
                     "connected; the check counts", group,
                 )  # fmt: skip
@@ -227,13 +231,13 @@ class TransactionChecks:
         return True
 
     def _producers(self, group: str, half: StoredMessage) -> list[Channel]:
-        """The group's producers that may send to the topic: anybody can say that he is one, and the check has the message."""
+        """Return the group's producers that may send to the topic. The check contains the message, and any client can claim a group."""
         topic, allowed = half.properties.get(props.REAL_TOPIC, ""), list[Channel]()
         for member in self._members.producing(group):
             try:
                 self._gatekeeper.check(member.caller, Action.PUBLISH, topic)
             except Refused as error:
-                self._told.warning(
+                self._log.warning(
                     ("not allowed", member.caller), "a producer of group %.100s at %s is not asked about transactions: "
                     "%s", group, member.channel.remote, error,
                 )  # fmt: skip
@@ -242,7 +246,7 @@ class TransactionChecks:
         return allowed
 
     def _willing(self, producers: Sequence[Channel]) -> Channel | None:
-        """One of a group's producers, the next in turn that does not leave much unread; None: there is none."""
+        """Return the group's next producer in turn that is not congested; None: there is none."""
         self._turn += 1
         for place in range(len(producers)):
             channel = producers[(self._turn + place) % len(producers)]
@@ -251,15 +255,16 @@ class TransactionChecks:
         return None
 
     def _renew(self, half: StoredMessage, *, checked: bool, carrying: bool = False) -> StoredMessage | None:
-        """Write the next generation. Returns it as its producer is to see it; None: it was given up instead."""
+        """Write the next generation. Returns it as its producer sees it; None: it was given up instead."""
         try:
             topic, queue_id = destination(half)
             record = renewed(half, checked=checked)
             put = self._appender.put([record], carrying=carrying)
         except Refused as error:
             if error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
+                # Anything else (a full disk, flow control) passes; these never do, and would stop the round for ever.
                 raise
-            self._told.error(
+            self._log.error(
                 "illegal", "the half message at log offset %d cannot be checked: %s", half.log_offset, error
             )
             self._give_up(half, carrying=carrying)
@@ -268,10 +273,11 @@ class TransactionChecks:
         return _as_sent(half, record, put, topic, queue_id, self._environment.store_host)
 
     def _give_up(self, half: StoredMessage, *, carrying: bool = False) -> None:
+        # The copy first, then the mark: a crash in between leaves a half message that is checked once more.
         self._topics.ensure(CHECK_MAX_TOPIC)
         self._appender.put([given_up(half)], carrying=carrying)
         self._progress.finish(half.queue_offset)
-        self._told.warning(
+        self._log.warning(
             ("given up", half.properties.get(props.PRODUCER_GROUP)), "nobody has ended the transaction of message %.100s, "
             "producer group %.100s, topic %.100s: after %s checks it is kept in topic %s",
             half.message_id, half.properties.get(props.PRODUCER_GROUP, ""), half.properties.get(props.REAL_TOPIC, ""),
@@ -298,13 +304,13 @@ class TransactionChecks:
         return not now.reading
 
     def _take(self, now: _CheckRound, slot: int, pulled: ReadResult) -> bool:
-        """What was read from `slot` on. False: nothing can be read there now."""
+        """Take over a read from `slot` on. Returns False if nothing can be read there now."""
         records, place = pulled.body, 0
         while place < len(records):
             try:
                 now.found.append(decode_record(records, place))
             except RemoteProtocolError as error:
-                self._told.error("broken", "a half message behind queue offset %d is damaged: %s", slot, error)
+                self._log.error("broken", "a half message behind queue offset %d is damaged: %s", slot, error)
                 break
             place += int.from_bytes(records[place : place + 4], "big")
         now.found.reverse()
@@ -313,15 +319,15 @@ class TransactionChecks:
         if pulled.next_offset > slot:
             self._pass_over(now, pulled.next_offset)
             return True
-        self._told.error(
+        self._log.error(
             "unreadable", "the half message at queue offset %d cannot be read: %s", slot, pulled.status.name
         )
-        now.slot = slot + 1  # it stays open; those behind it are not to wait
+        now.slot = slot + 1  # it stays open, and those behind it do not wait for it
         return True
 
     def _pass_over(self, now: _CheckRound, until: int) -> None:
-        """Half messages that have left the log, or are damaged in it, are done."""
-        self._told.error(
+        """Mark half messages as done that have left the log or are damaged in it."""
+        self._log.error(
             "gone", "%d half messages from queue offset %d on have left the log or are damaged in it: their transactions "
             "cannot be ended", until - now.slot, now.slot,
         )  # fmt: skip
@@ -331,7 +337,7 @@ class TransactionChecks:
 
 
 def _as_sent(half: StoredMessage, record: PutRecord, put: Put, topic: str, queue_id: int, host: bytes) -> StoredMessage:
-    """The new generation of a half message with the topic and queue that it is for."""
+    """Return a new generation with the message's real topic and queue, as RocketMQ sends it in a check."""
     return StoredMessage(
         topic=topic, queue_id=queue_id, body=half.body, queue_offset=put.queue_offset, log_offset=put.log_offset,
         flag=half.flag, sys_flag=half.sys_flag, born_ms=half.born_ms, store_ms=put.store_ms,

@@ -1,13 +1,12 @@
-"""Which half messages still wait for the end of their transactions: a bit for each, positions, and what the log adds after a crash.
+"""Progress of transactions: which half messages are done (a bit for each), the saved offsets, and recovery from the log.
 
-RocketMQ remembers two numbers, its group's positions in the half queue and in the op queue, and reads the op records
-between them into a table when it checks. So do we, with a bit in place of a table's entry, and all the time, so that an
-end that comes twice is known. The positions are RocketMQ's own, in `consumerOffset.json`, and with them where the log ended
-when they were taken: a start reads the op records and the log from there.
+RocketMQ keeps two offsets, those of CID_RMQ_SYS_TRANS in the half and op queues, and reads the op records between them into a
+map when it checks. We keep the same offsets, in `consumerOffset.json`, but the map always, as a bitmap, so a repeated
+END_TRANSACTION is recognised. With the offsets we save the log's end at that time: a start reads op records and log from there.
 
-Three things end a half message's wait: an op record; its next generation; its copy for the administrator. The latter two
-name it in the log (`metaq.wire.record.copy_mark`). A committed message names it too: one without an op record behind it gets
-that at the start, and no second commit comes of it.
+A half message is done by an op record, by its next generation, or by its copy in TRANS_CHECK_MAX_TIME_TOPIC. The latter two name
+it in the log (`metaq.wire.record.copy_mark`). A committed message names it too: if a crash came before its op record, the start
+writes that, and no second commit happens.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from metaq.wire.record import HEAD, copied_from, decode_record
 log = logging.getLogger(__name__)
 
 LOG_POSITION: Final = OUR_PREFIX + "TRANSACTIONS"
-"""No topic: under this name the offsets' file holds where the log ended when the positions were taken."""
+"""Entry of the offsets' file, under a topic name that does not exist, with the log's end at the time of the offsets."""
 PAGE_BITS: Final = 8192
 _PAGE_BYTES: Final = PAGE_BITS // 8
 _FULL: Final = b"\xff" * _PAGE_BYTES
@@ -41,14 +40,14 @@ READ_BYTES: Final = 1 << 20
 
 
 class Slots:
-    """Numbers that are done, a bit for each from the first that is not on. Pages where all, or none, are done cost nothing."""
+    """Bitmap of done slots, from the first one that is not done. Pages that are all done or all open take no memory."""
 
     def __init__(self, first: int) -> None:
         self.first = first
-        """The lowest number that is not done."""
+        """Lowest slot that is not done."""
         self._pages: dict[int, bytearray | bytes] = {}
         self.done_above = 0
-        """How many numbers above `first` are done."""
+        """Number of done slots above `first`."""
 
     def is_done(self, number: int) -> bool:
         if number < self.first:
@@ -57,7 +56,7 @@ class Slots:
         return page is not None and bool(page[number % PAGE_BITS >> 3] >> (number & 7) & 1)
 
     def finish(self, number: int) -> bool:
-        """Mark a number as done. False: it was done before."""
+        """Mark a slot as done. Returns False if it was."""
         if number == self.first:
             self._pass()
             return True
@@ -87,7 +86,7 @@ class Slots:
             self._pages.pop(key, None)
 
     def next_open(self, number: int) -> int:
-        """The lowest number from this one on that is not done."""
+        """Return the lowest slot from this one on that is not done."""
         number = max(number, self.first)
         while True:
             key, place = divmod(number, PAGE_BITS)
@@ -110,19 +109,19 @@ class Slots:
 
 
 class OpRuns:
-    """How far the op queue is needed no more: below `start` each record names a half message that the positions pass over.
+    """Offset below which op records are no longer needed, because all half messages they name are below the half offset.
 
-    Not each op record is remembered: for runs of them, the highest half message that one of them names.
+    Kept per run of op records (the highest half message of each run), not per record, so its size is bounded.
     """
 
     def __init__(self, start: int) -> None:
         self.start = self._end = start
         self._highest, self._count, self._size = -1, 0, RUN_OPS
         self._runs: deque[tuple[int, int]] = deque()
-        """(one past the last op, the highest half message they name)."""
+        """(one past the run's last op record, highest half message that the run names)."""
 
     def add(self, offset: int, slot: int) -> None:
-        """The op record at `offset`, which follows the last one, names `slot`."""
+        """Add the op record at `offset`, which follows the last one and names `slot`."""
         self._end = offset + 1
         self._highest = max(self._highest, slot)
         self._count += 1
@@ -134,6 +133,7 @@ class OpRuns:
             self._runs.append((self._end, self._highest))
             self._highest, self._count = -1, 0
             if len(self._runs) > RUNS_MAX:
+                # Too many runs: merge them in pairs, and make new ones twice as long.
                 self._size *= 2
                 pairs = [self._runs.popleft() for _ in range(len(self._runs))]
                 self._runs.extend(
@@ -143,7 +143,7 @@ class OpRuns:
                     self._runs.append(pairs[-1])
 
     def position(self, first_open: int) -> int:
-        """Below which op records are needed no more, now that all half messages below `first_open` are done."""
+        """Return the offset below which op records are not needed, all half messages below `first_open` being done."""
         self._close()
         while self._runs and self._runs[0][1] < first_open:
             self.start = self._runs.popleft()[0]
@@ -153,29 +153,30 @@ class OpRuns:
 
 
 class TransactionProgress:
-    """The half messages of one broker that are done, by QueueOffset (*slot*), and the positions that say so.
+    """Done half messages of one broker, by QueueOffset (*slot*), and the offsets saved for them.
 
-    Positions are put into `Offsets` only when the log that they stand on is durable: otherwise a power cut could take the
-    next generation of a half message, and leave a position behind the generation before.
+    Offsets are put into `Offsets` only when the log behind them is durable. Otherwise a power cut could lose the next generation
+    of a half message, and leave an offset beyond the one before it: the transaction would never be checked again.
     """
 
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store, self._offsets = store, offsets
         self.owed: deque[int] = deque()
-        """Half messages that are done, and whose op records are still to be stored."""
+        """Slots of committed half messages whose op records are still to be written."""
         self.slots = Slots(0)
         self._ops = OpRuns(0)
         self._pending: tuple[int, tuple[int, int]] | None = None
-        """Positions that wait until the log is durable up to there."""
+        """(log end, (half, op) offsets): offsets to save once the log is durable up to that end."""
         self._put = 0, 0
-        """The positions that `Offsets` has, or would have read."""
+        """The (half, op) offsets that `Offsets` has."""
 
     def open(self) -> None:
-        """Find which half messages are done: from the saved positions on in the op queue, then in the log."""
+        """Recover which half messages are done: from the op queue, from the saved offset on, then from the log."""
         half, op = self._store.reader.existing_queue(HALF_TOPIC, 0), self._store.reader.existing_queue(OP_TOPIC, 0)
         half_min, half_max = (half.min_offset, half.max_offset) if half else (0, 0)
         op_min, op_max = (op.min_offset, op.max_offset) if op else (0, 0)
         first = self._saved(HALF_TOPIC)
+        # Clamped: retention may have moved the queue's start past the saved offset, and a crash may have cut its end.
         self.slots = Slots(min(max(half_min if first is None else first, half_min), half_max))
         first_op = self._saved(OP_TOPIC)
         self._ops = OpRuns(min(max(op_min if first_op is None else first_op, op_min), op_max))
@@ -191,34 +192,34 @@ class TransactionProgress:
 
     @property
     def first_open(self) -> int:
-        """The lowest slot that is not done; the end of the half queue if all are."""
+        """Lowest slot that is not done; the end of the half queue if all are."""
         return self.slots.first
 
     def is_open(self, slot: int) -> bool:
-        """Whether the half message in this slot waits for the end of its transaction."""
+        """Return whether the half message in this slot is not done."""
         return not self.slots.is_done(slot)
 
     def finish(self, slot: int) -> None:
-        """The half message has its op record, its next generation or its last copy in the log, or has left it."""
+        """Mark a half message as done: its op record, next generation or last copy is in the log, or it has left the log."""
         self.slots.finish(slot)
 
     def may_end(self, slot: int) -> bool:
-        """Whether the half message in this slot is open, and its op record would be the next one."""
+        """Return whether the fast path may end this half message: it is open, and no op record is owed before its own."""
         return not self.owed and not self.slots.is_done(slot)
 
     def ended(self, slot: int, op_offset: int) -> None:
-        """The op record at `op_offset` was stored, which says that the half message in this slot is done."""
+        """Note an op record stored by the fast path at `op_offset`, which ends this slot."""
         self.slots.finish(slot)
         self._ops.add(op_offset, slot)
 
     def op_stored(self, offset: int, slot: int) -> None:
-        """The op record at this QueueOffset was stored."""
+        """Note an op record stored at this QueueOffset."""
         self._ops.add(offset, slot)
 
     # ------------------------------------------------------------------ saving
 
     def settle(self) -> None:
-        """Hand the positions to `Offsets` once the log behind them is durable. Called often, and cheap."""
+        """Pass the offsets to `Offsets` once the log behind them is durable. Called ten times a second, and cheap."""
         if self._pending is not None:
             log_end, positions = self._pending
             if log_end > self._store.state.flushed:
@@ -226,6 +227,7 @@ class TransactionProgress:
             self._pending = None
             self._hand_over(log_end, positions)
         positions = self.slots.first, self._ops.position(self.slots.first)
+        # An owed op record is not in the log yet: an offset beyond its half message would forget to write it.
         if positions != self._put and not self.owed:
             self._pending = self._store.log.end, positions
 
@@ -235,7 +237,7 @@ class TransactionProgress:
             self._offsets.put(TRANSACTION_GROUP, topic, 0, place)
 
     def close(self) -> None:
-        """Make durable what is done, and hand over the positions."""
+        """Flush the log, and pass the final offsets to `Offsets`."""
         self.settle()
         if self._pending is not None:
             self._store.flusher.flush()
@@ -244,7 +246,7 @@ class TransactionProgress:
     # ------------------------------------------------------------------ what is owed
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest half message that is not done; None: all are. From any thread."""
+        """Return the LogOffset of the oldest open half message; None: all are done. From any thread."""
         queue = self._store.reader.existing_queue(HALF_TOPIC, 0)
         first = self.slots.first
         unit = queue.unit(max(first, queue.min_offset)) if queue and first < queue.max_offset else None
@@ -253,7 +255,7 @@ class TransactionProgress:
     # ------------------------------------------------------------------ after a start
 
     def _read_ops(self, end: int) -> None:
-        """Take up the op records from the saved position on."""
+        """Read the op records from the saved offset on."""
         offset = self._ops.start
         while offset < end:
             pulled = self._store.reader.pull(OP_TOPIC, 0, offset, READ_OPS, READ_BYTES)
@@ -272,9 +274,9 @@ class TransactionProgress:
             offset = pulled.next_offset
 
     def _read_log(self) -> None:
-        """Take up what the log says about half messages that are still open: where their transactions went on.
+        """Read from the log what became of half messages that are still open: commits, next generations and last copies.
 
-        What became of one lies behind it, so nothing before the oldest needs to be read.
+        All of that lies behind the half message, so reading starts at the oldest open one at the earliest.
         """
         oldest = self.oldest()
         if oldest is None:
@@ -294,9 +296,9 @@ class TransactionProgress:
                     self._replace(head, newest)
 
     def _replace(self, head: RecordHead, newest: dict[bytes, int]) -> None:
-        """A generation that a RocketMQ wrote names the one before it by the message's unique id only.
+        """Match a generation written by a RocketMQ broker, which names its predecessor by the message's unique id only.
 
-        A producer may send one message as two half messages: neither of them was checked then.
+        A producer may send one message twice as half message; TRANSACTION_CHECK_TIMES tells a check's copy from that.
         """
         before = newest.pop(head.unique_id, None)
         newest[head.unique_id] = head.queue_offset

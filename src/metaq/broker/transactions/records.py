@@ -1,8 +1,7 @@
-"""The records of transactions: half messages, what becomes of them, and the marks that they are done (docs/formats/transactions.md).
+"""Records of transactions: half messages, committed messages and op records (docs/formats/transactions.md).
 
-A half message lies in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC under the topic and queue that its properties REAL_TOPIC and
-REAL_QID name. Each check writes it anew, a *generation* later; all generations of one transaction share their *origin*,
-the QueueOffset of the first.
+A half message lies in queue 0 of RMQ_SYS_TRANS_HALF_TOPIC; REAL_TOPIC and REAL_QID name its destination. Each check writes it
+again as a new *generation*. All generations of a transaction share their *origin*, the QueueOffset of the first.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from metaq.wire.record import HOST_V4, HOST_V6, tags_code
 OP_TAG: Final = "d"
 _OP_PROPERTIES: Final = {props.WAIT: "true", props.TAGS: OP_TAG}
 PROPERTIES_BYTES_KEPT: Final = 128
-"""Bytes of the property text kept free: the checks add their counter and the origin, which must fit."""
+"""Bytes of property text left free for the counter and the origin that checks add."""
 OP_PROPERTIES_TEXT: Final = property_bytes(_OP_PROPERTIES)
 OP_TAGS_CODE: Final = tags_code(OP_TAG)
 _WHOLE: Final = 1 << 63
@@ -32,18 +31,18 @@ _BEFORE_HOST = struct.Struct(">I32xi")
 
 
 def is_transactional(pairs: Mapping[str, str]) -> bool:
-    """Whether the sender wants a half message: Java's `parseBoolean` of TRAN_MSG."""
+    """Return whether the sender wants a half message: Java's `parseBoolean` of TRAN_MSG."""
     return pairs.get(props.TRANSACTION_PREPARED, "").lower() == "true"
 
 
 def half_properties(pairs: MutableMapping[str, str], topic: str, queue_id: int, group: str) -> None:
-    """Note in `pairs` whose half message this is, and where it belongs. Transactional messages ignore a delay.
+    """Set producer group and destination in a half message's properties. Transactional messages ignore a delay.
 
-    Raises Refused ILLEGAL_MESSAGE: nobody is named who could end it, or the checks' own properties would not fit.
+    Raises Refused ILLEGAL_MESSAGE: no producer group, so nobody could end it, or no room for the properties that checks add.
     """
     pairs.pop(props.DELAY, None)
     for name in (props.CHECK_TIMES, props.PREPARED_QUEUE_OFFSET):
-        pairs.pop(name, None)  # the broker's word; a sender's could end another's transaction
+        pairs.pop(name, None)  # set by the broker only: a forged origin could end another's transaction
     pairs.setdefault(props.PRODUCER_GROUP, group)
     if not pairs[props.PRODUCER_GROUP]:
         raise Refused(
@@ -60,19 +59,19 @@ def half_properties(pairs: MutableMapping[str, str], topic: str, queue_id: int, 
 
 
 def origin_of(half: StoredMessage) -> int:
-    """QueueOffset of the first generation."""
+    """Return the QueueOffset of the first generation."""
     return whole(half.properties.get(props.PREPARED_QUEUE_OFFSET), half.queue_offset)
 
 
 def whole(text: str | None, otherwise: int) -> int:
-    """A number that is not below 0, as a property tells it."""
+    """Parse a property as a number of at least 0; return `otherwise` if it is none."""
     good = text is not None and text.isascii() and text.isdecimal() and len(text) < 20
     number = int(text) if good and text is not None else -1
     return number if 0 <= number < _WHOLE else otherwise
 
 
 def destination(half: StoredMessage) -> tuple[str, int]:
-    """Topic and queue id that the message is for. Raises Refused INVALID: the record does not say."""
+    """Return topic and queue id of the destination. Raises Refused INVALID: the record names none."""
     topic, queue_id = half.properties.get(props.REAL_TOPIC, ""), whole(half.properties.get(props.REAL_QUEUE_ID), -1)
     if not topic or not 0 <= queue_id < 1 << 31:
         raise Refused(
@@ -83,7 +82,7 @@ def destination(half: StoredMessage) -> tuple[str, int]:
 
 
 def committed(half: StoredMessage, topic: str, queue_id: int) -> PutRecord:
-    """The message as consumers get it: the half message's properties as they are, and its LogOffset."""
+    """Make the committed message: with the half message's properties unchanged, as RocketMQ does, and its LogOffset."""
     return PutRecord(
         topic=topic,
         queue_id=queue_id,
@@ -101,30 +100,30 @@ def committed(half: StoredMessage, topic: str, queue_id: int) -> PutRecord:
 
 
 def op(slot: int, now_ms: int, host: bytes) -> PutRecord:
-    """The mark that the half message at this QueueOffset is done."""
+    """Make the op record that marks the half message at this QueueOffset as done."""
     return put_record(
         OP_TOPIC, 0, str(slot).encode(), _OP_PROPERTIES, flag=0, sys_flag=0, born_ms=now_ms, born_host=host
     )
 
 
 def renewed(half: StoredMessage, *, checked: bool) -> PutRecord:
-    """The next generation of a half message; `checked`: its producer is asked, which is counted."""
+    """Make the next generation of a half message. `checked`: its producer is asked, which is counted."""
     pairs = dict(half.properties)
     pairs.setdefault(props.PREPARED_QUEUE_OFFSET, str(half.queue_offset))
     if checked:
         pairs[props.CHECK_TIMES] = str(whole(pairs.get(props.CHECK_TIMES), 0) + 1)
     else:
-        pairs[props.WAIT] = "false"  # RocketMQ stores it in this one alone
+        pairs[props.WAIT] = "false"  # RocketMQ sets it in generations without a check only
     return _copy(half, HALF_TOPIC, pairs)
 
 
 def given_up(half: StoredMessage) -> PutRecord:
-    """The half message as it is kept for an administrator."""
+    """Make the copy of a half message for TRANS_CHECK_MAX_TIME_TOPIC."""
     return _copy(half, CHECK_MAX_TOPIC, half.properties)
 
 
 def resumed(kept: StoredMessage, newest: StoredMessage | None) -> PutRecord:
-    """The next generation of a half message that was given up. `newest`: the one before it, if it is known."""
+    """Make the next generation of a half message that was given up. `newest`: the generation before it, if known."""
     pairs = dict(kept.properties)
     pairs.pop(props.CHECK_TIMES, None)
     if newest is not None:
@@ -150,10 +149,11 @@ def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str]) -> PutRecor
 
 
 def op_slots(records: Any) -> Iterator[int]:
-    """QueueOffsets that op records, back to back, name; -1 for one that names none."""
+    """Return the QueueOffsets in the bodies of consecutive op records; -1 for a body that is no number."""
     place, end = 0, len(records)
     while place < end:
         size, sys_flag = _BEFORE_HOST.unpack_from(records, place)
+        # Only the head and the body are decoded: a start may read millions of op records.
         start = place + 68
         for bit in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6):
             start += HOST_V6 if sys_flag & bit else HOST_V4

@@ -1,11 +1,11 @@
-"""Half messages: stored unseen, until their producer says that they count or that they do not (RocketMQ's transactions).
+"""RocketMQ's transactions: half messages, invisible to consumers until END_TRANSACTION (37) commits or rolls them back.
 
-The producer's word comes as an END_TRANSACTION, on its own or after a check (`metaq.broker.transactions.checks`). The first
-end stands: a commit stores the message where it belongs, and either end an op record that says so. Who ends it again gets
-the same answer, and no second copy; so does who ends it after a crash in between (`metaq.broker.transactions.progress`).
+END_TRANSACTION comes from the producer on its own or after a check (`metaq.broker.transactions.checks`). The first one counts: a
+commit stores the message in its queue, and both outcomes write an op record. Repeated ones change nothing, also after a crash in
+between (`metaq.broker.transactions.progress`); RocketMQ would store a second copy.
 
-Nearly all half messages and ends go by the fast path, which does the same to the byte (`hot.append`, TransactionService.gate);
-what it leaves comes here.
+Nearly all half messages and ends take the fast path, which writes the same bytes (`hot.append`, TransactionService.gate). What it
+leaves comes here.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 
 _FOREVER_MS = 1 << 62
 ENDED_MAX = 10_000
-"""Ended transactions that were ended once more, and are known without a look at the index."""
+"""Cached transactions at most that were ended repeatedly, so that a further repetition needs no query of the index."""
 
 
 class TransactionService(BrokerPart):
-    """Takes half messages and their ends."""
+    """Stores half messages and ends transactions."""
 
     def __init__(
         self,
@@ -66,15 +66,15 @@ class TransactionService(BrokerPart):
         self.progress = TransactionProgress(environment.store, tables.offsets)
         self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold, gatekeeper)
         self.gate = TransactionGate(OP_PROPERTIES_TEXT, OP_TAGS_CODE, self.progress.may_end, self.progress.ended)
-        """What the fast path knows of transactions."""
-        self._told = RateLimitedLog(log, environment.clock)
+        """The fast path's view of transactions."""
+        self._log = RateLimitedLog(log, environment.clock)
         self._ended = dict[tuple[int, str | None], None]()
-        """LogOffsets and unique ids of half messages whose transactions have ended, which is for good."""
+        """(LogOffset, unique id) of half messages whose transactions have ended."""
 
     # ------------------------------------------------------------------ the fast path
 
     def open(self) -> None:
-        """Read which half messages are open, and let the fast path take more of them."""
+        """Recover open half messages, and open the fast path."""
         self.progress.open()
         self.checks.open()
         self.options_changed(())
@@ -82,11 +82,11 @@ class TransactionService(BrokerPart):
         self._store.keeper.owes(self)
 
     def options_changed(self, _names: Collection[str]) -> None:
-        """Some of the options have other values now."""
+        """Take over rejectTransactionMessage."""
         self.gate.takes_halves = not self._environment.options.reject_transaction_message
 
     def _open_gate(self) -> None:
-        """Let half messages and ends pass once the queues are there that they go to."""
+        """Open the fast path for half messages and ends if their queues exist; the slow path creates them."""
         self.gate.half, self.gate.op = self._gate_of(HALF_TOPIC), self._gate_of(OP_TOPIC)
 
     def _gate_of(self, topic: str) -> TopicGate | None:
@@ -96,7 +96,7 @@ class TransactionService(BrokerPart):
     # ------------------------------------------------------------------ half messages
 
     def prepare(self, send: Send, topic: str, queue_id: int, pairs: MutableMapping[str, str]) -> Put:
-        """Store a half message for this topic and queue. `pairs`: its properties, which are changed.
+        """Store a half message for this topic and queue. `pairs`: its properties, changed in place.
 
         Raises Refused: NO_PERMISSION (`rejectTransactionMessage`), ILLEGAL_MESSAGE, or as `Appender.put`.
         """
@@ -116,17 +116,17 @@ class TransactionService(BrokerPart):
     # ------------------------------------------------------------------ ends
 
     def end(self, end: EndTransaction, caller: Caller) -> str:
-        """End a transaction, if it is still open. Returns what else there is to say: that it had ended before, for example.
+        """End a transaction, if it is still open. Returns a remark for the response: that it had ended before, for example.
 
         Raises Refused: INVALID (no such half message, or another group's), NO_TOPIC, NO_PERMISSION, or as `Appender.put`;
-        Saving while its topic is being made or deleted, or its queue is closed. The transaction is as open as before.
+        Saving while its topic is being created or deleted, or its queue is closed. The transaction stays open then.
         """
         if end.outcome is TransactionOutcome.UNKNOWN:
             return f"the transaction of the half message at queue offset {end.slot} stays open"
         try:
             return self._end(end, caller)
-        except Refused as error:  # most producers do not wait for an answer
-            self._told.warning(
+        except Refused as error:  # logged here: Java and Go send END_TRANSACTION one-way and see no response
+            self._log.warning(
                 (error.reason, caller.address), "a %s by producer group %.100s from %s is refused: %s",
                 end.outcome.name.lower(), end.producer_group, caller.address, error,
             )  # fmt: skip
@@ -143,21 +143,24 @@ class TransactionService(BrokerPart):
             )
         if end.outcome is not TransactionOutcome.COMMIT:
             slot = half.queue_offset
-            if not self.progress.is_open(slot):  # given up: the op record of a further generation tells that it is over
+            # Rollback of one that was given up: a new generation with an op record, so that `resume` cannot bring it back.
+            if not self.progress.is_open(slot):
                 slot = self._appender.put([resumed(half, half)]).queue_offset
             self._store_op(slot)
             self.progress.finish(slot)
             return ""
-        told = self._commit(half, topic, queue_id)
+        remark = self._commit(half, topic, queue_id)
+        # The message first, then the op record: a crash in between must not lose the message. See `progress` for the start.
         self.progress.finish(half.queue_offset)
         self.progress.owed.append(half.queue_offset)
         self.store_ops()
-        return told
+        return remark
 
     def _named(self, end: EndTransaction) -> StoredMessage:
-        """The half message that an end names. Raises Refused INVALID: there is none, or it is not the client's to end."""
+        """Return the half message that an end names. Raises Refused INVALID: there is none, or it is another group's."""
         if 0 <= end.log_offset < self._store.log.min and (moved := self._moved(end)) is not None:
             return moved
+        # RocketMQ's checks (group, queue offset, log offset), with its texts, and the unique id, which RocketMQ does not compare.
         data = self._store.reader.record_at(end.log_offset) if end.log_offset >= 0 else None
         try:
             half = decode_record(data) if data is not None else None
@@ -196,14 +199,14 @@ class TransactionService(BrokerPart):
         return half
 
     def _moved(self, end: EndTransaction) -> StoredMessage | None:
-        """A later generation of a half message whose file has gone, found by the message's unique id."""
+        """Return a later generation of a half message whose log file is gone, by the message's unique id; None: unknown."""
         for half in self._by_key(HALF_TOPIC, end.message_id) if end.message_id else ():
             if origin_of(half) == end.slot and half.properties.get(props.PRODUCER_GROUP) == end.producer_group:
                 return half
         return None
 
     def _open_generation_of(self, named: StoredMessage) -> StoredMessage | None:
-        """Find the generation that is open, as `_open_generation`; None is remembered, for a client may repeat an end a thousand times a second."""
+        """Return the open generation, as `_open_generation`. None is cached: a client may repeat an end a thousand times a second."""
         place = named.log_offset, named.properties.get(props.UNIQUE_ID)
         if place in self._ended:
             return None
@@ -215,9 +218,9 @@ class TransactionService(BrokerPart):
         return half
 
     def _open_generation(self, named: StoredMessage) -> StoredMessage | None:
-        """What stands for a half message that is done: a check has written it anew, or given it up. None: it has ended.
+        """Return the newest generation of a half message that is done, if a check wrote it again or gave it up; None: it has ended.
 
-        Raises Refused INVALID: without an index, or without a unique id, nobody can tell.
+        Raises Refused INVALID: unknown, because there is no index or no unique id.
         """
         unique_id, origin = named.properties.get(props.UNIQUE_ID), origin_of(named)
         if not unique_id or self._store.index is None:
@@ -233,11 +236,12 @@ class TransactionService(BrokerPart):
         newest = max(generations.values(), key=lambda half: half.queue_offset, default=named)
         if self.progress.is_open(newest.queue_offset):
             return newest
-        given_up = any(  # a RocketMQ's copies do not say of which
+        given_up = any(  # copies made by a RocketMQ broker do not name their half message
             copied_from(copy.prepared_offset) in {newest.log_offset, None}
             for copy in self._by_key(CHECK_MAX_TOPIC, unique_id)
         )
         topic, _ = destination(named)
+        # The producer may have committed it after it was given up: then a message in the destination names a generation.
         if not given_up or any(
             copy.prepared_offset in generations and copy.sys_flag & TRANSACTION_MASK == SysFlag.COMMITTED
             for copy in self._by_key(topic, unique_id)
@@ -252,7 +256,7 @@ class TransactionService(BrokerPart):
         return [message for message in messages if message.properties.get(props.UNIQUE_ID) == unique_id]
 
     def _commit(self, half: StoredMessage, topic: str, queue_id: int) -> str:
-        """Store the message where it belongs. Returns what else there is to say."""
+        """Store the message in its destination. Returns a remark for the response."""
         config = self._topics.taking(topic)
         if config is None:
             raise Refused(
@@ -264,25 +268,25 @@ class TransactionService(BrokerPart):
         self._appender.put([committed(half, topic, queue_id)])
         if queue_id < max(config.read_queues, config.write_queues):
             return ""
-        told = (
+        remark = (
             f"a message was committed to queue {queue_id} of topic {topic}, which has no such queue now: it can be read "
             "once the queue is there again"
         )
-        self._told.warning(("no queue", topic), "%s", told)
-        return told
+        self._log.warning(("no queue", topic), "%s", remark)
+        return remark
 
     def store_ops(self) -> None:
-        """Store the op records of half messages that are done. What cannot be stored now is tried again."""
+        """Write the op records that are owed. What cannot be stored now (full disk) is retried with the next tick."""
         owed = self.progress.owed
         try:
             while owed:
                 self._store_op(owed[0])
                 owed.popleft()
-        except Refused as error:  # nothing else must wait for it
-            self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
+        except Refused as error:  # the commit itself was acknowledged, and no caller can act on this
+            self._log.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
 
     def _store_op(self, slot: int) -> None:
-        """Mark that the half message in this slot is done. Raises Refused, as `Appender.put`."""
+        """Write the op record of this slot. Raises Refused, as `Appender.put`."""
         record = op(slot, self._environment.clock.now_ms(), self._environment.store_host)
         self.progress.op_stored(self._appender.put([record]).queue_offset, slot)
         if self.gate.op is None:
@@ -291,10 +295,10 @@ class TransactionService(BrokerPart):
     # ------------------------------------------------------------------ what was given up
 
     def resume(self, log_offset: int) -> str:
-        """Ask once more about a half message that was given up: it is written anew, with no checks counted.
+        """Put a given-up half message back (RESUME_CHECK_HALF_MESSAGE, 323): written again, with no checks counted.
 
-        Returns what is to be said. Raises Refused INVALID: no such record is there, or its transaction goes on or was committed;
-        or as `Appender.put`.
+        Returns the response's remark. Raises Refused: INVALID (no such record, or its transaction is open or has ended), or as
+        `Appender.put`.
         """
         data = self._store.reader.record_at(log_offset) if log_offset >= 0 else None
         try:
@@ -320,7 +324,7 @@ class TransactionService(BrokerPart):
         return f"Put message back to {HALF_TOPIC}. real topic={topic}, real queue={queue_id}: queue offset {put.queue_offset}"
 
     def _newest(self, kept: StoredMessage) -> StoredMessage | None:
-        """The newest generation of a half message that was given up; None: its unique id does not lead to one."""
+        """Return the newest generation of a given-up half message; None: not found by its unique id."""
         unique_id, before = kept.properties.get(props.UNIQUE_ID, ""), copied_from(kept.prepared_offset)
         halves = self._by_key(HALF_TOPIC, unique_id) if unique_id else []
         origins = {origin_of(half) for half in halves if half.log_offset == before}
@@ -335,29 +339,29 @@ class TransactionService(BrokerPart):
     what = "half messages"
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest half message that is not done; None: all are. From any thread."""
+        """Return the LogOffset of the oldest open half message, which retention must keep; None: none. From any thread."""
         return self.progress.oldest()
 
     def carry(self, before: int) -> None:
-        """Write anew the open half messages whose records begin below this LogOffset, soon. From any thread."""
+        """Have open half messages below this LogOffset written again, so that retention can delete the file. From any thread."""
         self.checks.carry(before)
 
     # ------------------------------------------------------------------ time
 
     def step(self) -> float:
-        """Ask producers what became of transactions. Returns the seconds until the next call, 0: soon."""
+        """Run transaction checks. Returns the seconds until the next call; 0: soon."""
         asked, pause = self.checks.step()
         carry_out(asked)
         return pause
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Write owed op records, and pass on durable offsets."""
         self.store_ops()
         self.progress.settle()
-        self._told.tick()
+        self._log.tick()
         self.checks.tick()
 
     def close(self) -> None:
-        """Make durable what was done, and hand the positions over to `Offsets`, which are saved after that."""
+        """Write owed op records, flush, and pass the offsets to `Offsets`, which is saved after this part."""
         self.store_ops()
         self.progress.close()

@@ -1,14 +1,14 @@
-"""What clients ask of brokers and name servers, once for all who ask: no sockets, no event loop, no clock.
+"""Requests of clients to brokers and name servers, without sockets, event loop or clock (sans-I/O), shared by all clients.
 
-A *call* is a frozen value: `request()` makes the command, `outcome(answer, peer)` makes a value of what came back, or
-raises. `seconds` says how long an answer may take.
+A *call* is a frozen value: `request()` encodes the command, `outcome(answer, peer)` decodes the response, or
+raises. `seconds` is its time-out.
 
     call = GetMaxOffset(queue)
     offset = call.outcome(exchange(call.request()), address)      # whoever may block
     offset = await core.ask(address, call)                        # the asyncio client
 
-A *conversation* is a generator that yields calls, is sent their outcomes (or has their errors thrown in), and returns
-its result; `driver.converse` drives it. What must be asked of a peer of its own is an `At(address, call)`.
+A *conversation* is a generator that yields calls, receives their outcomes (or errors, thrown in), and returns
+its result; `driver.converse` drives it. A call for a particular peer is an `At(address, call)`.
 
 =================  ====================================================================================================
 `call`             `Call`, `At`, `asked`: the form of all this; `FAULTS`: what asking raises

@@ -1,4 +1,4 @@
-"""What administrators ask of one broker."""
+"""Administration requests to one broker."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class DeleteTopic(Order, frozen=True):
 
 
 class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
-    """Let the members of a group that are online go on elsewhere in a topic. The outcome: where, per queue.
+    """Reset the offsets of an online group in a topic (222). The outcome: the new offset per queue.
 
-    `time_ms`: at the first message stored then or later; -1: behind the last. None: nobody is online, or the broker is one
-    of ours from before it knew the request.
+    `time_ms`: store time of the first message to consume; -1: behind the last. Outcome None: no member is online, or the broker
+    is an older one of ours that does not support the request.
     """
 
     answers = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -68,7 +68,7 @@ class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
 
 
 class GetTopicStats(Call[dict[MessageQueue, QueueStats]], frozen=True):
-    """What each queue of a topic keeps."""
+    """Offsets and newest store time of each queue of a topic (202)."""
 
     topic: str
 
@@ -84,7 +84,7 @@ class GetTopicStats(Call[dict[MessageQueue, QueueStats]], frozen=True):
 
 
 class ReloadConfiguration(Call[Reloaded], frozen=True):
-    """A broker of ours reads its configuration file again (30007)."""
+    """Reload the configuration file of one of our brokers (30007)."""
 
     action = "read its configuration again"
     seconds = 10.0
@@ -97,7 +97,7 @@ class ReloadConfiguration(Call[Reloaded], frozen=True):
 
 
 class ClosePartitions(Call[list[int]], frozen=True):
-    """Partitions of a topic take and give nothing, or without a range all take and give again (30010). Returns the closed."""
+    """Close partitions of a topic, or, without a range, open all (30010). The outcome: the closed ones."""
 
     topic: str
     first: int = -1
@@ -116,7 +116,7 @@ class ClosePartitions(Call[list[int]], frozen=True):
 
 
 class GetRuntime(Call[dict[str, str]], frozen=True):
-    """What a broker says of itself, under RocketMQ's names."""
+    """Runtime info of a broker, under RocketMQ's keys (28)."""
 
     action = "tell how it is"
 
@@ -128,7 +128,7 @@ class GetRuntime(Call[dict[str, str]], frozen=True):
 
 
 class GetSettings(Call[dict[str, str]], frozen=True):
-    """How a broker is configured, under RocketMQ's names."""
+    """Configuration of a broker, under RocketMQ's keys (26)."""
 
     action = "tell its settings"
 

@@ -1,4 +1,4 @@
-"""The form of a question: a value that makes its request and reads its answer."""
+"""Base classes of calls: values that encode a request and decode its response."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
 
 FAULTS = (ClientError, BrokerError, BadRequest, RemoteProtocolError)
-"""Errors of a request to a peer: on the way there, its refusal, or an answer that cannot be read."""
+"""Errors of a request: of the connection, a refusal by the peer, or an undecodable response."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Call(Struct, Generic[T_co], frozen=True):
-    """One request and what its answer means."""
+    """A request with the decoding of its response."""
 
     seconds: ClassVar[float] = 3.0
-    """How long an answer may take, the connection included."""
+    """Time-out including the connect, s. RocketMQ's clients wait 3 s too."""
     answers: ClassVar[Container[int]] = (ResponseCode.SUCCESS,)
-    """Response codes that are outcomes; every other is a refusal."""
+    """Response codes that `read` decodes; every other is a refusal."""
 
     @property
     @abstractmethod
     def action(self) -> str:
-        """Completes "to ..." in the text of an error."""
+        """Text that completes "to ..." in errors."""
 
     @abstractmethod
     def request(self) -> Command:
-        """The command, anew each time: who sends it numbers it. Raises nothing but LocalProtocolError."""
+        """Encode the command, a new one each time, since the sender sets its opaque. Raises LocalProtocolError."""
 
     def outcome(self, answer: Command, peer: str = "") -> T_co:
-        """Read the answer of `peer`. Raises BrokerError: refused; BadRequest: the answer cannot be read."""
+        """Decode the response of `peer`. Raises BrokerError: refused; BadRequest: undecodable."""
         if answer.code not in self.answers:
             raise refusal(answer.code, answer.remark or "", peer, self.action)
         return self.read(answer)
 
     @abstractmethod
     def read(self, answer: Command) -> T_co:
-        """The value in an answer with one of the codes in `answers`. Raises BadRequest."""
+        """Decode a response with one of the codes in `answers`. Raises BadRequest."""
 
 
 class Order(Call[None], frozen=True):
-    """A call whose answer has no content: it was done."""
+    """A call whose response has no content."""
 
     def read(self, answer: Command) -> None:
-        """Nothing is in it."""
+        """Return None."""
 
 
 class At(Struct, Generic[T_co], frozen=True):
@@ -63,23 +63,23 @@ class At(Struct, Generic[T_co], frozen=True):
 
 
 Conversation = Generator[Call[Any], Any, T]
-"""Calls of one peer, or of whoever holds the queue in question, one after the other; then a result."""
+"""Calls to one peer, or to the broker of the queue in question, one after the other, and a result."""
 Consultation = Generator[At[Any], Any, T]
-"""Calls of peers that the conversation chooses."""
+"""Calls to peers that the conversation chooses, and a result."""
 
 
 def asked(call: Call[T]) -> Conversation[T]:
-    """`value = yield from asked(call)`: a step of a conversation, with the type of its outcome."""
+    """Make a step of a conversation, with the type of its outcome: `value = yield from asked(call)`."""
     value: T = yield call
     return value
 
 
 def asked_at(address: str, call: Call[T]) -> Consultation[T]:
-    """The same for a peer of choice."""
+    """Make a step for a chosen peer, as `asked`."""
     value: T = yield At(address, call)
     return value
 
 
 def unknown_topic(error: Exception) -> bool:
-    """Whether a broker or name server refused because it does not have the topic."""
+    """Return whether a broker or name server refused because it does not know the topic."""
     return isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST

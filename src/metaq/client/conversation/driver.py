@@ -1,5 +1,4 @@
-"""Drives calls and conversations, for threads that may block and for those that await. No socket, no event loop: whoever
-waits, waits in the function that is passed in."""
+"""Drivers of calls and conversations, blocking and async. No socket, no event loop: waiting happens in the function passed in."""
 
 from __future__ import annotations
 
@@ -16,8 +15,10 @@ Step = TypeVar("Step")
 
 
 def converse(conversation: Generator[Step, Any, T], answer: Callable[[Step], object]) -> T:
-    """Run a conversation: `answer` makes an outcome of each step, until there is a result. A MetaqError of `answer` is
-    thrown into the conversation; one that it does not catch is raised."""
+    """Run a conversation to its result; `answer` returns the outcome of each step.
+
+    A MetaqError of `answer` is thrown into the conversation; if it is not caught there, it is raised.
+    """
     try:
         step = next(conversation)
         while True:
@@ -36,7 +37,7 @@ def converse_all(
     conversations: Mapping[Key, Generator[Step, Any, T]],
     answer: Callable[[Mapping[Key, Step]], Mapping[Key, object]],
 ) -> dict[Key, T]:
-    """Run several conversations side by side: `answer` gets one step of each that goes on, and answers them all.
+    """Run several conversations in lockstep: `answer` gets one step of each unfinished one, and returns all outcomes.
 
     Raises what `answer` and the conversations raise.
     """
@@ -54,7 +55,7 @@ def converse_all(
 
 
 class Caller(Protocol):
-    """Exchanges a command for its answer: `metaq.client.shared.transport.Transport`, or a test's."""
+    """Sends a command and returns its response: `metaq.client.shared.transport.Transport`, or a test's."""
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Raises ConnectionFailed, RequestTimeout, ClientClosed."""
@@ -62,7 +63,7 @@ class Caller(Protocol):
 
 
 async def ask(caller: Caller, address: str, call: Call[T], seconds: float | None = None) -> T:
-    """The outcome of a call; `seconds` to wait for it, if not the call's own.
+    """Return the outcome of a call. `seconds`: time-out instead of the call's own.
 
     Raises what `Caller.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
     """
@@ -71,7 +72,7 @@ async def ask(caller: Caller, address: str, call: Call[T], seconds: float | None
 
 
 async def converse_async(conversation: Generator[Step, Any, T], answer: Callable[[Step], Awaitable[object]]) -> T:
-    """`converse` for those that await."""
+    """Run a conversation, as `converse`, with an async `answer`."""
     try:
         step = next(conversation)
         while True:

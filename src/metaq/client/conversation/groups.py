@@ -1,4 +1,4 @@
-"""What brokers know of clients and groups: heartbeats, members, how far a group has come."""
+"""Requests about clients and groups: heartbeats (34, 35), members (38, 203, 204), and progress (208, 300)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from metaq.wire.extensions import level_of
 
 
 class SendHeartbeat(Call[int], frozen=True):
-    """Register this client and its groups. The outcome: the level of our extensions that the broker supports, 0 for a
-    RocketMQ."""
+    """Register this client and its groups (34). The outcome: the level of our extensions; 0: a RocketMQ broker."""
 
     action = "register this client"
 
@@ -30,11 +29,12 @@ class SendHeartbeat(Call[int], frozen=True):
 
 
 class LeaveGroup(Order, frozen=True):
-    """Unregister this client from a group."""
+    """Unregister this client from a group (35)."""
 
     action = "unregister this client"
     seconds: ClassVar[float] = 1.0
 
+    # Short: it is sent when a client closes, and brokers notice the end of the connection anyway.
     client_id: str
     producer_group: str | None = None
     consumer_group: str | None = None
@@ -47,10 +47,11 @@ class LeaveGroup(Order, frozen=True):
 
 
 class ListMembers(Call[list[str]], frozen=True):
-    """The client ids of a consumer group's members, sorted; none if the broker knows nobody."""
+    """Client ids of a consumer group's members, sorted (38); empty if the group is offline."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
 
+    # RocketMQ answers SYSTEM_ERROR for a group without members.
     group: str
 
     @property
@@ -65,9 +66,9 @@ class ListMembers(Call[list[str]], frozen=True):
 
 
 def members_of(group: str, addresses: Sequence[str]) -> Consultation[list[str]]:
-    """The client ids of a group's members, from the first broker that answers; each knows all that use it.
+    """Ask for a group's client ids, at the first broker that answers: members send heartbeats to all brokers.
 
-    Raises what the last one raised; NoRoute: there is none.
+    Raises the last broker's error; NoRoute: `addresses` is empty.
     """
     failure: MetaqError = NoRoute("the topic has no readable queue")
     for address in addresses:
@@ -79,7 +80,7 @@ def members_of(group: str, addresses: Sequence[str]) -> Consultation[list[str]]:
 
 
 class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None], frozen=True):
-    """The members of a consumer group at one broker, and what they subscribe to; None: nobody is there."""
+    """Members of a consumer group at one broker, and its subscriptions (203); None: the group is offline."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 
@@ -97,7 +98,7 @@ class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None], f
 
 
 class GetProducers(Call[list[ClientConnection]], frozen=True):
-    """The instances of a producer group that are connected to a broker; none if it knows nobody."""
+    """Members of a producer group at one broker (204); empty if there are none."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
 
@@ -116,7 +117,7 @@ class GetProducers(Call[list[ClientConnection]], frozen=True):
 
 
 class GetConsumeStats(Call[tuple[dict[MessageQueue, ConsumeStats], float]], frozen=True):
-    """How far a group has come in each queue of a broker, and its messages per second."""
+    """Offsets of a group in each queue of a broker, and its messages per second (208)."""
 
     group: str
 
@@ -132,7 +133,7 @@ class GetConsumeStats(Call[tuple[dict[MessageQueue, ConsumeStats], float]], froz
 
 
 class GetGroups(Call[list[str]], frozen=True):
-    """The groups that subscribe to a topic now, or have consumed of it, as one broker knows them."""
+    """Groups that subscribe to a topic now, or have offsets in it, at one broker (300)."""
 
     topic: str
 

@@ -1,6 +1,6 @@
-"""Which brokers a producer avoids because they were slow: RocketMQ's `sendLatencyFaultEnable` (reference, section 5.3).
+"""Avoidance of slow brokers by producers: RocketMQ's `sendLatencyFaultEnable`.
 
-Decisions only: times come in as arguments.
+No clock of its own: times come in as arguments.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from msgspec import Struct
 
 LATENCIES_MS = (50, 100, 550, 1000, 2000, 3000, 15000)  # RocketMQ's `latencyMax`, and `notAvailableDuration` below.
 AVOIDED_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
-"""How long a broker is avoided whose answer took at least the latency of the same index; a quicker one is not."""
+"""Time for which a broker is avoided after a latency of at least the entry of the same index, ms."""
 FAILURE_MS = 30_000
-"""Latency that a failed request counts as."""
+"""Latency that a failed request counts as, ms."""
 
 
 def avoided_seconds(latency: float) -> float:
-    """For how long a broker is avoided after a request that took `latency` seconds."""
+    """Return for how long a broker is avoided after a request of `latency` seconds, s."""
     at = bisect.bisect_right(LATENCIES_MS, latency * 1000) - 1
     return AVOIDED_MS[at] / 1000 if at >= 0 else 0.0
 
 
 class _Latency(Struct, frozen=True):
-    """The latency of a broker's newest request, and when the broker is used again. In seconds."""
+    """Latency of a broker's newest request, and the end of its avoidance, s."""
 
     latency: float
     available_from: float
@@ -38,11 +38,11 @@ class BrokerLatencies:
         self._picked = 0
 
     def answered(self, broker: str, latency: float, now: float) -> None:
-        """A request to `broker` was answered after `latency` seconds."""
+        """Note that a request to `broker` was answered after `latency` seconds."""
         self._seen[broker] = _Latency(latency, now + avoided_seconds(latency))
 
     def failed(self, broker: str, latency: float, now: float) -> None:
-        """A request to `broker` failed after so long."""
+        """Note that a request to `broker` failed after `latency` seconds."""
         self._seen[broker] = _Latency(latency, now + avoided_seconds(FAILURE_MS / 1000))
 
     def available(self, broker: str, now: float) -> bool:
@@ -50,8 +50,8 @@ class BrokerLatencies:
         return seen is None or seen.available_from <= now
 
     def pick(self, brokers: Collection[str]) -> str:
-        """Choose among brokers that are all avoided: in turn one of the better half, the quickest first, then those
-        free soonest."""
+        """Choose among brokers that are all avoided: in turn one of the better half, by latency, then by end of avoidance."""
+        # RocketMQ's pickOneAtLeast.
         ranked = sorted(brokers, key=lambda name: (self._seen[name].latency, self._seen[name].available_from))
         half = len(ranked) // 2
         if half == 0:

@@ -1,6 +1,6 @@
-"""Locks on queues, for those who consume in order: asked for, renewed by asking again, and given back.
+"""Queue locks of orderly consumers: LOCK_BATCH_MQ (41), also for renewal, and UNLOCK_BATCH_MQ (42).
 
-A module of its own, as producers need none of it.
+A module of its own, because producers do not need it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from metaq.wire.command import Command, request
 
 
 class LockQueues(Call[frozenset[MessageQueue]], frozen=True):
-    """Lock queues of one broker for a client, or renew its locks. The outcome: those that it has now."""
+    """Lock queues of one broker for a client, or renew its locks. The outcome: the queues that it holds now."""
 
     action = "lock queues"
 
@@ -23,6 +23,7 @@ class LockQueues(Call[frozenset[MessageQueue]], frozen=True):
         return request(RequestCode.LOCK_BATCH_MQ, body=bodies.queue_locks(self.locks))
 
     def read(self, answer: Command) -> frozenset[MessageQueue]:
+        # Only queues asked for: the response may name others.
         return frozenset(bodies.locked_queues_of(answer.body)) & frozenset(self.locks.queues)
 
 

@@ -1,6 +1,6 @@
-"""Which of several name servers is asked, and what to say when none can help.
+"""Choice among several name servers, and the errors when none can help.
 
-Any will do, each knows all. One is kept until it fails; then the next is asked.
+Name servers do not talk to each other, but every broker registers with all of them, so any will do. One is used until it fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """`host:port;host:port` (commas do as well) as addresses; a port left out is 9876. Raises ConfigError, TypeError."""
+    """Parse `host:port;host:port` (or commas); the default port is 9876. Raises ConfigError, TypeError."""
     if not isinstance(text, str):
         raise TypeError(f"the name servers are {text!r}: pass one text, 'host:port', several joined by ';'")
     addresses = []
@@ -50,28 +50,27 @@ def parse_addresses(text: str) -> tuple[str, ...]:
 
 
 class NameServers:
-    """The name servers of a cluster, and the one that answered last. Every method is a conversation."""
+    """The name servers of a cluster, and the one in use. Every method is a conversation."""
 
     def __init__(self, addresses: Sequence[str], chosen: int = 0) -> None:
-        """Args: chosen: the index of the one to begin with."""
+        """Args: chosen: index of the name server to begin with."""
         self.addresses, self._chosen = tuple(addresses), chosen
         self._judged: frozenset[str] = frozenset()
-        """Topics that all brokers have judged: their own, or a user's."""
+        """Topics for which all brokers were asked whether they are their own."""
         self._brokers_own: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return ";".join(self.addresses)
 
     def ask(self, call: Call[T]) -> Consultation[T]:
-        """Ask one name server, the next if it cannot be reached or is none.
+        """Ask a name server; the next one if it is unreachable, or not a name server.
 
         Raises ConnectionFailed or RequestTimeout when none can be reached, BrokerError when those that can are no name
         servers or refuse, BadRequest: an answer cannot be read.
         """
         failure: MetaqError | None = None
-        first = (
-            self._chosen
-        )  # Other conversations may choose anew in the meantime: each server has one turn all the same.
+        # A copy: concurrent conversations may change the choice, and each server is to be tried once all the same.
+        first = self._chosen
         for step in range(len(self.addresses)):
             index = (first + step) % len(self.addresses)
             address = self.addresses[index]
@@ -79,7 +78,7 @@ class NameServers:
                 outcome = yield from asked_at(address, call)
             except FAULTS as error:
                 if not judge(error, Purpose.LOOK_UP).elsewhere:
-                    if isinstance(error, BrokerError):  # That is an answer, too.
+                    if isinstance(error, BrokerError):  # a refusal shows that this name server works
                         self._chosen = index
                     raise
                 if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -94,23 +93,23 @@ class NameServers:
 
     def _unreachable(self, failure: ConnectionFailed | RequestTimeout) -> ConnectionFailed | RequestTimeout:
         raised = type(failure)(f"no name server of {self} can be reached, is one running there? {failure}")
-        raised.sent = False  # What was to be sent to a broker, that is.
+        raised.sent = False  # nothing was sent to a broker: a send may be repeated without a duplicate
         raised.__cause__ = failure
         return raised
 
     def route(self, topic: str) -> Consultation[Route]:
-        """A topic's route. Raises NoRoute, and what `ask` raises."""
+        """Ask for a topic's route. Raises NoRoute, and as `ask`."""
         found = yield from self.ask(GetRoute(topic))
         if found is None:
             raise self._unknown(topic)
         return found
 
     def cluster(self) -> Consultation[ClusterInfo]:
-        """All brokers of all clusters. Raises what `ask` raises."""
+        """Ask for all brokers of all clusters. Raises as `ask`."""
         return (yield from self.ask(GetCluster()))
 
     def topics(self, *, system: bool = False) -> Consultation[list[str]]:
-        """Names of the topics, sorted; `system` adds those of brokers, retries and dead letters."""
+        """Ask for topic names, sorted. `system`: include brokers' own, retry and dead-letter topics."""
         found = yield from self.ask(ListTopics())
         if system:
             return sorted(set(found))
@@ -121,8 +120,10 @@ class NameServers:
         return [topic for topic in listed if topic not in self._brokers_own]
 
     def _ask_brokers(self, listed: Sequence[str]) -> Consultation[None]:
-        """Which topics are the brokers' own by their configuration, as `msgTraceTopicName`. One that does not answer is asked
-        again when topics are wanted the next time."""
+        """Ask brokers for topics that are their own by configuration, such as `msgTraceTopicName`.
+
+        If one does not answer, all are asked again the next time.
+        """
         own: set[str] = set()
         silent = False
         for data in (yield from self.cluster()).brokers.values():
@@ -138,15 +139,15 @@ class NameServers:
             self._brokers_own, self._judged = frozenset(own), frozenset(listed)
 
     def order(self, topic: str) -> Consultation[str | None]:
-        """The layout of an ordered topic, as it is kept; None: it has none. Raises what `ask` raises."""
+        """Ask for the stored layout of an ordered topic (ORDER_TOPIC_CONFIG); None: it has none. Raises as `ask`."""
         return (yield from self.ask(GetValue(ORDER_NAMESPACE, topic)))
 
     def no_route(self, topic: str) -> Consultation[NoRoute]:
-        """Why a topic has no route: it does not exist, or no broker is there that could hold it."""
+        """Find out why a topic has no route: it does not exist, or no broker is registered."""
         try:
             nobody = not (yield from self.cluster()).brokers
         except FAULTS:
-            nobody = False  # Then say what is known.
+            nobody = False  # unknown: report the missing route alone
         if nobody:
             return NoRoute(
                 f"no broker is registered at name servers {self}, so topic {topic} has no route: is the broker running, "

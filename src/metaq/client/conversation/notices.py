@@ -1,4 +1,4 @@
-"""Requests that a broker sends to a client on its own account, and their answers."""
+"""Broker-initiated requests (39, 40, 220, 326), and error responses to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Notice = MembersChanged | OffsetsReset | TransactionCheck | RequestReplied
 
 
 def notice_of(command: Command, broker: str = "", now_ms: int = 0) -> Notice | None:
-    """Read a request of the broker of that name; None: an unknown request code. Raises BadRequest."""
+    """Decode a request of the broker of that name; None: an unknown request code. Raises BadRequest."""
     if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         return MembersChanged(command.ext.get("consumerGroup", ""))
     if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
@@ -26,11 +26,11 @@ def notice_of(command: Command, broker: str = "", now_ms: int = 0) -> Notice | N
 
 
 def unreadable(command: Command, why: str) -> Command:
-    """The answer to a request that cannot be read."""
+    """Make the response to an undecodable request."""
     return reply(command, ResponseCode.SYSTEM_ERROR, remark=f"{request_name(command.code)} cannot be read: {why}")
 
 
 def not_supported(command: Command) -> Command:
-    """The answer to a request whose code we do not know."""
+    """Make the response to an unknown request code."""
     remark = f" request type {request_name(command.code)} not supported by this client"
     return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

@@ -1,4 +1,4 @@
-"""A broker's words to a name server."""
+"""Registration of a broker at a name server (103, 104)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from metaq.wire.hot import crc31
 
 
 class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
-    """Register a broker with its topics; a name server adds them to those registered before. The outcome: the layouts
-    of ordered topics, by topic; None if the name server has never had any."""
+    """Register a broker with its topics (103); a name server adds them to those registered before.
+
+    The outcome: ordered topics → layout (namespace ORDER_TOPIC_CONFIG); None: the name server has never had any.
+    """
 
     action = "register the broker"
     seconds: ClassVar[float] = 6.0
@@ -42,7 +44,7 @@ class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
 
 
 class UnregisterBroker(Order, frozen=True):
-    """Unregister a broker that stops."""
+    """Unregister a broker that stops (104)."""
 
     action = "unregister the broker"
 

@@ -1,9 +1,8 @@
-"""Whether, where and when the same may be asked again: judged here and nowhere else.
+"""Retry policy of the client: whether, where and when a request may be repeated.
 
-`judge` looks at the error's class and at a broker's code. What a request is *for* matters as well: a send that one
-broker refuses may go to another, a pull cannot; a member of a group whose heartbeat is late sends it again, a reader
-has none. Callers differ in one thing only, how long they go on: `retries` of a producer, a number of seconds
-(`Patience`), or for ever (a consumer group).
+`judge` decides by the error's class and the broker's code, and by the request's purpose: a send refused by one broker may go to
+another, a pull cannot; a group's member whose heartbeat is late repeats it, a reader has none. Callers only decide how long they
+go on: a producer's `retries`, a number of seconds (`Patience`), or without limit (a consumer group).
 """
 
 from __future__ import annotations
@@ -17,66 +16,65 @@ from metaq.wire.codes import ResponseCode
 
 
 class Purpose(enum.Enum):
-    """What a request is for."""
+    """Purpose of a request."""
 
     LOOK_UP = enum.auto()
-    """Routes, offsets, members: nothing changes, so asking twice does no harm."""
+    """Routes, offsets, members. Read-only, so repeating is harmless."""
     COMMIT = enum.auto()
-    """Progress, registrations: the last one counts, so sending it twice does no harm."""
+    """Offset commits and registrations. Idempotent: the last one counts."""
     READ = enum.auto()
-    """A pull of a reader, which is in no group."""
+    """A pull of a reader, which has no group."""
     SLICE = enum.auto()
-    """A request of a Spark query, to plan or to read: tried again for a number of seconds, as the job depends on it."""
+    """A request of a Spark query, for planning or reading: repeated for some seconds, because the job fails otherwise."""
     PULL = enum.auto()
-    """A pull of a group's member, which brokers know by its heartbeat."""
+    """A pull of a group's member, which the broker must know by its heartbeat."""
     SEND = enum.auto()
-    """Messages: what was stored, and not acknowledged, is stored twice by another try."""
+    """Sends. A repetition stores a second copy if the first was stored and its response lost."""
     STAGED = enum.auto()
-    """Staged transactions: every request may be repeated, and a missed flush or replica is a reason to."""
+    """Staged transactions. Idempotent, and repeated also after FLUSH_DISK_TIMEOUT and FLUSH_SLAVE_TIMEOUT."""
     GIVE_BACK = enum.auto()
-    """A failed message goes back to the broker that holds it. Our brokers recognise what they have taken before; a
-    RocketMQ stores it twice."""
+    """CONSUMER_SEND_MSG_BACK. Our brokers recognise a repetition; a RocketMQ broker stores the retry twice."""
 
 
 class Judgement(Struct, frozen=True):
-    """What to do about an error."""
+    """Decision on an error."""
 
     again: bool
-    """Whether the same request may be made again. If not, the answer is final, and the caller must get it."""
+    """Whether the request may be repeated. If not, the caller gets the error."""
     elsewhere: bool = False
-    """Whether another peer may do what this one does not; it may be asked at once."""
+    """Whether another peer may succeed; it can be asked at once."""
     pause: float = 0.0
-    """Seconds before it is made again here."""
+    """Pause before repeating it at this peer, s."""
     only_busy: bool = False
-    """Whether the peer is only busy: waiting for it costs no try."""
+    """Whether the peer is only busy: then waiting does not count as a try."""
     no_heartbeat: bool = False
-    """Whether the broker does not know our subscription (yet): a heartbeat must go first."""
+    """Whether the broker does not know our subscription (yet), so a heartbeat must be sent first."""
     maybe_done: bool = False
-    """Whether the peer may have done what was asked, although no answer says so."""
+    """Whether the peer may have executed the request nevertheless."""
 
 
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 _BUSY_OR_STARTING = _BUSY | {ResponseCode.SERVICE_NOT_AVAILABLE}
-"""Busy, or SERVICE_NOT_AVAILABLE: a broker that starts or stops."""
+"""Busy, or a broker that starts or stops (SERVICE_NOT_AVAILABLE)."""
 
 _PROMISE_MISSED = frozenset({ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT})
-"""Done, but not known to be on the disk, or at the slave."""
+"""Executed, but flush or replication are not confirmed."""
 
 
 class _Rule(Struct, frozen=True):
-    """Pauses are in seconds; they double from `pause` to `pause_max`."""
+    """Rule of a purpose. Pauses in seconds, doubled from `pause` to `pause_max`."""
 
     pause: float
     pause_max: float
     busy: frozenset[ResponseCode]
     busy_pause: float | None = None
     elsewhere: frozenset[ResponseCode] = frozenset()
-    """Codes that are this peer's own: another may accept the same request."""
+    """Codes that concern this peer only: another may accept the request."""
     any_peer: bool = False
-    """Whether any peer would do: after an error of the connection another one is asked."""
+    """Whether any peer would do, so that another one is asked after a connection error."""
     no_heartbeat: frozenset[ResponseCode] = frozenset()
     maybe_done: frozenset[ResponseCode] = frozenset()
-    """Codes after which the request may have been carried out."""
+    """Codes after which the request may have been executed."""
 
 
 _RULES = {
@@ -97,7 +95,7 @@ _RULES = {
         1.0,
         _BUSY,
         busy_pause=0.02,
-        elsewhere=frozenset(  # RocketMQ's list.
+        elsewhere=frozenset(  # RocketMQ's retryResponseCodes
             {
                 ResponseCode.TOPIC_NOT_EXIST,
                 ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -112,19 +110,19 @@ _RULES = {
     Purpose.STAGED: _Rule(
         0.05, 1.0, _BUSY_OR_STARTING | _PROMISE_MISSED, maybe_done=_PROMISE_MISSED | {ResponseCode.SYSTEM_ERROR}
     ),
-    Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # A broker that is busy does not get it: a copy goes elsewhere.
+    Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # busy: sent as a new message, perhaps elsewhere
 }
 _NOT_YET_SECONDS = 0.1
-"""Pause after a pull that was refused because our newest heartbeat had not arrived."""
+"""Pause after a pull was refused because our newest heartbeat had not arrived, s."""
 
 
 def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
-    """The error of a peer that answered with `code`: retriable if that says that it is busy, starts or stops."""
+    """Make the error of a refusal. It is retriable if the peer is busy, starts or stops."""
     return BrokerError(code, remark, peer, action, retriable=code in _BUSY_OR_STARTING)
 
 
 def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
-    """What to do about `error`, the latest of `failed` in a row. The pause holds also for those who never give up."""
+    """Decide on `error`, the last of `failed` in a row. The pause is set also if the request must not be repeated."""
     rule = _RULES[purpose]
     pause = min(rule.pause * (1 << min(failed - 1, 30)), rule.pause_max)
     if isinstance(error, BrokerError):
@@ -139,25 +137,25 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
         return Judgement(again=False, pause=pause, maybe_done=error.code in rule.maybe_done)
     if isinstance(error, ConnectionFailed | RequestTimeout):
         return Judgement(again=True, elsewhere=rule.any_peer, pause=pause, maybe_done=error.sent)
-    if isinstance(error, RemoteProtocolError | BadRequest):  # There was an answer, which cannot be read.
+    if isinstance(error, RemoteProtocolError | BadRequest):  # there was a response, but undecodable
         return Judgement(again=True, elsewhere=rule.any_peer, pause=pause, maybe_done=True)
     return Judgement(again=error.retriable, elsewhere=rule.any_peer and error.retriable, pause=pause)
 
 
 class Patience:
-    """How long one operation may go on failing: pauses that grow, up to a total. The time comes in as an argument."""
+    """Retries of one operation with growing pauses, up to a total time. The time comes in as an argument."""
 
     def __init__(self, purpose: Purpose, seconds: float, now: float) -> None:
-        """Args: seconds: from `now` on, any clock that runs evenly."""
+        """Args: seconds: total time from `now` on, by any monotonic clock."""
         self._purpose, self._seconds = purpose, seconds
         self.renew(now)
 
     def renew(self, now: float) -> None:
-        """Start anew: something worked."""
+        """Restart the total time after a success."""
         self._until, self._failed = now + self._seconds, 0
 
     def pause(self, error: MetaqError, now: float) -> float:
-        """Seconds to wait before the next try. Raises `error` if another cannot help, or the time is over."""
+        """Return the pause before the next try, s. Raises `error`: it is final, or the time is over."""
         judgement = judge(error, self._purpose, self._failed + 1)
         if not judgement.again or now + judgement.pause > self._until:
             raise error

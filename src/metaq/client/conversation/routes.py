@@ -1,4 +1,4 @@
-"""What name servers know: where topics live, which brokers there are."""
+"""Requests to name servers: routes (105), clusters (106), topic lists (206, 304, 305), KV configuration (100 to 102)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metaq.wire.command import Command, request
 
 
 class GetRoute(Call[Route | None], frozen=True):
-    """Where a topic's queues are; None for a topic that the name server does not know."""
+    """Route of a topic (105); None: the name server does not know it."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
 
@@ -29,7 +29,7 @@ class GetRoute(Call[Route | None], frozen=True):
 
 
 class GetCluster(Call[ClusterInfo], frozen=True):
-    """All brokers of all clusters."""
+    """All brokers of all clusters (106)."""
 
     action = "list the brokers"
 
@@ -41,7 +41,7 @@ class GetCluster(Call[ClusterInfo], frozen=True):
 
 
 class ListTopics(Call[list[str]], frozen=True):
-    """The names of all topics, those of retries, dead letters and brokers included."""
+    """Names of all topics, including retry, dead-letter and system topics (206)."""
 
     action = "list the topics"
 
@@ -53,7 +53,7 @@ class ListTopics(Call[list[str]], frozen=True):
 
 
 class ListSystemTopics(Call[list[str]], frozen=True):
-    """The names of the topics that brokers and clusters have for themselves (`metaq.model.topics.topic.users_topics`)."""
+    """Names of system topics: those of brokers and clusters (304; `metaq.model.topics.topic.users_topics`)."""
 
     action = "list the topics"
 
@@ -65,7 +65,7 @@ class ListSystemTopics(Call[list[str]], frozen=True):
 
 
 class ListBrokersOwnTopics(Call[list[str]], frozen=True):
-    """The names of the topics that one broker has for itself, whatever they are called."""
+    """Names of one broker's system topics (305)."""
 
     action = "list the broker's own topics"
 
@@ -77,7 +77,7 @@ class ListBrokersOwnTopics(Call[list[str]], frozen=True):
 
 
 class DeleteTopicRoute(Order, frozen=True):
-    """Delete the route of a topic that is gone, at one name server: each must get it."""
+    """Delete the route of a deleted topic at one name server (216). Each name server must get it: they share no state."""
 
     topic: str
 
@@ -90,7 +90,7 @@ class DeleteTopicRoute(Order, frozen=True):
 
 
 class GetValue(Call[str | None], frozen=True):
-    """A value of the name servers' KV configuration; None: there is none."""
+    """Value of a name server's KV configuration (101); None: there is none."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
@@ -112,7 +112,7 @@ class GetValue(Call[str | None], frozen=True):
 
 
 class PutValue(Order, frozen=True):
-    """Set a value of a name server's KV configuration. Each name server has its own."""
+    """Set a value of a name server's KV configuration (100). Each name server has its own."""
 
     namespace: str
     key: str
@@ -128,7 +128,7 @@ class PutValue(Order, frozen=True):
 
 
 class DeleteValue(Order, frozen=True):
-    """Delete a value of a name server's KV configuration. One that is not there is no error."""
+    """Delete a value of a name server's KV configuration (102). A missing one is no error."""
 
     namespace: str
     key: str

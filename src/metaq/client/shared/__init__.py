@@ -1,1 +1,1 @@
-"""What every client role stands on."""
+"""Base of all client roles: core, connections, routes, sends and pulls, options."""

@@ -1,4 +1,4 @@
-"""Threads that call what users want to be called: their functions may block there, and heartbeats go on.
+"""Threads for users' callbacks, which may block there without delaying heartbeats.
 
 Threads are made when there is something to call, up to a number, and are daemons: a function that never returns keeps no
 process from its end. Who closes waits for what was to be called before.
@@ -18,7 +18,7 @@ Job = Callable[[], None]
 
 
 class CallbackThreads:
-    """Up to `count` threads; with 0 jobs are done at once, in the thread that brings them."""
+    """Runs callbacks in up to `count` threads; with 0, in the calling thread."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -30,7 +30,7 @@ class CallbackThreads:
         self._closed = False
 
     def do(self, job: Job) -> None:
-        """Do `job`, which raises nothing, soon; jobs begin in the order in which they come."""
+        """Queue `job`, which raises nothing. Jobs begin in the order of the calls."""
         if not self._count:
             job()
             return
@@ -65,7 +65,7 @@ class CallbackThreads:
             return self._changed.wait_for(lambda: not before & self._unfinished, timeout)
 
     def close(self) -> None:
-        """End the threads when the jobs are done. Later jobs run in the thread that brings them."""
+        """End the threads when the jobs are done. Later jobs run in the calling thread."""
         with self._changed:
             self._count = 0
             for _ in self._threads:

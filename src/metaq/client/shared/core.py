@@ -1,4 +1,4 @@
-"""The client core: what all producers and consumers of a process share.
+"""The client core, shared by all producers and consumers of a process (RocketMQ's MQClientInstance).
 
 One core per name servers and client id: one connection per broker, one heartbeat, one route poll, whichever threads and
 event loops its users live in. The first user makes it, the last one to leave closes it.
@@ -51,14 +51,14 @@ log = logging.getLogger("metaq.client")
 T = TypeVar("T")
 
 MEET_SECONDS = 1.0
-"""Pause between two tries to find the brokers that may send transaction checks."""
+"""Pause between two tries to find the brokers that may send transaction checks, s."""
 MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Pauses between tries to reach such a broker after its connection is lost; afterwards the regular heartbeats do it."""
+"""Pauses of reconnects to such a broker, s; afterwards the regular heartbeats reconnect."""
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 
 class ClientCore:
-    """Everything shared. Its methods, unless they say otherwise, run in the background loop."""
+    """The shared core. Methods run on the background loop unless they say otherwise."""
 
     namespace = Namespace()
     """The holder's namespace."""
@@ -72,7 +72,7 @@ class ClientCore:
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
-        self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_path)
+        self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
         self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(
             self.name_servers, self.consult, self._on_route_change
@@ -88,10 +88,10 @@ class ClientCore:
         self._requesters: Counter[object] = Counter()
         self._meeting: asyncio.Future[None] | None = None
         self._levels: dict[str, int] = {}
-        """Broker → level of our extensions that it supports, from its answer to a heartbeat."""
+        """Broker → level of our extensions that it supports, from the response to a heartbeat."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._limited_log = RateLimitedLog(log, clock)
-        """For log lines that brokers cause, as often as they like."""
+        """Rate-limited log for lines that a broker can cause at will."""
         self.requests = Requests(self._limited_log)
 
     def set_pace(self) -> None:
@@ -145,14 +145,14 @@ class ClientCore:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client ended with an error", exc_info=error)
 
-    def _open_path(self, address: str) -> None:
+    def _open_direct_link(self, address: str) -> None:
         """Any thread: have the loop open a direct link."""
         self.thread.post(lambda: self.spawn(self.links.open(address)))
 
     # -------------------------------------------------------------- members
 
     def shared(self) -> ClientCore:
-        """What all clients of this client id have in common."""
+        """Return the core without a namespace, which all clients of this client id share."""
         return self
 
     @property
@@ -179,13 +179,13 @@ class ClientCore:
         return False
 
     def add_checker(self, checker: Checker) -> None:
-        """Let `checker` answer for its group from now on, at every broker: also at those that it never sends to."""
+        """Register `checker` for its group's transaction checks, at every broker, also those that it never sends to."""
         first = not self._checkers
         self._checkers.setdefault(checker.group, []).append(checker)
         self.spawn(self._meet_brokers(known=not first))
 
     def remove_checker(self, checker: Checker) -> None:
-        """Pass no more checks to it."""
+        """Unregister a checker."""
         left = self._checkers.get(checker.group, [])
         if checker in left:
             left.remove(checker)
@@ -202,7 +202,7 @@ class ClientCore:
             await asyncio.shield(self._meeting)
 
     def is_requester(self, producer: object) -> bool:
-        """Any thread: whether it was added, and the brokers have this client's heartbeat."""
+        """Any thread: return whether it was added, and the brokers have this client's heartbeat."""
         return producer in self._requesters and self._meeting is not None and self._meeting.done()
 
     async def _meet_for_replies(self) -> None:
@@ -213,17 +213,17 @@ class ClientCore:
         await self.send_heartbeats()
 
     def remove_requester(self, producer: object) -> None:
-        """Forget a producer that is closed: its requests get no replies any more."""
+        """Unregister a closed producer: its requests get no more replies."""
         del self._requesters[producer]
         self.requests.give_up(producer)
 
     @property
     def _known_to_all(self) -> bool:
-        """Whether every broker must know this client, also those that it sends nothing to."""
+        """Whether every broker must have this client's heartbeat, also those that it sends nothing to."""
         return bool(self._checkers or self._requesters)
 
     async def _meet_brokers(self, *, known: bool) -> None:
-        """Send a heartbeat to every master, as soon as a name server says where they are."""
+        """Send a heartbeat to every master as soon as a name server knows them."""
         while not known and self._checkers:
             try:
                 await self._find_brokers()
@@ -258,22 +258,22 @@ class ClientCore:
     # -------------------------------------------------------------- calls and conversations
 
     def is_ours(self, broker: str) -> bool:
-        """Whether the broker of that name has reported that it supports our extensions."""
+        """Return whether the broker of that name has reported support of our extensions."""
         return self._levels.get(broker, 0) > 0
 
     def level_of(self, broker: str) -> int | None:
-        """Which of our extensions the broker of that name knows; None: it has not answered a heartbeat yet."""
+        """Return the level of our extensions at the broker of that name; None: no heartbeat was answered yet."""
         return self._levels.get(broker)
 
     def address_of(self, broker: str, broker_id: int = 0) -> str | None:
-        """The address of a broker, in the wanted role if that one is up, else in any."""
+        """Return the address of a broker: of the wanted role (0 master) if that is up, else of any."""
         data = self.routes.broker(broker)
         if data is None:
             return None
         return data.addresses.get(broker_id) or data.any_address
 
     def ask(self, address: str, call: Call[T], seconds: float | None = None) -> Coroutine[Any, Any, T]:
-        """The outcome of a call; `seconds` to wait for it, if not the call's own.
+        """Return the outcome of a call. `seconds`: time-out instead of the call's own.
 
         Raises what `Transport.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
         """
@@ -282,7 +282,7 @@ class ClientCore:
     def ask_broker(
         self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None
     ) -> Coroutine[Any, Any, T]:
-        """The same, of the broker of that name: in the wanted role if that one is up.
+        """Ask the broker of that name, as `ask`: its wanted role if that is up.
 
         Raises NoRoute, at once: none is.
         """
@@ -292,11 +292,11 @@ class ClientCore:
         return self.ask(address, call, seconds)
 
     async def send_oneway(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
-        """Hand the call to the connection; nobody answers it. Raises as `Transport.send_oneway`."""
+        """Send a call one-way. Raises as `Transport.send_oneway`."""
         await self.transport.send_oneway(address, call.request(), seconds)
 
     async def converse(self, broker: str, conversation: Conversation[T]) -> T:
-        """A conversation with the broker of that name. Raises what `ask_broker` and the conversation raise."""
+        """Run a conversation with the broker of that name. Raises as `ask_broker` and the conversation."""
 
         def answer(step: Call[Any]) -> Awaitable[object]:
             return self.ask_broker(broker, step)
@@ -304,7 +304,7 @@ class ClientCore:
         return await driver.converse_async(conversation, answer)
 
     async def converse_at(self, address: str, conversation: Conversation[T], seconds: float | None = None) -> T:
-        """A conversation with whoever listens there; `seconds` as in `ask`. Raises what that and the conversation raise."""
+        """Run a conversation with the peer at an address; `seconds` as in `ask`. Raises as that and the conversation."""
 
         def answer(step: Call[Any]) -> Awaitable[object]:
             return self.ask(address, step, seconds)
@@ -312,7 +312,7 @@ class ClientCore:
         return await driver.converse_async(conversation, answer)
 
     def consult(self, consultation: Consultation[T]) -> Coroutine[Any, Any, T]:
-        """A conversation with peers that it chooses itself."""
+        """Run a conversation that chooses its peers."""
 
         def answer(step: At[Any]) -> Awaitable[object]:
             return self.ask(step.address, step.call)
@@ -344,14 +344,14 @@ class ClientCore:
         await asyncio.gather(*(self._send_heartbeat(data, data.master or "", call) for data in unknown))
 
     async def learn_level(self, broker: str) -> int | None:
-        """Which of our extensions the broker of that name knows; it is asked if it has not said so yet. None: no answer."""
+        """Return the level of our extensions at the broker of that name; ask it if unknown. None: no answer."""
         data = self.routes.broker(broker)
         if broker not in self._levels and data is not None and data.master:
             await self._send_heartbeat(data, data.master, self._heartbeat())
         return self._levels.get(broker)
 
     def _brokers(self) -> dict[str, BrokerData]:
-        """All brokers that this client has to do with."""
+        """Return all brokers of the routes in use, or of the cluster if all must know this client."""
         return {**self._cluster, **self.routes.brokers()}
 
     def _heartbeat(self) -> SendHeartbeat:
@@ -393,7 +393,7 @@ class ClientCore:
                 member.rebalance_soon()
 
     def _on_connected(self, address: str) -> None:
-        """Send a heartbeat first: brokers know clients by their connection."""
+        """Send a heartbeat on a new connection before anything else: brokers know clients by their connection."""
         if not (self._members or self._producer_groups):
             return
         if (data := self._broker_at(address)) is not None:
@@ -408,8 +408,7 @@ class ClientCore:
             self.spawn(self._meet_again(data, address))
 
     async def _meet_again(self, broker: BrokerData, address: str) -> None:
-        """Reconnect to a broker that was lost: it must know soon whom to ask about transactions, although we send
-        nothing to it."""
+        """Reconnect to a lost broker that may have to check transactions or push replies, although we send nothing to it."""
         for pause in MEET_AGAIN_SECONDS:
             await asyncio.sleep(pause)
             if not self._known_to_all or address in self.transport.addresses:
@@ -419,12 +418,14 @@ class ClientCore:
     def _on_request(self, address: str, command: Command) -> Command | None:
         try:
             data = self._broker_at(address)
+            # The broker's name is set in messages of checks and replies.
             notice = notice_of(command, data.broker if data is not None else "", self.clock.now_ms())
         except BadRequest as error:
             self._limited_log.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
             return unreadable(command, str(error))
         if notice is None:
             answer = not_supported(command)
+            # Among them GET_CONSUMER_RUNNING_INFO (307) and CONSUME_MESSAGE_DIRECTLY (309) of RocketMQ's tools.
             log.debug("refused from %s:%s", address, answer.remark)
             return answer
         if isinstance(notice, TransactionCheck):
@@ -441,6 +442,7 @@ class ClientCore:
 
     def _check(self, question: TransactionCheck, address: str) -> None:
         if checkers := self._checkers.get(question.group):
+            # Several producers of one group: the newest answers, as any member of the group may.
             checkers[-1].check(question, address)
         else:
             self._limited_log.warning(
@@ -451,10 +453,11 @@ class ClientCore:
 
 
 class NamespacedCore(ClientCore):
-    """The same core for a client with a namespace: names are wrapped where they leave, and plain for the client."""
+    """The core for a client with a namespace: adds it to names in requests, and removes it from results."""
 
     def __init__(self, shared: ClientCore, namespace: Namespace) -> None:
         object.__setattr__(self, "_shared", shared)
+        # Past our own __setattr__, which writes to the shared core.
         object.__setattr__(self, "namespace", namespace)
         assert isinstance(shared.routes, KnownRoutes)
         object.__setattr__(self, "routes", NamespacedRoutes(shared.routes, namespace))

@@ -1,4 +1,4 @@
-"""Connections for threads that send one after the other and wait: the sending thread writes and reads by itself.
+"""Direct links: connections on which a thread that sends and waits writes and reads by itself, without the event loop.
 
 Beside the connection that the event loop has to a broker there is at most one such direct link. It carries sends only, by one thread at a
 time, and is opened by the loop when threads have asked for it `WISHES` times; so a client that sends now and then has none. Brokers
@@ -26,26 +26,26 @@ from metaq.wire.connection import Connection
 log = logging.getLogger("metaq.client")
 
 WISHES = 10
-"""Sends that would have used a direct link before one is opened."""
+"""Sends that would have used a direct link, after which one is opened."""
 DIAL_SECONDS = 1.0
 AGAIN_SECONDS = 1.0
-"""After one could not be opened."""
+"""Pause after a failed open, s."""
 IDLE_SECONDS = 60.0
-"""Brokers close connections that are silent for two minutes."""
+"""Time after which an unused link is closed, s: brokers close connections that are silent for two minutes."""
 LOOK_AT_SECONDS = 0.01
-"""After a pause of so much a direct link's stream is checked before use: the broker may have closed it meanwhile."""
+"""Pause after which a link is checked before use, s: the broker may have closed it."""
 WAITING_MAX = 3
-"""Threads that wait for a direct link. More are better off in a batch."""
+"""Threads waiting for a direct link at most. With more of them, batches of the loop are faster."""
 WAIT_SECONDS = 0.001
-"""What the way by the loop takes, on a busy machine."""
+"""Longest wait for a direct link, s: what a send through the loop takes on a busy machine."""
 SLOW_SECONDS = 1.0
-"""After a wait for a direct link that was in vain nobody waits for it for so long."""
+"""Time without further waiting after a wait that was in vain, s."""
 ID_SECONDS = 1.0
 _NUMBER_MAX = (1 << 16) - 1
 
 
 class DirectLink:
-    """One connection. `lock` is its user's; all but `retired` is for who holds it."""
+    """One direct link. All but `retired` may be used only while holding `lock`."""
 
     __slots__ = (
         "_opaques", "_prefix_until", "_prefixes", "_slow_until", "_waiting", "lock", "number", "opaque", "prefix", "prefix_text",
@@ -57,9 +57,9 @@ class DirectLink:
         self.lock = threading.Lock()
         self.used_at = now
         self.retired = False
-        """It is to be used no more; who holds it closes it."""
+        """Whether it must not be used any more; the holder closes it."""
         self.opaque = OPAQUE_FIRST
-        """Pairs the next request with its answer."""
+        """Opaque of the next request."""
         self._waiting: dict[int, None] = {}
         self._slow_until = 0.0
         self._opaques = itertools.count(OPAQUE_FIRST + 1)
@@ -67,7 +67,7 @@ class DirectLink:
         self._renew(now)
 
     def wait(self, thread: int, now: float) -> bool:
-        """Any thread: wait for the direct link as long as that is likely to be quicker than the way by the loop. Whether it has it."""
+        """Any thread: wait for the link while that is likely to be faster than the loop. Returns whether the caller holds it."""
         if len(self._waiting) >= WAITING_MAX or now < self._slow_until:
             return False
         self._waiting[thread] = None
@@ -80,14 +80,14 @@ class DirectLink:
         return False
 
     def prepare(self, now: float) -> None:
-        """Prepare the number and the message id of the next request."""
+        """Prepare opaque and message id of the next request."""
         self.opaque = next(self._opaques)
         self.number += 1
         if now >= self._prefix_until or self.number > _NUMBER_MAX:
             self._renew(now)
 
     def fresh(self, now: float) -> bool:
-        """After a pause: whether it can be used, as far as we can see, and if so has a name of now for the next message."""
+        """Check the link after a pause, and renew the id prefix. Returns whether it can be used, as far as we can see."""
         if self.stream.stale:
             return False
         if now >= self._prefix_until:
@@ -96,7 +96,7 @@ class DirectLink:
 
     @property
     def message_id(self) -> str:
-        """A unique id, of the next message. Tools read the time from it, so its prefix is never older than a second."""
+        """Return the next message's unique id. Tools decode the time from it, so its prefix is at most a second old."""
         return f"{self.prefix_text}{self.number:04X}"
 
     def _renew(self, now: float) -> None:
@@ -106,7 +106,7 @@ class DirectLink:
             self._opaques = itertools.count(OPAQUE_FIRST)
 
     def answer(self, data: bytes, opaque: int, deadline: float) -> Command:
-        """The answer to `opaque`, of which `data` is what came first. Other answers are late ones, and dropped.
+        """Read the response to `opaque`, which begins with `data`. Responses to others are late ones, and dropped.
 
         Raises RemoteProtocolError, RequestTimeout, ConnectionFailed.
         """
@@ -129,7 +129,7 @@ class DirectLink:
 
 
 class DirectLinks:
-    """The direct links of one client core. Methods run in the loop unless they say otherwise."""
+    """The direct links of one core. Methods run on the loop unless they say otherwise."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class DirectLinks:
         """`peer_of(address)`: the numeric address to which we are connected there, if we are, and if that connection is plain: a
         direct link is. `start(address)`, any thread: has the loop run `open`."""
         self.ready: dict[str, DirectLink] = {}
-        """By address. Any thread may look."""
+        """Address → open link. Readable from any thread."""
         self._prefixes, self._clock, self._peer_of, self._start = prefixes, clock, peer_of, start
         self._wishes: Counter[str] = Counter()
         self._opening: set[str] = set()
@@ -149,7 +149,7 @@ class DirectLinks:
         self._closed = False
 
     def wish(self, address: str) -> None:
-        """Any thread: a send would have used a direct link to there."""
+        """Any thread: note that a send would have used a link to this address; open one after WISHES of them."""
         self._wishes[address] += 1
         if self._wishes[address] < WISHES or address in self._opening or not POSSIBLE:
             return
@@ -177,14 +177,14 @@ class DirectLinks:
             self._opening.discard(address)
 
     def drop(self, address: str, link: DirectLink) -> None:
-        """Any thread that holds the direct link: it is of no more use."""
+        """Any thread that holds the link: close it, because it has failed."""
         if self.ready.get(address) is link:
             del self.ready[address]
         link.retired = True
         link.stream.close()
 
     def keep_only(self, addresses: Collection[str]) -> None:
-        """Close the direct links to all others, and those that nobody has used for a while, unless somebody uses them now."""
+        """Close links to other addresses, and idle ones, unless they are in use."""
         now = self._clock.monotonic()
         for address, link in list(self.ready.items()):
             if address in addresses and now - link.used_at < IDLE_SECONDS:
@@ -196,7 +196,7 @@ class DirectLinks:
                     link.lock.release()
 
     def close(self) -> None:
-        """Close all; a send that is under way fails."""
+        """Close all links. Sends in progress fail."""
         self._closed = True
         for address, link in list(self.ready.items()):
             self.ready.pop(address, None)

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from metaq.broker.broker import Broker
-from metaq.broker.channel import Answered, Told, Unanswered
+from metaq.broker.channel import Notice, OnAnswer, Unanswered
 from metaq.broker.log.acks import Due, later
 from metaq.broker.metaq1.fast_path import PartitionFastPath
 from metaq.broker.metaq1.partitions import Partitions
@@ -170,11 +170,11 @@ class Metaq1Session:
         """Whether the client leaves much unread."""
         return self.peer.congested
 
-    def tell(self, what: Told) -> None:
+    def tell(self, what: Notice) -> None:
         """Nothing can be told to a client of MetaQ 1.x."""
         log.debug("a client of MetaQ 1.x cannot be told %s", what)
 
-    def ask(self, question: object, seconds: float, done: Answered) -> None:  # noqa: ARG002  it cannot be asked
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:  # noqa: ARG002  it cannot be asked
         done(Unanswered.UNKNOWN)
 
     # -- metaq.net.peer.Session
@@ -214,7 +214,7 @@ class Metaq1Session:
                         break
         finally:
             self._flush()
-            if space.broker.hold.grown:
+            if space.broker.held_pulls.grown:
                 space.broker.answer_pulls()
         if self._ending is not None:
             start = size
@@ -304,7 +304,7 @@ class Metaq1Session:
     def _waited(self) -> None:
         """The command that held up the connection has been taken up again."""
         self._flush()
-        if self._space.broker.hold.grown:
+        if self._space.broker.held_pulls.grown:
             self._space.broker.answer_pulls()
         self._go_on()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from metaq.broker.channel import Answered, Unanswered
+from metaq.broker.channel import OnAnswer, Unanswered
 from metaq.clock import Clock
 from metaq.errors import MetaqError
 from metaq.wire.command import Command
@@ -44,7 +44,7 @@ class Asker(Protocol):
 
 class _Question(Struct, eq=False):
     spelling: Spelling
-    done: Answered
+    done: OnAnswer
     deadline: float
 
 
@@ -62,7 +62,7 @@ class Questions:
     def __len__(self) -> int:
         return self._count
 
-    def ask(self, asker: Asker, question: object, seconds: float, done: Answered) -> None:
+    def ask(self, asker: Asker, question: object, seconds: float, done: OnAnswer) -> None:
         """Ask; `done` is called once, perhaps before this returns."""
         spelling = self._asking.get(type(question))
         mine = self._waiting.get(asker, {})

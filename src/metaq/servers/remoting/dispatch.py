@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from metaq.broker.channel import Answered, Unanswered
+from metaq.broker.channel import OnAnswer, Unanswered
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
 from metaq.log import RateLimitedLog
@@ -110,7 +110,7 @@ class RemotingSession:
     def on_lost(self, why: str) -> None:
         """The connection is gone. A server that keeps state for it overrides this."""
 
-    def ask(self, question: object, seconds: float, done: Answered) -> None:
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:
         """Ask the peer; `done` gets the answer, or an `Unanswered`."""
         if self.gone:
             done(Unanswered.GONE)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from metaq.broker.broker import Broker
-from metaq.broker.channel import Told
+from metaq.broker.channel import Notice
 from metaq.broker.pulls.pull import FastPull, Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest, SendBack
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
@@ -70,7 +70,7 @@ _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
 
 
-def notification_of(what: Told) -> Command:
+def notification_of(what: Notice) -> Command:
     """What tells a client so."""
     match what:
         case MembersChanged(group):
@@ -176,7 +176,7 @@ class BrokerSession(RemotingSession):
                 raise
             finally:
                 space.current = None
-                if space.broker.hold.grown:
+                if space.broker.held_pulls.grown:
                     space.broker.answer_pulls()
 
     def _join(self) -> None:
@@ -191,7 +191,7 @@ class BrokerSession(RemotingSession):
         """Whether the client leaves much unread."""
         return self.peer.congested
 
-    def tell(self, what: Told) -> None:
+    def tell(self, what: Notice) -> None:
         """Tell the client something; it answers nothing."""
         self.push(notification_of(what))
 
@@ -353,7 +353,7 @@ class BrokerSession(RemotingSession):
                 space.answers.take()
             self._flush()
             space.current = None
-            if space.broker.hold.grown:
+            if space.broker.held_pulls.grown:
                 space.broker.answer_pulls()
 
     # -- pulls
@@ -387,9 +387,9 @@ class BrokerSession(RemotingSession):
         """The answer to a held pull, as most of them are, without a value in between; None: it is not plain now."""
         space, (opaque, binary) = self._workspace, pull.reply_to
         try:
-            if not hot.answer_held(fast.path, fast.gate, place, pull.count_max, opaque, binary, space.woken):
+            if not hot.answer_held(fast.fast_path, fast.gate, place, pull.count_max, opaque, binary, space.woken):
                 return None
-            space.broker.pulls.fast_paths.take_over(fast.path)
+            space.broker.pulls.fast_paths.take_over(fast.fast_path)
             return space.woken.take()
         except MemoryError:
             space.woken.clear()

@@ -39,7 +39,7 @@ class SweptSends:
         try:
             space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)
             left = sweep.left(parts)  # before anything is written, which may let a member leave
-            if space.broker.hold.grown:  # first: a consumer that waits has waited for longer
+            if space.broker.held_pulls.grown:  # first: a consumer that waits has waited for longer
                 space.broker.answer_pulls()
             if len(space.acks):
                 self._answer(sweep, parts)
@@ -51,7 +51,7 @@ class SweptSends:
                     lost.abort("its answer is lost")
         for member, data in left:
             member.take(data)
-        if space.broker.hold.grown:
+        if space.broker.held_pulls.grown:
             space.broker.answer_pulls()
 
     def _answer(self, sweep: Sweep, parts: memoryview) -> None:

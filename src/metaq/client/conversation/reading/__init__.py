@@ -1,1 +1,1 @@
-"""Pulls, offsets, look-ups."""
+"""Pulls, offsets, and queries of messages."""

@@ -1,4 +1,4 @@
-"""Messages by key, and what clients do with the answer: a broker looks keys up by their hash, so clients compare them."""
+"""Queries of messages by key or id (12). Brokers look keys up by hash, so the client compares them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from metaq.wire.command import Command, request
 from metaq.wire.trace import decode
 
 LOOK_UP_MAX = 64
-"""Messages that brokers give at most for one question (`maxMsgsNumBatch`)."""
+"""Messages in one response at most (brokers' `maxMsgsNumBatch`)."""
 _END_OF_TIME_MS = (1 << 63) - 1
 
 
 class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
-    """The messages of a topic that carry `key`, in the broker's order; none if there are none.
+    """Messages of a topic with the key `key`, in the broker's order.
 
-    Args: unique: `key` is a message id. begin_ms, end_ms: store times, both inclusive. Bodies are expanded.
+    Args: unique: `key` is a message id. begin_ms, end_ms: store times, both inclusive. Bodies are decompressed.
     """
 
     answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
@@ -33,7 +33,7 @@ class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
     topic: str
     key: str
     broker: str = ""
-    """The name of who is asked, for the messages."""
+    """Name of the broker that is asked, set in the messages."""
     unique: bool = False
     count_max: int = LOOK_UP_MAX
     begin_ms: int = 0
@@ -60,6 +60,7 @@ class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
                 try:
                     message.body = compression.decompress(message.body, message.sys_flag, 4 * BODY_BYTES_MAX)
                 except BadRequest:
+                    # One damaged body must not hide the other messages of the response.
                     message.body = b""
         return messages
 
@@ -70,12 +71,12 @@ class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
 
 
 class TraceMessage(Struct, frozen=True):
-    """A message of a trace topic, read; `client` is the address that it came from."""
+    """A decoded message of a trace topic; `client` is its sender's address."""
 
     trace: Trace
     client: str
 
 
 def read_traces(messages: Iterable[StoredMessage]) -> list[TraceMessage]:
-    """What messages of a trace topic say."""
+    """Decode messages of a trace topic."""
     return [TraceMessage(decode(message.body), message.born_host[0]) for message in messages]

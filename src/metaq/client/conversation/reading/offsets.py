@@ -1,4 +1,4 @@
-"""Where a queue begins and ends, and how far a group has come in it."""
+"""Queue bounds (30, 31) and consumer offsets (14, 15)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metaq.wire.command import Command, request
 
 
 class GetMinOffset(Call[int], frozen=True):
-    """The oldest offset kept."""
+    """Minimum offset of a queue (31)."""
 
     queue: MessageQueue
 
@@ -28,7 +28,7 @@ class GetMinOffset(Call[int], frozen=True):
 
 
 class GetMaxOffset(Call[int], frozen=True):
-    """One past the newest offset."""
+    """Maximum offset of a queue, one past the newest message (30)."""
 
     queue: MessageQueue
 
@@ -44,7 +44,7 @@ class GetMaxOffset(Call[int], frozen=True):
 
 
 class GetPosition(Call[int | None], frozen=True):
-    """The offset that a group consumes next; None if it has no progress in the queue."""
+    """Next offset that a group consumes in a queue (14); None: it has none."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
@@ -70,7 +70,7 @@ class GetPosition(Call[int | None], frozen=True):
 
 
 class SetPosition(Order, frozen=True):
-    """Keep `offset` as the one that the group consumes next."""
+    """Commit `offset` as the next one that the group consumes (15)."""
 
     group: str
     queue: MessageQueue
@@ -93,10 +93,10 @@ class SetPosition(Order, frozen=True):
 
 
 def beginners(queues: Iterable[MessageQueue], begun: Container[tuple[str, str]]) -> list[MessageQueue]:
-    """Those whose progress must be kept before that of the others is sent: one of each broker and topic not in `begun`.
+    """Return queues whose commit must be acknowledged before others are sent: one per broker and topic not in `begun`.
 
-    A RocketMQ makes the table of a group and topic with the first progress it is sent, and has no lock around that: of
-    several at once, the last one's table stays, and what was acknowledged of the others is gone. `begun` has pairs of
+    A RocketMQ broker creates the offset table of a group and topic with the first commit, without a lock: of several concurrent
+    first commits only the last one's table stays, and the others are lost although they were acknowledged. `begun` has pairs of
     broker and topic.
     """
     first: dict[tuple[str, str], MessageQueue] = {}

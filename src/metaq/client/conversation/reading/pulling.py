@@ -1,4 +1,4 @@
-"""One pull: the request and its four kinds of answer. Messages are made of the records by whoever wants them."""
+"""PULL_MESSAGE (11) and its four kinds of response. The records are decoded by the caller."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
 PLAIN_COUNT = 32
-"""Messages that a RocketMQ gives at most for one pull (`maxTransferCountOnMessageInMemory`)."""
+"""Messages per pull that a RocketMQ broker returns at most (`maxTransferCountOnMessageInMemory`)."""
 HOLD_MS = 15_000
-"""How long a broker may hold a pull that finds nothing."""
+"""Default long-polling time-out, ms; as RocketMQ's push consumer."""
 EVERYTHING = SubscriptionData("", ALL)
 
 
 class PullStatus(enum.Enum):
-    """What a pull found."""
+    """Outcome of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
@@ -32,9 +32,9 @@ _STATUS = {int(status.value): status for status in PullStatus}
 
 
 class PullResult(NamedTuple):
-    """The answer. `records` as they lie in the log, back to back; a view of the answer, not a copy, where that is one.
+    """Response of a pull. `records`: as in the log, back to back; a view of the response where possible, not a copy.
 
-    `next_offset` is where to go on; [min_offset, max_offset) is what the queue keeps.
+    `next_offset`: where to continue; [min_offset, max_offset): offsets in the queue.
     """
 
     status: PullStatus
@@ -46,14 +46,17 @@ class PullResult(NamedTuple):
 
 
 class Pull(Call[PullResult], frozen=True, kw_only=True):
-    """Up to `count` messages of a queue, from `offset` on.
+    """Pull up to `count` messages of a queue from `offset` on (11).
 
-    `subscription` lets some through; `inline` sends it along, for those whose subscription no heartbeat carries.
-    `hold`: the broker may hold a pull that finds nothing, for `hold_ms`. `commit_offset`, if above 0, is kept as the group's progress.
-    `bytes_max` is understood by our brokers only, others give 32 messages or 256 KiB.
+    Args:
+        subscription: the filter.
+        inline: send it along, for clients whose heartbeat does not carry it.
+        hold: allow long polling, for `hold_ms`.
+        commit_offset: if above 0, committed as the group's offset.
+        bytes_max: response limit; our brokers only. Others return at most 32 messages or 256 KiB.
     """
 
-    seconds: ClassVar[float] = 30.0  # Brokers look at held pulls every 5 s.
+    seconds: ClassVar[float] = 30.0  # RocketMQ looks for overdue held pulls every 5 s, so 15 s of holding may become 20
     answers = _STATUS
 
     group: str

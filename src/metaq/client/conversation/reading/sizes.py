@@ -1,7 +1,7 @@
-"""How large the messages of a part of a queue are, judged by a few small pulls.
+"""Estimation of message sizes in a range of a queue, by a few small pulls.
 
-No request tells how many bytes lie between two queue offsets. So some messages are read at places that are spread evenly,
-and more of them where neighbouring places differ, until what is not known hardly counts.
+No request returns the bytes between two queue offsets. So a few messages are read at evenly spread offsets, and more of them where
+neighbouring samples differ, until the uncertainty is negligible. For splitting a Spark query into tasks of equal bytes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from metaq.model import MessageQueue
 
 SAMPLE_MESSAGES = 32
 SAMPLE_BYTES = 64 * 1024
-"""Bytes that one pull should bring: a RocketMQ gives at most 32 messages, and no second one beyond this size."""
+"""Bytes per pull: a RocketMQ broker returns at most 32 messages, and stops behind this size."""
 PLACES = 5
-"""Places of the first pulls."""
+"""Number of evenly spread samples at first."""
 _BURSTS = 1 / 4
-"""Between two places that are alike there may be what was found elsewhere: that share of the difference is in doubt, for as
-long as half of the pulls are left. The other half looks where sizes change."""
+"""Share of the largest difference that counts as uncertain between two similar samples (there may be a burst), while half of the
+pulls are left. The other half is spent where sizes change."""
 _NEGLIGIBLE = 1 / 16
-"""Share of all bytes that may remain in doubt between two places."""
+"""Share of all bytes that may remain uncertain between two samples."""
 
 
 class Sample(NamedTuple):
-    """The messages [start, stop) of a queue are so many bytes in the log, properties and headers included."""
+    """Size of the messages [start, stop) of a queue in the log, bytes, with headers and properties."""
 
     start: int
     stop: int
@@ -35,16 +35,16 @@ class Sample(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Bytes of a message."""
+        """Mean bytes per message."""
         return self.size / (self.stop - self.start)
 
 
 def sample_sizes(
     queue: MessageQueue, start: int, end: int, *, group: str, pulls_max: int, known: Iterable[Sample] = ()
 ) -> Conversation[list[Sample]]:
-    """Samples of [start, end), in order, with those of `known` that lie in it; none where nothing can be read.
+    """Sample [start, end). Returns the samples in order, with those of `known`; empty if nothing can be read.
 
-    At most `pulls_max` pulls for `group`. What is larger or smaller for less than the distance of two places may be missed.
+    At most `pulls_max` pulls for `group`. Changes of size within the distance of two samples may be missed.
     """
     search = SizeSearch(start, end, pulls_max, known)
     while (probe := search.probe) is not None:
@@ -58,7 +58,7 @@ def sample_sizes(
 
 
 class SizeSearch:
-    """Chooses where to look. While `probe` is not None, read there and call `found` or `nothing`."""
+    """Chooses the offsets. While `probe` is not None, pull there and call `found` or `nothing`."""
 
     def __init__(self, start: int, end: int, pulls_max: int, known: Iterable[Sample] = ()) -> None:
         self.samples = sorted(sample for sample in known if start <= sample.start < end)
@@ -76,16 +76,16 @@ class SizeSearch:
 
     @property
     def probe(self) -> int | None:
-        """Where to look next; None when enough is known."""
+        """Next offset to sample; None: enough is known."""
         return self._probe
 
     def found(self, sample: Sample) -> None:
-        """Take in the sample that begins at the probe."""
+        """Add the sample that begins at the probe."""
         bisect.insort(self.samples, sample)
         self._choose()
 
     def nothing(self) -> None:
-        """Note that nothing can be read at the probe: its messages have left the log, or are not there yet."""
+        """Note that nothing can be read at the probe: its messages are deleted, or not there yet."""
         self._choose()
 
     def _choose(self) -> None:
@@ -99,7 +99,7 @@ class SizeSearch:
         self._probe = self._most_doubtful()
 
     def _most_doubtful(self) -> int | None:
-        """The middle between the neighbours that leave most in doubt."""
+        """Return the middle between the two samples with the largest uncertainty; None: it is negligible."""
         worst, between, total = 0.0, None, 0.0
         means = [sample.mean for sample in self.samples]
         bursts = _BURSTS * (max(means) - min(means)) if means and self._pulls_left >= self._half else 0.0

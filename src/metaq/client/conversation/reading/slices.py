@@ -1,9 +1,9 @@
-"""Reading one slice of a queue: every record of [start, end), once, in order, or a report of what is gone.
+"""Reading a slice of a queue: every record of [start, end) once and in order, or a report of what is gone.
 
-Several pulls are under way at a time, so that the broker gathers the next megabytes while this one is decoded, and while
-whoever takes what was decoded is busy with it. Each is sent before the one ahead of it is answered, so its offset is a guess:
-that one asks for a *count* of messages that should fill the wanted bytes, the next begins behind that count. When an answer is shorter than asked (a RocketMQ gives 32 messages
-and 256 KiB at most, our broker what `maxMsgBytes` says), what is missing is asked for again before going on.
+Several pulls are pipelined, so the broker reads the next megabytes while this one is decoded. Each is sent before the response of the
+one ahead, so its offset is a guess: a pull asks for a *count* of messages that should fill the wanted bytes, and the next one begins
+behind that count. If a response is shorter (RocketMQ returns 32 messages or 256 KiB at most, our broker `maxMsgBytes`), the rest is
+requested before going on.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from metaq.errors import RemoteProtocolError
 from metaq.model import MessageQueue, SubscriptionData
 
 COUNT_FIRST = 1024
-"""Messages of the first pull; later ones follow from the sizes that it brings."""
+"""Messages of the first pull; later counts follow from the sizes in its response."""
 COUNT_MAX = 65_535
 PULLS_UNDER_WAY = 4
-"""So the broker always has the next pull while an answer is read."""
+"""Pipelined pulls: the broker always has the next one while a response is read."""
 _GUESSES = 2
-"""Pulls under way before the first answer shows how large the messages are."""
+"""Pipelined pulls before the first response shows the size of messages."""
 
 
 class Post(NamedTuple):
-    """A step: send the pull. The conversation is sent the number of the request."""
+    """Step: send the pull. The conversation receives the request's number."""
 
     pull: Pull
 
 
 class Receive(NamedTuple):
-    """A step: wait for the answer to the request of that number. The conversation is sent the pull's outcome."""
+    """Step: wait for the response to that request. The conversation receives the pull's outcome."""
 
     number: int
     pull: Pull
 
 
 class Records(NamedTuple):
-    """The records of [start, stop), back to back. Others than these offsets may be missing among them."""
+    """Records of [start, stop), back to back; some of these offsets may be missing."""
 
     start: int
     stop: int
@@ -48,7 +48,7 @@ class Records(NamedTuple):
 
 
 class Sifted(NamedTuple):
-    """Those records of [start, stop) that the broker's filter let through, and perhaps some from `stop` on."""
+    """Records of [start, stop) that have passed the broker's filter, and perhaps some from `stop` on."""
 
     start: int
     stop: int
@@ -57,14 +57,14 @@ class Sifted(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """Messages have left the log: [start, stop) is passed over."""
+    """Messages [start, stop) have been deleted; they are skipped."""
 
     start: int
     stop: int
 
 
 class TooShort(NamedTuple):
-    """The queue, which keeps `kept`, ends before the slice does: its broker may be restarting, and know more later."""
+    """The queue (offsets `kept`) ends before the slice: its broker may be restarting, and have more later."""
 
     kept: range
 
@@ -73,7 +73,7 @@ Step = Post | Receive | Records | Sifted | Gone | TooShort
 
 
 class SliceReading:
-    """How far a slice has been read. `pulls` goes on from there, over one connection after the other if need be."""
+    """Progress in a slice. `pulls` continues from there, on a new connection if necessary."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class SliceReading:
         pull_bytes: int,
         subscription: SubscriptionData = EVERYTHING,
     ) -> None:
-        """Args: pull_bytes: what one pull should bring. subscription: what the broker is to let through."""
+        """Args: pull_bytes: wanted bytes per pull. subscription: the broker's filter."""
         self.queue, self.next_offset, self.end = queue, start, end
         self._group, self._pull_bytes, self._subscription = group, pull_bytes, subscription
         self._count, self._under_way_max = COUNT_FIRST, _GUESSES
@@ -93,19 +93,19 @@ class SliceReading:
 
     @property
     def done(self) -> bool:
-        """Whether the end is reached."""
+        """Whether the end of the slice is reached."""
         return self.next_offset >= self.end
 
     def leave(self) -> None:
-        """Send no further pull over this connection: the conversation ends behind those under way."""
+        """Send no further pull on this connection; the conversation ends when the pipelined ones are answered."""
         self._leaving = True
 
     def pulls(self, *, of_slave: bool = False) -> Generator[Step, Any, None]:
-        """The conversation over one connection, until the end is reached, or behind `leave`.
+        """Run the conversation on one connection, until the end of the slice, or after `leave`.
 
-        `Records` (or, with a filter, `Sifted`), `Gone` and `TooShort` are what was found; nothing is sent in for them.
-        After TooShort it ends: begin again later. `of_slave`: what the peer does not have is not gone, so it says TooShort
-        in place of Gone. Raises RemoteProtocolError: the answer is none to what was asked.
+        The steps `Records` (with a filter `Sifted`), `Gone` and `TooShort` are results; they need no outcome. After TooShort the
+        conversation ends, and can be repeated later. `of_slave`: what the peer lacks may exist at the master, so it yields TooShort
+        instead of Gone. Raises RemoteProtocolError: a response does not match its request.
         """
         self._leaving, self._of_slave = False, of_slave
         if not self._subscription.takes_all:
@@ -122,7 +122,7 @@ class SliceReading:
             pull = oldest.pull
             result: PullResult = yield oldest
             found = self._found(pull, result)
-            if not isinstance(found, Records):  # What is under way begins in the wrong place.
+            if not isinstance(found, Records):  # pipelined pulls have wrong offsets: take their responses and drop them
                 while under_way:
                     yield under_way.popleft()
                 if isinstance(found, TooShort):
@@ -137,11 +137,12 @@ class SliceReading:
                     rest = self._pull(found.stop, pull.offset + pull.count - found.stop)
                     under_way.appendleft(Receive((yield Post(rest)), rest))
                 self._learn(pull, found)
-            self.next_offset = found.stop  # No sooner: the connection may break at any step before this.
+            # Not earlier: if the connection breaks at a step before this one, the records are read again.
+            self.next_offset = found.stop
             yield found
 
     def _sifting(self) -> Generator[Step, Any, None]:
-        """Pull one after the other: only its answer says how far each has looked."""
+        """Pull one by one: with a filter, only the response tells the next offset."""
         while not self.done and not self._leaving:
             pull = self._pull(self.next_offset, COUNT_MAX)
             result: PullResult = yield Receive((yield Post(pull)), pull)
@@ -166,7 +167,7 @@ class SliceReading:
             yield found
 
     def _pull(self, offset: int, count: int) -> Pull:
-        # Some room: the count aims at pull_bytes, and a pull that is cut short costs one more.
+        # Twice the bytes aimed at: a response that is cut short costs a further pull.
         return Pull(
             group=self._group, queue=self.queue, offset=offset, count=count, bytes_max=2 * self._pull_bytes,
             subscription=self._subscription,
@@ -184,14 +185,14 @@ class SliceReading:
             return TooShort(range(result.min_offset, result.max_offset))
         if result.min_offset > start:
             return Gone(start, min(result.min_offset, self.end))
-        if to > start:  # Units whose records are just being removed.
+        if to > start:  # consume-queue units whose records are being deleted
             return Gone(start, min(to, self.end))
         return TooShort(range(result.min_offset, result.max_offset))
 
     def _learn(self, pull: Pull, found: Records) -> None:
-        """Choose the count of the next pulls: as many as fill pull_bytes, judged by this answer."""
+        """Choose the count of the next pulls to fill pull_bytes, by the sizes in this response."""
         got = found.stop - found.start
         fitting = got * self._pull_bytes // max(1, len(found.body))
-        # A short answer is the peer's limit, which is lower than ours: do not guess beyond it.
+        # A short response shows the peer's own limit: do not ask for more.
         self._under_way_max = PULLS_UNDER_WAY
         self._count = max(1, min(fitting, COUNT_MAX, pull.count * 8 if got == pull.count else got))

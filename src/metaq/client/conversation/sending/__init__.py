@@ -1,1 +1,1 @@
-"""Sends, replies, half messages."""
+"""Sends, request-reply, half messages."""

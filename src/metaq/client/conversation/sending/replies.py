@@ -1,4 +1,4 @@
-"""Requests and replies: how a request says who waits, what a reply to it is, and how one comes in (324 to 326).
+"""Request-reply (324 to 326): properties of requests, replies to them, and decoding of pushed replies.
 
 outgoing = asking(outgoing, correlation_id, client_id, ttl_ms)      # a request, sent by `Send`
 reply = answering(request, reply)                                   # the reply, sent by `Send` to `reply_topic_of(request)`
@@ -22,22 +22,22 @@ from metaq.wire import compression, headers
 from metaq.wire.command import Command
 
 BODY_EXPANDED_MAX = 4 * BODY_BYTES_MAX
-"""Most bytes of a compressed reply's expanded body."""
-_COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per reply.
+"""Bytes of a decompressed reply at most."""
+_COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs 1 µs per reply
 _DEFLATE = 8
-"""The method that every zlib stream names in its first byte; its first two are a multiple of 31."""
+"""Compression method in the first byte of every zlib stream; its first two bytes are a multiple of 31."""
 _HOST_CHARS_MAX = 128
-"""No `ip:port` is longer."""
+"""Longest `ip:port`."""
 
 
 def asking(outgoing: Outgoing, correlation_id: str, client_id: str, ttl_ms: int) -> Outgoing:
-    """The request: `outgoing`, and who waits for its reply, for how long."""
+    """Make a request of `outgoing`: add correlation id, requester and time-out."""
     marks = {props.CORRELATION_ID: correlation_id, props.REPLY_TO: client_id, props.TTL: str(ttl_ms)}
     return structs.replace(outgoing, properties=_with(outgoing.properties, marks))
 
 
 def reply_topic_of(request: StoredMessage) -> str:
-    """Where the reply to a request goes. Raises ClientError: it is none."""
+    """Return the reply topic of a request, named after its CLUSTER. Raises ClientError: the message is no request."""
     pairs = request.properties
     missing = [name for name in (props.CORRELATION_ID, props.REPLY_TO, props.CLUSTER) if not pairs.get(name)]
     if missing:
@@ -48,7 +48,7 @@ def reply_topic_of(request: StoredMessage) -> str:
 
 
 def answering(request: StoredMessage, outgoing: Outgoing) -> Outgoing:
-    """The reply to a request, made of what would be an ordinary message to its reply topic."""
+    """Make a reply of an ordinary message to the reply topic."""
     marks = {props.MESSAGE_TYPE: props.REPLY}
     for name in (props.CORRELATION_ID, props.REPLY_TO, props.TTL):
         if value := request.properties.get(name):
@@ -62,7 +62,7 @@ def _with(text: str, marks: dict[str, str]) -> str:
 
 
 def reply_of(command: Command, broker: str, now_ms: int) -> RequestReplied:
-    """The reply that a broker pushes, its body expanded. `broker`: its name. Raises BadRequest: it cannot be read."""
+    """Decode a reply pushed by the broker of that name (326), and decompress its body. Raises BadRequest."""
     header = headers.PushReplyHeader.from_ext(command.ext)
     pairs = props.parse(header.properties)
     correlation_id = pairs.get(props.CORRELATION_ID, "")
@@ -93,17 +93,17 @@ def reply_of(command: Command, broker: str, now_ms: int) -> RequestReplied:
 
 
 def _is_plain(body: bytes, sys_flag: int) -> bool:
-    """Whether a body that is marked as compressed is not: the Go client marks a long reply and sends it as it is."""
+    """Return whether a body marked as compressed is not: the Go client marks long replies and sends them uncompressed."""
     zlib = sys_flag & COMPRESSION_TYPE_MASK in (0, COMPRESSION_ZLIB)
     return zlib and (len(body) < 2 or body[0] & 0x0F != _DEFLATE or int.from_bytes(body[:2], "big") % 31 != 0)
 
 
 def _host(text: str) -> bytes:
-    """`ip:port`, Java's without brackets; zeros for what is none, which nobody needs."""
+    """Encode `ip:port` (Java writes IPv6 without brackets); zeros if it is malformed, since it is only informative."""
     return _known_host(text) if len(text) <= _HOST_CHARS_MAX else bytes(8)
 
 
-@functools.lru_cache(maxsize=256)  # The same few come with every reply, and reading one takes as long as a header.
+@functools.lru_cache(maxsize=256)  # few distinct ones; parsing one takes as long as a header
 def _known_host(text: str) -> bytes:
     address, _, port = text.rpartition(":")
     try:

@@ -1,7 +1,7 @@
-"""Single sends as bytes, for those who send one after the other: all that is the same in each request is encoded once.
+"""Fast encoding of single sends: the constant part of the request is encoded once per group and queue.
 
-What is made here is what `Send(...).request()` encoded would be, byte by byte, and what is read is what `Send.outcome` says; an answer
-in any other form than brokers' usual one is not read at all, and left to that.
+The frames are byte for byte those of `Send(...).request()`, and responses are decoded as by `Send.outcome`. A response in another
+form than brokers' usual one is not decoded here, but left to that.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OPAQUE = b'"opaque":%d' % OPAQUE_FIRST
 _text = msgspec.json.encode
 _SIZES = struct.Struct(">II")
 sizes, _unpack = _SIZES.pack, _SIZES.unpack_from
-"""What a frame begins with: the bytes behind the first four, and those of a JSON header."""
+"""The first 8 bytes of a frame: length behind the first four, and length of the header (type 0: JSON)."""
 
 
 class SendFrames:
-    """Requests to store one message in one queue, by one group."""
+    """Encodes sends of one group to one queue."""
 
     __slots__ = ("_form",)
 
@@ -44,16 +44,16 @@ class SendFrames:
         self._form = before + b'"f":"%d","g":"%d","h":"%d","i":%b' + after.replace(_OPAQUE, b'"opaque":%d')
 
     def frame(self, outgoing: Outgoing, born_ms: int, opaque: int) -> bytes | None:
-        """The whole request; None: it is larger than a frame may be. `opaque`: pairs it with its answer."""
+        """Encode a request; None: it is larger than a frame may be. `opaque`: correlates it with its response."""
         body = outgoing.body
         header = self._form % (outgoing.sys_flag, born_ms, outgoing.flag, _text(outgoing.properties), opaque)
         return framed(header, body) if len(header) + len(body) < FRAME_BYTES_MAX - _HEAD_BYTES else None
 
     def plain(self, properties: str) -> bytes:
-        """The header of messages without flags, to be formatted with (born_ms, all of the unique id but its last four hex
-        digits, these as a number, opaque).
+        """Make the header of messages without flags, a format for (born_ms, unique id without its last four hex digits, these four
+        as a number, opaque).
 
-        `properties`: their property text, in which U+E000 stands for the unique id.
+        `properties`: property text in which U+E000 stands for the unique id.
         """
         text = _text(properties).replace(b"%", b"%%").replace(_text(_ID)[1:-1], b"%b%04X")
         return self._form.replace(b'"f":"%d","g":"%d","h":"%d","i":%b', b'"f":"0","g":"%d","h":"0","i":' + text)
@@ -63,7 +63,7 @@ PLACE_OF_ID = _ID
 
 
 def framed(header: bytes, body: bytes) -> bytes:
-    """A frame with a JSON header."""
+    """Encode a frame with a JSON header."""
     size = len(header)
     return b"%b%b%b" % (sizes(size + 4 + len(body), size), header, body)
 
@@ -77,7 +77,7 @@ class _StoredFields(Struct):
 
 
 class StoredAnswer(Struct):
-    """An answer of success, as brokers write it."""
+    """A successful response, in brokers' usual form."""
 
     code: int
     opaque: int
@@ -89,7 +89,7 @@ _read = msgspec.json.Decoder(StoredAnswer, strict=False).decode
 
 
 def stored_answer(data: bytes, opaque: int) -> StoredAnswer | None:
-    """The answer to `opaque` that `data` is; None: it is not that, not whole, or in another form."""
+    """Decode the response to `opaque`; None: it is another one, incomplete, or in another form."""
     size = len(data)
     if size < _HEAD_BYTES or _unpack(data) != (size - 4, size - _HEAD_BYTES):
         return None

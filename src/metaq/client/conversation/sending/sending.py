@@ -1,4 +1,4 @@
-"""One request full of messages, and one that gives a failed message back."""
+"""SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), replies (325), and CONSUMER_SEND_MSG_BACK (36)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
 
 _STORED = {status.value: status for status in SendStatus}
-"""Response codes of sends that are stored, with or without the promise asked for."""
+"""Response codes of stored sends, with flush and replication confirmed or not."""
 
 
 class Outgoing(Struct, frozen=True):
-    """What is sent: one message, or a batch body. `properties` is "" for a batch, whose entries hold their own."""
+    """Content of a send: one message, or a batch body. `properties` is "" for a batch, whose entries have their own."""
 
     topic: str
     body: bytes
@@ -28,33 +28,33 @@ class Outgoing(Struct, frozen=True):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     reply: bool = False
-    """Whether it answers a request: its broker pushes it to the requester."""
+    """Whether it is a reply, which its broker pushes to the requester."""
 
 
 class Stored(Struct, frozen=True):
-    """Where a request's messages ended up: the offset of the first, the offset ids of all, comma-joined."""
+    """Result of a send: offset of the first message, offset ids of all, comma-joined."""
 
     queue: MessageQueue
     offset: int
     status: SendStatus
     offset_ids: str
     region: str = ""
-    """The broker's region, as it reports it."""
+    """The broker's region (MSG_REGION)."""
     trace: bool = True
-    """Whether the broker wants it to be traced by clients that do."""
+    """Whether the broker wants clients with tracing to trace it (TRACE_ON)."""
 
 
 class Template(Struct, frozen=True):
-    """How a topic is created because of a send: with the settings of `topic`, and at most so many queues."""
+    """Settings for automatic topic creation by a send: template topic, and number of queues at most."""
 
     topic: str = AUTO_CREATE_TOPIC
     queues: int = 4
     unit: bool = False
-    """Whether the topic is a unit's."""
+    """Whether the topic belongs to a unit."""
 
 
 class Send(Call[Stored], frozen=True):
-    """Store what is outgoing in `queue`. `born_ms`: when the client made it, ms since the epoch."""
+    """Send to `queue`. `born_ms`: bornTimestamp, ms since the epoch."""
 
     answers = _STORED
 
@@ -100,7 +100,7 @@ class Send(Call[Stored], frozen=True):
 
 
 class GiveBack(Order, frozen=True, kw_only=True):
-    """A message failed: deliver it again later, or file it with the dead letters.
+    """Send a failed message back: deliver it again later, or store it with the dead letters (36).
 
     `log_offset` names the record at its broker. `delay_level`: below zero straight to the dead letters, 0 as the broker
     chooses. `repeated`: an earlier request like this one may have been answered, and the answer lost.

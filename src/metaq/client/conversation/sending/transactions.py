@@ -1,4 +1,4 @@
-"""Half messages: how one is sent, how its transaction ends, and what a broker asks about one that did not (37, 39).
+"""Half messages: sending, END_TRANSACTION (37), and CHECK_TRANSACTION_STATE (39).
 
     half = half_message(outgoing, group)             # sent by `Send`, stored unseen
     half = half_at(message_id, queue_offset, offset_id)
@@ -27,7 +27,7 @@ from metaq.wire.command import Command, request
 from metaq.wire.record import decode_record, parse_offset_id
 
 BODY_EXPANDED_MAX = 4 * BODY_BYTES_MAX
-"""Most bytes of a compressed body's expanded form."""
+"""Bytes of a decompressed body at most."""
 REMARK_CHARS_MAX = 500
 
 _WIRE = {
@@ -38,7 +38,7 @@ _WIRE = {
 
 
 def half_message(outgoing: Outgoing, group: str, check_after: int | None = None) -> Outgoing:
-    """The request that stores a message unseen. `check_after`: whole seconds before the broker may ask about it."""
+    """Make a half message. `check_after`: seconds before the broker may check it (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
     marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: group}
     if check_after is not None:
         marks[props.CHECK_IMMUNITY] = str(check_after)
@@ -51,12 +51,12 @@ def half_message(outgoing: Outgoing, group: str, check_after: int | None = None)
 
 
 def half_at(message_id: str, queue_offset: int, offset_id: str) -> HalfMessage:
-    """Where a half message was stored, as the answer to its send says. Raises BadRequest: that is no offset id."""
+    """Return the identity of a half message from its send's response. Raises BadRequest: malformed offset id."""
     return HalfMessage(message_id, queue_offset, parse_offset_id(offset_id)[2])
 
 
 def half_of(checked: StoredMessage) -> HalfMessage:
-    """The identity of the half message in a check."""
+    """Return the identity of the half message in a check."""
     return HalfMessage(checked.message_id, checked.queue_offset, checked.log_offset)
 
 
@@ -93,7 +93,7 @@ class EndTransaction(Order, frozen=True, kw_only=True):
 
 
 def check_of(command: Command, broker: str = "") -> TransactionCheck:
-    """What a broker's check asks, the message's body expanded. `broker`: its name.
+    """Decode a check of the broker of that name, and decompress the message's body.
 
     Raises BadRequest: it cannot be read, or names no group.
     """

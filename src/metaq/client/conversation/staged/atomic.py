@@ -1,15 +1,15 @@
-"""The way of a staged transaction through its brokers: what is asked of whom, and what after a lost answer. No I/O.
+"""Protocol of a staged transaction across its brokers, with recovery from lost responses. No I/O.
 
     STAGE, SEAL        at every broker that has messages of it, side by side, each broker's in order
     DECIDE             at the coordinator: commit (or that it is prepared) with the manifest of all parts
     APPLY              at every broker where something remains, side by side
 
-Whose messages all lie at the coordinator needs one request: the last STAGE brings the decision with it.
+If all messages are for the coordinator, the last STAGE carries the decision: small transactions need one request.
 
-All of it may be asked again, so what was lost is asked again until the time is over. Only a decision that a broker has
-told is one: after a lost answer of DECIDE the outcome is asked for before DECIDE is repeated, and a transaction that cannot be
-completed is rolled back by a decision too, whose answer may be that an earlier request has committed it. What cannot
-be found out is "unknown", and `Ending` says so.
+Every request is idempotent, so it is repeated until the time is over. Only a decision in a broker's response counts:
+after a lost response of DECIDE, the outcome is queried before DECIDE is repeated, and a transaction that cannot be
+completed is rolled back by a decision too, to which the response may be that an earlier request has committed it. If the
+outcome cannot be found out, `Ending` is UNKNOWN.
 
 The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Oneway` or a `Sleep` (send in
 anything when it is done) or `SideBySide` (send in the result or the MetaqError of each).
@@ -32,20 +32,20 @@ from metaq.model.transactions.staging import Chunk, Decision, Outcome, Phase, co
 from metaq.wire.staging import DecideBody
 
 ROLLBACK_SECONDS: Final = 3.0
-"""How long the rollback of a transaction that cannot be completed is tried. Its parts expire in any case."""
+"""Time for rolling back a transaction that cannot be completed, s. Its parts expire in any case."""
 DELIVERY_SECONDS: Final = 3.0
-"""How long brokers are given to deliver what is committed. They go on by themselves, and it is committed in any case."""
+"""Time for brokers to apply a commit, s. They go on by themselves afterwards; it is committed in any case."""
 NOTICE_SECONDS: Final = 1.0
-"""How long the notice of a rollback to a participant is tried. It asks the coordinator in any case."""
+"""Time for notifying a participant of a rollback, s. It asks the coordinator in any case."""
 REMAINING_PAUSE: Final = 0.02
-"""Pause between two requests to a broker that has made no progress in between."""
+"""Pause between two APPLY requests to a broker that makes no progress, s."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Ask(Struct, Generic[T_co], frozen=True):
-    """A step: ask the master of that name, and wait so long for the answer."""
+    """Step: send the call to the master of that name, with this time-out."""
 
     broker: str
     call: Call[T_co]
@@ -53,14 +53,14 @@ class Ask(Struct, Generic[T_co], frozen=True):
 
 
 class Oneway(Struct, frozen=True):
-    """A step: send it oneway to the master of that name; it may be lost."""
+    """Step: send the call one-way to the master of that name; it may be lost."""
 
     broker: str
     call: Call[Any]
 
 
 class Sleep(Struct, frozen=True):
-    """A step: wait so long."""
+    """Step: wait for some seconds."""
 
     seconds: float
 
@@ -77,32 +77,32 @@ Steps = Generator[Step, Any, T]
 
 
 class Standing(enum.Enum):
-    """What is known of a transaction at the end of a conversation."""
+    """State of a transaction at the end of a conversation."""
 
     COMMITTED = "committed"
     PREPARED = "prepared"
     ROLLED_BACK = "rolled back"
     OPEN = "open"
-    """No commit was sent, and the rollback is not confirmed: nothing will be delivered."""
+    """No commit was sent, and the rollback is unconfirmed: nothing will be delivered."""
     UNKNOWN = "unknown"
-    """A commit, or a prepare, was sent, and its outcome is not known."""
+    """A commit or prepare was sent, and its outcome is unknown."""
 
 
 class Ending(Struct, frozen=True):
-    """How a conversation about a transaction ended."""
+    """Result of a conversation about a transaction."""
 
     standing: Standing
     decision: Decision | None = None
     why: MetaqError | None = None
-    """Why the wanted end was not reached."""
+    """Error because of which the wanted outcome was not reached."""
     delivered: bool = False
     """Whether all brokers have reported that all messages are in their queues."""
     missing: tuple[str, ...] = ()
-    """Parts that a broker has lost after it had them."""
+    """Parts that a broker has lost after it had acknowledged them."""
 
 
 class Verdict(Struct, frozen=True):
-    """The result of asking for a decision. `error` and what follows it: only if there is none."""
+    """Result of a DECIDE. `error` and the fields behind it are set only if there is no decision."""
 
     decision: Decision | None = None
     remaining: int = 0
@@ -112,7 +112,7 @@ class Verdict(Struct, frozen=True):
 
 
 class AtomicSteps:
-    """The conversations of one transaction. Those that it gives run one after the other, but `overflow` at several brokers."""
+    """The conversations of one transaction. Run them one after the other, except for `overflow` at different brokers."""
 
     def __init__(
         self, transaction: str, parts: Parts, *, born_ms: Callable[[], int], expire_after: int, now: Callable[[], float]
@@ -122,7 +122,7 @@ class AtomicSteps:
         self.coordinator = coordinator_of(transaction)
         self._born_ms, self._expire_after, self._now = born_ms, expire_after, now
         self._touched: set[str] = set()
-        """Brokers that may hold parts of it."""
+        """Brokers that may have parts of it."""
         self._maybe_sent: set[Outcome] = set()
         """Decisions that may have reached the coordinator."""
         self._prepared = False
@@ -130,7 +130,7 @@ class AtomicSteps:
     # -------------------------------------------------------------- while the block runs
 
     def overflow(self, broker: str, seconds: float) -> Steps[None]:
-        """Stage one request's worth of what waits for `broker`. Raises what the broker answers for good, or the last fault."""
+        """Stage one request's worth of chunks at `broker`. Raises a final refusal, or the last error."""
         chunks = self.parts.take(broker)
         return self._staging(broker, [self._stage(chunks)], self._now() + seconds)
 
@@ -166,7 +166,7 @@ class AtomicSteps:
     # -------------------------------------------------------------- the end
 
     def finish(self, outcome: Outcome, seconds: float) -> Steps[Ending]:
-        """Commit, or prepare: stage and seal what is left, decide, deliver.
+        """Commit or prepare: stage and seal the rest, decide, apply.
 
         The ending says what became of it; nothing that brokers answer is raised.
         """
@@ -207,7 +207,7 @@ class AtomicSteps:
         return Ending(Standing.UNKNOWN if verdict.maybe_sent else Standing.PREPARED, why=verdict.error)
 
     def roll_back(self, seconds: float) -> Steps[Ending]:
-        """Roll it back: nothing is delivered. No broker is asked if none can hold anything of it."""
+        """Roll back. No request is sent if no broker can have parts."""
         if not self._touched:
             return Ending(Standing.ROLLED_BACK)
         until = self._now() + seconds
@@ -220,7 +220,7 @@ class AtomicSteps:
         return Ending(standing, why=verdict.error)
 
     def give_up(self, error: MetaqError) -> Steps[Ending]:
-        """Roll back a transaction that cannot be completed. The answer may be that it was committed before."""
+        """Roll back a transaction that cannot be completed. The response may be that it was committed before."""
         ending = yield from self.roll_back(ROLLBACK_SECONDS)
         return ending if ending.standing is Standing.COMMITTED else structs.replace(ending, why=error)
 
@@ -246,7 +246,7 @@ class AtomicSteps:
         return (yield from delivering(decision, remaining, until, self._now))
 
     def _tell_rollback(self, decision: Decision) -> Steps[None]:
-        """Notify participants of a rollback, so that they drop their parts at once; later they would ask."""
+        """Notify participants of a rollback, so that they drop their parts at once instead of asking later."""
 
         def notify(broker: str) -> Steps[None]:
             yield in_time(broker, Apply(self.transaction, decision), NOTICE_SECONDS)
@@ -257,7 +257,7 @@ class AtomicSteps:
 
 
 def delivering(decision: Decision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
-    """A commit was decided: have all brokers put its messages into their queues, and report to the coordinator who has.
+    """Have all brokers apply a commit, and report those that have to the coordinator.
 
     For at most DELIVERY_SECONDS. `remaining`: what the coordinator said with the decision.
     """
@@ -300,7 +300,7 @@ def _applying(broker: str, decision: Decision, until: float, now: Callable[[], f
 
 
 def in_time(broker: str, call: Call[T], left: float) -> Ask[T]:
-    """Ask for as long as the call wants, and `left` seconds at most. Raises RequestTimeout, `sent` False: none are left."""
+    """Make an `Ask` with the call's time-out, `left` seconds at most. Raises RequestTimeout, `sent` False: no time is left."""
     if left <= 0:
         late = RequestTimeout(f"the time given was over before broker {broker} was asked to {call.action}")
         late.sent = False
@@ -360,7 +360,7 @@ def settled(transaction: str, *, commit: bool, seconds: float, now: Callable[[],
 
 
 def outcome_of(transaction: str, seconds: float, now: Callable[[], float]) -> Steps[Phase]:
-    """Where a transaction stands, as its coordinator says. Raises the last fault."""
+    """Ask the coordinator for a transaction's state. Raises the last error."""
     until = now() + seconds
     patience = Patience(Purpose.LOOK_UP, seconds, now())
     while True:

@@ -1,4 +1,4 @@
-"""A writer that numbers its transactions, so that each is committed once however often it is tried: Spark's sink.
+"""Numbered transactions of a writer, each committed once however often it is tried: for Spark's sink.
 
 The coordinator keeps a *row* of the writer: the last number, and the transaction that had it. All of a writer's transactions
 must be decided by the broker that has its row: `find_row` looks for it, and `choose_coordinator` says which broker is to
@@ -25,25 +25,25 @@ from metaq.wire.codes import ResponseCode
 from metaq.wire.staging import DecideBody
 
 ROLLBACK_SECONDS = 3.0
-"""How long the rollback of a transaction that is not wanted any more is tried. Its parts expire in any case."""
+"""Time for rolling back a transaction that is no longer wanted, s. Its parts expire in any case."""
 
 
 class Committed(Struct, frozen=True):
     """The outcome of a numbered transaction."""
 
     decision: Decision
-    """The decision that counts: of this transaction, or of an earlier one of the same number."""
+    """The decision that counts: of this transaction, or of an earlier one with the same number."""
     again: bool
-    """Whether it is of an earlier one."""
+    """Whether it is an earlier transaction's."""
     delivered: bool
     """Whether all brokers have reported that all messages are in their queues. Those that were away deliver when they
     are back."""
     missing: tuple[str, ...] = ()
-    """Parts that a broker has lost after it had them."""
+    """Parts that a broker has lost after it had acknowledged them."""
 
 
 def choose_coordinator(row: str, brokers: Collection[str]) -> str:
-    """The broker that is to have a new row: another set of brokers seldom changes the choice (highest random weight)."""
+    """Choose the broker of a new row by highest random weight, so that a changed set of brokers seldom changes the choice."""
     return max(sorted(brokers), key=lambda broker: zlib.crc32(f"{row}@{broker}".encode()))
 
 
@@ -119,7 +119,7 @@ def commit(
 
 
 def roll_back(transaction: str) -> Steps[None]:
-    """Have its parts dropped, for ROLLBACK_SECONDS at most. A fault changes nothing: they expire."""
+    """Roll back, for ROLLBACK_SECONDS at most. Errors are ignored: the parts expire."""
     coordinator = coordinator_of(transaction)
     call = Decide(transaction, DecideBody(Outcome.ROLLBACK))
     try:
@@ -129,5 +129,5 @@ def roll_back(transaction: str) -> Steps[None]:
 
 
 def row_of(row: str, coordinator: str, seconds: float, now: Callable[[], float]) -> Steps[RowState | None]:
-    """What the coordinator remembers. Raises the last fault."""
+    """Ask the coordinator for a row. Raises the last error."""
     return (yield from _row_at(coordinator, row, now() + seconds, now))

@@ -1,4 +1,4 @@
-"""The messages of a staged transaction before they are staged: gathered per queue, cut into chunks, sealed, listed.
+"""Messages of a staged transaction on the client: collected per queue, cut into chunks, sealed, and listed in the manifest.
 
     parts = Parts(id_prefixes.next)
     parts.add(queue, 0, b"body", b"KEYS\1k")     # the message's id
@@ -27,21 +27,21 @@ CHUNK_BYTES: Final = 256 * 1024
 """A chunk is full with so many; one that begins with a larger message, with CHUNK_BYTES_MAX; and a message that is too large for
 that has a chunk to itself. A chunk's messages are put into their queue in one go, and must fit a log file of the broker."""
 REQUEST_BYTES: Final = CHUNK_BYTES_MAX
-"""Bodies of chunks in one request; a chunk that is larger is one by itself."""
+"""Chunk bytes per request; a larger chunk has a request of its own."""
 REQUEST_CHUNKS: Final = 512
 _ID_BYTES: Final = 41
-"""Bytes of the property with a message's id."""
+"""Bytes of the property UNIQ_KEY."""
 _ANY_SIZE: Final = 0x7FFFFFFF
 
 
 def is_large(body: bytes, properties: bytes) -> bool:
-    """Whether a message that gets its id here needs a chunk of its own, which older brokers of ours do not take."""
+    """Return whether a message needs a chunk of its own, which older brokers of ours refuse."""
     joint = bool(properties) and not properties.endswith(b"\2")
     return BATCH_ENTRY_BYTES_MIN + len(body) + len(properties) + joint + _ID_BYTES > CHUNK_BYTES_MAX
 
 
 def too_old_for_large(broker: str, what: str) -> str:
-    """The error of a message that needs a chunk of its own, at a broker too old to take one."""
+    """Make the error of a message that needs a chunk of its own at a broker too old for it."""
     return (
         f"broker {broker} is an older MetaQ: its transactions carry messages of {CHUNK_BYTES_MAX} bytes with their properties, "
         f"and {what} is more. Bring it up to date, or send a reference to the data"
@@ -53,7 +53,7 @@ def _body_bytes_max(_broker: str) -> int:
 
 
 class _Part:
-    """One part: the messages for one queue. The numbers are of the chunks that were taken."""
+    """Part of a transaction: messages for one queue. Totals are those of the chunks taken."""
 
     __slots__ = ("batch", "bytes", "chunks", "crc", "name", "prefix", "queue", "rows", "sealed", "waiting")
 
@@ -62,7 +62,7 @@ class _Part:
         self.batch: hot.Batch | None = None
         self.prefix = ""
         self.waiting: deque[tuple[bytes, int]] = deque()
-        """Chunks that are full, and their messages."""
+        """Full chunks, with their numbers of messages."""
         self.chunks = self.rows = self.bytes = self.crc = 0
         self.sealed = False
 
@@ -81,7 +81,7 @@ class _Part:
             self.batch = None
 
     def take(self, *, last: bool) -> Chunk:
-        """The next chunk; with its seal if it is the `last` that there will be."""
+        """Take the next chunk, with the seal if it is the `last` one."""
         if not self.waiting:
             self.close_chunk()
         body, rows = self.waiting.popleft()
@@ -96,7 +96,7 @@ class _Part:
 
 
 class Parts:
-    """All messages of one transaction."""
+    """The messages of one transaction."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class Parts:
         self._body_bytes_max, self._empty = body_bytes_max, empty
         self._parts: dict[MessageQueue, _Part] = {}
         self.rows = 0
-        """Messages, those included that were taken."""
+        """Number of messages, including those taken."""
         self.waits = 0
         """Bytes that wait to be taken."""
 
     @property
     def brokers(self) -> list[str]:
-        """Those that have parts, in the order of their first message."""
+        """Brokers with parts, in the order of their first message."""
         return list(dict.fromkeys(queue.broker for queue in self._parts))
 
     def add(self, queue: MessageQueue, flag: int, body: bytes, properties: bytes) -> str:
@@ -217,18 +217,18 @@ class Parts:
         return part
 
     def fullest(self) -> str:
-        """The broker for which most bytes wait."""
+        """Return the broker with the most bytes waiting."""
         waits: dict[str, int] = {}
         for part in self._parts.values():
             waits[part.queue.broker] = waits.get(part.queue.broker, 0) + part.waits
         return max(waits, key=lambda broker: waits[broker])
 
     def take(self, broker: str) -> tuple[Chunk, ...]:
-        """Chunks for one request to `broker`, of those parts first for which most is waiting."""
+        """Take chunks for one request to `broker`, of the parts with the most bytes first."""
         return self._taken(broker, last=False)
 
     def rest(self, broker: str) -> tuple[tuple[Chunk, ...], ...]:
-        """All that is left for `broker`, one item for each request; every part that is left ends there."""
+        """Take all that is left for `broker`, one item per request, with the seals of the parts."""
         requests = []
         while chunks := self._taken(broker, last=True):
             requests.append(chunks)
@@ -250,7 +250,7 @@ class Parts:
         return tuple(chunks)
 
     def unsealed(self, broker: str) -> tuple[ManifestPart, ...]:
-        """Parts of `broker` that did not end with their last chunk: each needs a request that seals it."""
+        """Return parts of `broker` whose last chunk had no seal: each needs a SEAL request."""
         return tuple(
             one
             for part, one in zip(self._parts.values(), self.manifest(), strict=True)
@@ -258,7 +258,7 @@ class Parts:
         )
 
     def manifest(self) -> tuple[ManifestPart, ...]:
-        """All parts with what was taken of them; at the end: what the decision is about."""
+        """Return all parts with the seals of their taken chunks; at the end, the decision's manifest."""
         return tuple(
             ManifestPart(part.queue.broker, part.name, part.queue.topic, part.queue.queue_id, part.seal)
             for part in self._parts.values()

@@ -1,11 +1,11 @@
-"""Staged transactions: messages that brokers keep unseen until one decision delivers all of them, or none (30000-30006).
+"""Requests of staged transactions: messages invisible to consumers until one decision delivers all or none (30000-30006).
 
     Stage(transaction, sections)                      # chunks of parts, at every broker that has some
     SealPart(transaction, part, seal)                 # a part that did not end with its last chunk
     Decide(transaction, DecideBody(Outcome.COMMIT, manifest))   # at the coordinator, which the id names
     Apply(transaction, decision)                      # at every participant, until nothing remains
 
-`broker`, in all of these: the name of the broker that is meant. Another one, which has taken over its address, refuses.
+`broker`, in all of these: the name of the intended broker. Another one that has taken over its address refuses.
 
 Each may be asked again after a lost answer: ids, numbers and the first decision make it the same. In which order, and what
 after which error: `metaq.client.conversation.staged.atomic`.
@@ -34,7 +34,7 @@ from metaq.wire.staging import ApplyBody, DecideBody
 
 
 class Stage(Call[Staged], frozen=True, kw_only=True):
-    """Keep these chunks, unseen; and decide, if these are all parts that there are. `born_ms`: when the client made it."""
+    """Stage chunks, and optionally decide in the same request. `born_ms`: the client's time, ms since the epoch."""
 
     seconds: ClassVar[float] = 10.0
 
@@ -43,7 +43,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
     born_ms: int
     lifetime: Lifetime = Lifetime.AGE
     expire_after: int = 0
-    """With AGE: whole seconds; 0: as long as the broker keeps what is undecided at most."""
+    """With AGE: time until rollback, s; 0: the broker's stagedSecondsMax."""
     decide: DecideBody | None = None
     broker: str | None = None
 
@@ -66,7 +66,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
 
 
 class SealPart(Order, frozen=True):
-    """Seal a part: it ends with the chunks that are staged."""
+    """Seal a part: no chunk follows."""
 
     transaction: str
     part: str
@@ -92,7 +92,7 @@ class SealPart(Order, frozen=True):
 
 
 class Decide(Call[Decided], frozen=True):
-    """Decide a transaction. The outcome is the decision that stands, which may be an earlier one."""
+    """Decide a transaction. The outcome: the decision that stands, perhaps an earlier one."""
 
     transaction: str
     decide: DecideBody
@@ -111,7 +111,7 @@ class Decide(Call[Decided], frozen=True):
 
 
 def end(transaction: str, outcome: Outcome, broker: str | None = None) -> Decide:
-    """Commit a transaction as it was prepared, or roll back whatever there is of it."""
+    """Make the request to commit a prepared transaction, or to roll one back."""
     return Decide(transaction, DecideBody(outcome), broker)
 
 
@@ -135,7 +135,7 @@ class Settle(Call[Decided], frozen=True):
 
 
 class Apply(Call[TransactionState], frozen=True):
-    """Deliver, for a bounded time, what is committed; or drop what is rolled back. The outcome says what remains.
+    """Apply a decision for a bounded time: deliver a commit, or drop a rollback. The outcome: what remains.
 
     `decision`: the coordinator's, for a participant. `confirmed`: for the coordinator, the participants at which nothing
     remains: it would ask each of them. The outcome has no decision and no parts.
@@ -159,7 +159,7 @@ class Apply(Call[TransactionState], frozen=True):
 
 
 class GetTransaction(Call[TransactionState], frozen=True):
-    """What a broker knows of a transaction."""
+    """State of a transaction at one broker."""
 
     transaction: str
     broker: str | None = None
@@ -178,7 +178,7 @@ class GetTransaction(Call[TransactionState], frozen=True):
 
 
 class GetRow(Call[RowState | None], frozen=True):
-    """What a coordinator remembers of a writer; None: nothing."""
+    """A writer's row at its coordinator; None: unknown."""
 
     row: str
     broker: str | None = None
@@ -195,7 +195,7 @@ class GetRow(Call[RowState | None], frozen=True):
 
 
 class ForgetStaged(Order, frozen=True, kw_only=True):
-    """Drop what a broker keeps of a transaction, or a writer's row: by hand, when nobody will end it."""
+    """Drop what a broker has of a transaction, or a writer's row. For operators, if nobody will end it."""
 
     transaction: str | None = None
     row: str | None = None
@@ -211,7 +211,7 @@ class ForgetStaged(Order, frozen=True, kw_only=True):
 
 
 class ListStaged(Call[list[TransactionState]], frozen=True):
-    """The transactions that a broker keeps, in the order of their ids, from behind `after` on."""
+    """Transactions at one broker that are not over, by id, behind `after`."""
 
     action = "list staged transactions"
 
@@ -226,7 +226,7 @@ class ListStaged(Call[list[TransactionState]], frozen=True):
 
 
 class ListRows(Call[list[RowState]], frozen=True):
-    """The rows of writers that a broker keeps, in the order of their keys, from behind `after` on."""
+    """Writers' rows at one broker, by key, behind `after`."""
 
     action = "list the rows of writers"
 

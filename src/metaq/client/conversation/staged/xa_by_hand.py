@@ -1,6 +1,6 @@
-"""Transactions of MetaQ 1.x clients at a broker: listed, and ended by an operator's hand (30008, 30009).
+"""MetaQ 1.x transactions at a broker: list, and heuristic decisions by operators (30008, 30009).
 
-A module of its own, as producers load the others here.
+A module of its own, so that producers, which load the others here, do not load it.
 """
 
 from __future__ import annotations
