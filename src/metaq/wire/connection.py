@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from metaq.errors import RemoteProtocolError
 from metaq.wire import hot
-from metaq.wire.command import Command, decode
-from metaq.wire.frame import FRAME_BYTES_MAX, HEAD_BYTES, LENGTH_BYTES, Buffer, frame_bytes
+from metaq.wire.command import FRAME_BYTES_MAX, HEAD_BYTES, LENGTH_BYTES, Buffer, Command, decode, frame_bytes
 
 SMALL_BYTES = 64 * 1024
 """A frame up to this size is read in the common buffer, and its body copied; a larger one gets memory of its own."""

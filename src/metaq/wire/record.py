@@ -1,6 +1,6 @@
-"""The stored record, the batch body and the offset id: the readable codec (docs/formats/record.md, batch.md).
+"""The stored record, the batch body, the offset id and their hashes, one at a time (docs/formats/record.md, batch.md).
 
-`metaq.wire.hot` does the same for whole runs of records; this is for one record at a time, and for reading.
+`metaq.wire.hot` does the same for whole runs of records.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import Any, Final
 from metaq.errors import BadRequest, LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage, SysFlag
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.wire.hashing import crc31, java_hash
+
+try:
+    from isal.isal_zlib import crc32 as _crc32
+except ImportError:  # no wheel for this platform: the same checksum, a tenth of the speed
+    from zlib import crc32 as _crc32
 
 MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
@@ -22,7 +26,7 @@ BLANK_BYTES_MIN: Final = 8
 RECORD_BYTES_MIN: Final = 91
 """TOTALSIZE of a record with two IPv4 hosts, an empty body, topic and property text."""
 TOPIC_BYTES_MAX: Final = 127
-PART_BYTES_MAX: Final = 0x7FFFFFFF
+_MASK32: Final = 0xFFFFFFFF
 
 HOST_V4: Final = 8
 HOST_V6: Final = 20
@@ -255,3 +259,30 @@ def parse_offset_id(text: str) -> tuple[str, int, int]:
         return address, int.from_bytes(raw[-12:-8], "big"), int.from_bytes(raw[-8:], "big", signed=True)
     except ValueError as error:
         raise BadRequest(f"{text[:80]!r} is no offset id: {error}") from None
+
+
+def java_hash(text: bytes) -> int:
+    """Java's `String.hashCode` of UTF-8 bytes: over UTF-16 units, a signed 32-bit number.
+
+    Bytes that are not UTF-8 hash as U+FFFD, which is what a Java peer would have decoded.
+    """
+    units: bytes = text if text.isascii() else text.decode("utf-8", "replace").encode("utf-16-be")
+    result = 0
+    if units is text:
+        for unit in units:
+            result = (result * 31 + unit) & _MASK32
+    else:
+        for high, low in zip(units[::2], units[1::2], strict=True):
+            result = (result * 31 + (high << 8 | low)) & _MASK32
+    return result - (1 << 32) if result >> 31 else result
+
+
+def index_hash(key: bytes) -> int:
+    """The index file's hash of a key: abs(java_hash(key)); the smallest number, which has no abs, counts as 0."""
+    value = abs(java_hash(key))
+    return 0 if value >> 31 else value
+
+
+def crc31(data: Any) -> int:
+    """CRC-32 (IEEE) without its top bit, as a record's BODYCRC holds it. `data`: any contiguous buffer."""
+    return int(_crc32(data)) & 0x7FFFFFFF

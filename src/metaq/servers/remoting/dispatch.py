@@ -29,8 +29,7 @@ from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later,
 from metaq.servers.remoting.refusals import CODE_OF, remark_of
 from metaq.servers.waiting import Parked, Parking
 from metaq.wire.codes import ResponseCode, request_name
-from metaq.wire.command import Command, decode, encode, reply
-from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
+from metaq.wire.command import FRAME_BYTES_MAX, LENGTH_BYTES, Command, decode, encode, frame_bytes, reply
 
 log = logging.getLogger(__name__)
 

@@ -36,8 +36,7 @@ from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire import bodies, hot
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
-from metaq.wire.frame import LENGTH_BYTES, frame_bytes
+from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, Command, SerializeType, decode, frame_bytes, request
 from metaq.wire.headers import ConsumerGroupHeader, ResetOffsetHeader
 
 log = logging.getLogger(__name__)
