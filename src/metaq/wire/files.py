@@ -10,16 +10,15 @@ from msgspec import Struct
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.model.filters.remembered import GroupFilter
 from metaq.wire import beans, fastjson
-from metaq.wire.bodies.groups import group_table_of_tree, group_tree
-from metaq.wire.bodies.offsets import (
+from metaq.wire.bodies.parts import Tree, data_version_tree
+from metaq.wire.bodies.queues import (
     delay_offsets_of_tree,
     delay_offsets_tree,
     group_offsets_of_tree,
     group_offsets_tree,
     topics_and_groups,
 )
-from metaq.wire.bodies.parts import Tree, data_version_tree
-from metaq.wire.bodies.topics import topic_table_of_tree, topic_tree
+from metaq.wire.bodies.tables import group_table_of_tree, group_tree, topic_table_of_tree, topic_tree
 
 BACKUP: Final = "restore it from its .bak"
 

@@ -1,4 +1,4 @@
-"""What clients say of themselves, and what is said of them: heartbeats and lists of connections (34, 38, 46, 203, 204)."""
+"""Clients: heartbeats, lists of connections (34, 38, 46, 203, 204), and locks on queues (41, 42)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import math
 from collections.abc import Iterable
 
 from metaq.errors import BadRequest
-from metaq.model import ClientConnection, ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
+from metaq.model import (
+    ClientConnection,
+    ConsumeFrom,
+    ConsumerView,
+    Heartbeat,
+    MessageModel,
+    MessageQueue,
+    QueueLocks,
+    SubscriptionData,
+)
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.parts import Body, Tree
+from metaq.wire.bodies.queues import queue_of_key
 from metaq.wire.command import LANGUAGES
 from metaq.wire.extensions import KEEP_SECONDS, MEMBER_WANTS
 
@@ -163,3 +173,33 @@ def consumer_ids(ids: Iterable[str]) -> bytes:
 
 def consumer_ids_of(body: Body) -> list[str]:
     return beans.parse(body, "consumer list")["consumerIdList"].texts(single=True)
+
+
+def queue_locks(asked: QueueLocks) -> bytes:
+    """41 and 42."""
+    return fastjson.dumps(
+        {"clientId": asked.client_id, "consumerGroup": asked.group, "mqSet": _queues_tree(asked.queues)}
+    )
+
+
+def queue_locks_of(body: Body) -> QueueLocks:
+    tree = beans.parse(body, "list of queues")
+    return QueueLocks(tree.text_in("consumerGroup"), tree.text_in("clientId"), tuple(_queues_of(tree["mqSet"])))
+
+
+def locked_queues(queues: Iterable[MessageQueue]) -> bytes:
+    """The answer to 41: the queues that are locked now."""
+    return fastjson.dumps({"lockOKMQSet": _queues_tree(queues)})
+
+
+def locked_queues_of(body: Body) -> list[MessageQueue]:
+    return list(_queues_of(beans.parse(body, "list of locked queues")["lockOKMQSet"]))
+
+
+def _queues_tree(queues: Iterable[MessageQueue]) -> list[Tree]:
+    return [{"brokerName": queue.broker, "queueId": queue.queue_id, "topic": queue.topic} for queue in queues]
+
+
+def _queues_of(found: Value) -> Iterable[MessageQueue]:
+    """Each once: Java has a set there."""
+    return dict.fromkeys(map(queue_of_key, found.objects()))

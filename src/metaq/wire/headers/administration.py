@@ -1,4 +1,4 @@
-"""Administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300, 30010)."""
+"""Clients and groups (35, 38, 40, 203, 204), and administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300, 30010)."""
 
 from __future__ import annotations
 
@@ -63,3 +63,23 @@ class VersionReplyHeader(Header, kw_only=True):
     """Answers 26: the DataVersion of the configuration, as JSON."""
 
     version: str
+
+
+class UnregisterClientHeader(Header, kw_only=True):
+    """35."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroupHeader(Header, kw_only=True):
+    """38, 40, 203."""
+
+    consumer_group: str
+
+
+class ProducerGroupHeader(Header, kw_only=True):
+    """204."""
+
+    producer_group: str
