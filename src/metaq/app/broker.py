@@ -25,8 +25,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
-from metaq.net.address import join_address
-from metaq.net.local import local_address
+from metaq.net.address import join_address, local_address
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.servers.metaq1.server import metaq1_server
 from metaq.servers.remoting.server import remoting_server

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from metaq.errors import ConnectionFailed
 from metaq.net.address import split_address
 from metaq.net.group import Group, ListenLimits
-from metaq.net.layer import Layer
-from metaq.net.peer import Peer, Session
+from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
 
 NO_LIMITS = ListenLimits(connections_max=0, unanswered_bytes_max=0, half_read_bytes_max=0, idle_seconds=0)

@@ -11,8 +11,7 @@ from msgspec import Struct
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
 from metaq.net.group import Group, ListenLimits
-from metaq.net.layer import Layer
-from metaq.net.peer import Peer, Session
+from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
 
 BACKLOG = 1024

@@ -33,8 +33,7 @@ from typing import cast
 from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
-from metaq.net.layer import is_plain
-from metaq.net.peer import Peer, Session
+from metaq.net.peer import Peer, Session, is_plain
 from metaq.net.sweep import Sweep, receive_buffer, send_now
 from metaq.net.turns import JOB_COST, Source
 
