@@ -7,13 +7,12 @@ from pathlib import Path
 
 from metaq.app.configuration import Configuration
 from metaq.app.files import broker_files
-from metaq.app.partition_import import PartitionImport
+from metaq.app.partition_import import Imported, PartitionImport
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM
 from metaq.model.message import host_bytes
-from metaq.model.metaq1.imported import Imported
 from metaq.store.config_file import ConfigFile
 from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore

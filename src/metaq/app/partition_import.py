@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from metaq.broker.broker import Broker
 from metaq.broker.log.records import put_record
@@ -18,7 +18,6 @@ from metaq.broker.metaq1.records import without_attribute
 from metaq.errors import Reason, Refused, StoreError
 from metaq.model import TopicConfig
 from metaq.model import properties as props
-from metaq.model.metaq1.imported import Imported
 from metaq.model.metaq1.partition import HAS_ATTRIBUTE, ID_EPOCH_MS
 from metaq.model.topics.topic import QUEUES_MAX, check_partition_topic
 from metaq.saved import Saving
@@ -26,6 +25,27 @@ from metaq.store.log.writer import PutRecord
 from metaq.store.offline.segments import Found, Segment, SegmentReader
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.wire.record import decode_record
+
+
+class Imported(Struct):
+    """What became of one partition."""
+
+    topic: str
+    partition: int
+    begin: int
+    """Position of the first message that it has."""
+    end: int
+    """Position behind the last one that was taken."""
+    messages: int = 0
+    """Taken in this run."""
+    bytes: int = 0
+    already: int = 0
+    """Bytes that an earlier run had taken."""
+    damaged: str = ""
+    """What stands behind `end` in the last file, and was not taken: a server of 1.x would have cut it off as well."""
+    problem: str = ""
+    """Why it could not be taken, or not wholly; empty if all is well."""
+
 
 _BATCH_BYTES: Final = 256 * 1024
 _RECORD_MORE: Final = 400

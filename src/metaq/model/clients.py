@@ -1,14 +1,43 @@
-"""What clients say of themselves, and what a broker tells of them."""
+"""Consumer groups: their settings, what their members say of themselves, and what a broker tells of them."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 
 from msgspec import Struct, field
 
 from metaq.model.filters.subscription import SubscriptionData
-from metaq.model.group import ConsumeFrom, MessageModel
 from metaq.model.queue import MessageQueue
+
+
+class MessageModel(enum.Enum):
+    """Whether the members of a group share its messages or each get all."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class ConsumeFrom(enum.Enum):
+    """Where a group without a stored offset begins."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class GroupConfig(Struct, frozen=True):
+    """A consumer group as one broker holds it (RocketMQ's SubscriptionGroupConfig)."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queues: int = 1
+    retry_max: int = 16
+    broker_id: int = 0
+    slow_broker_id: int = 1
+    notify_changed: bool = True
 
 
 class ConsumerView(Struct, frozen=True):

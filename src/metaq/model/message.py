@@ -1,4 +1,4 @@
-"""Messages: what a producer hands in, and what a broker has stored."""
+"""Messages: what a producer hands in, what a broker has stored, and half messages of transactions."""
 
 from __future__ import annotations
 
@@ -357,3 +357,24 @@ def host_of(raw: bytes) -> tuple[str, int]:
 def host_bytes(address: str, port: int) -> bytes:
     """The record's host field for an address text and a port."""
     return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
+
+
+class TransactionOutcome(enum.Enum):
+    """How a local transaction ended, which decides over its half message."""
+
+    COMMIT = "commit"
+    """The message is delivered."""
+    ROLLBACK = "roll back"
+    """The message is dropped."""
+    UNKNOWN = "unknown"
+    """The message stays hidden; the broker asks again later."""
+
+
+class HalfMessage(Struct, frozen=True):
+    """The id and offsets of a half message at the broker that stored it."""
+
+    message_id: str
+    """UNIQ_KEY that the producer gave it; also the id of the transaction."""
+    queue_offset: int
+    """QueueOffset in RMQ_SYS_TRANS_HALF_TOPIC. Each check of the broker moves it."""
+    log_offset: int

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion
-from metaq.model.topics.order import ORDER_NAMESPACE
+from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.saved import Pending, SavedTable, TableFile, at_once
 
 VALUES_MAX = 100_000

@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
-from metaq.model.filters.remembered import GroupFilter
+from metaq.model.filters.subscription import GroupFilter
 from metaq.wire import beans, fastjson
 from metaq.wire.bodies.parts import Tree, data_version_tree
 from metaq.wire.bodies.queues import (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey
+from metaq.model.transactions.metaq1 import BranchKey, LocalKey
 from metaq.wire.metaq1.commands import (
     END_OFFSET,
     LINE_BYTES_MAX,
@@ -33,7 +33,7 @@ from metaq.wire.metaq1.commands import (
     put_body,
     put_place,
 )
-from tests.model.transactions.test_metaq1_keys import KEYS
+from tests.model.transactions.test_metaq1 import KEYS
 
 SESSION = "10.0.0.5-1373971200000-1"
 LOCAL = LocalKey(SESSION, 1)

@@ -1,4 +1,4 @@
-"""What a consumer group wants to see of a topic."""
+"""What a consumer group wants to see of a topic, and what a broker remembers of it while the group is offline."""
 
 from __future__ import annotations
 
@@ -125,3 +125,21 @@ def _literal(topic: str, tags: Collection[str]) -> str:
     if not tags:
         raise ConfigError(f"the list of tags of topic {topic} is empty: leave it out for all")
     return " || ".join(sorted(tags) if isinstance(tags, set | frozenset) else tags)
+
+
+class GroupFilter(Struct, frozen=True):
+    """A group's filter of a topic that is not by tags, as a broker keeps it (`consumerFilter.json`). Times in ms."""
+
+    topic: str
+    group: str
+    expression: str
+    expression_type: str = "SQL92"
+    version: int = 0
+    """Version of the subscription that named it."""
+    born_ms: int = 0
+    dead_ms: int = 0
+    """When the group went offline or dropped the subscription; 0 while it is in use."""
+
+    @property
+    def dead(self) -> bool:
+        return self.dead_ms >= self.born_ms

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metaq.model.topics.topic import TopicConfig
-from metaq.model.topics.version import DataVersion
+from metaq.model.topics.topic import DataVersion, TopicConfig
 
 
 class BrokerIdentity(Struct, frozen=True):

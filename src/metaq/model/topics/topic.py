@@ -1,10 +1,11 @@
-"""Topic settings and the rules for names."""
+"""Topic settings, the version of a table of them, and the rules for names."""
 
 from __future__ import annotations
 
 import enum
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -102,3 +103,16 @@ def _check(name: str, what: str, chars_max: int, rule: re.Pattern[str] = _NAME, 
     if not rule.match(name):
         raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside {chars}")
     return name
+
+
+class DataVersion(NamedTuple):
+    """Version of a configuration table, by which its copies elsewhere see a change: compare for equality, it has no order."""
+
+    timestamp: int = 0
+    """When the table last changed, ms."""
+    counter: int = 0
+    """How often it changed."""
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after a change at `now_ms`."""
+        return DataVersion(now_ms, self.counter + 1)

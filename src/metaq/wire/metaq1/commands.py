@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from metaq.errors import BadRequest, LocalProtocolError, RemoteProtocolError
-from metaq.model.transactions.metaq1_keys import TransactionKey, transaction_key
+from metaq.model.transactions.metaq1 import TransactionKey, transaction_key
 
 PORT: Final = 8123
 LINE_BYTES_MAX: Final = 128 * 1024
