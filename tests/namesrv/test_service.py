@@ -15,7 +15,7 @@ from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.namesrv.kv import VALUES_MAX, KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
-from metaq.saved import TableFile
+from metaq.saved_file import TableFile
 from metaq.wire import fastjson
 from metaq.wire.files import KV_CONFIG
 

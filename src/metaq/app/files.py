@@ -11,7 +11,8 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import StoreError
 from metaq.model import DataVersion
 from metaq.options import StoreOptions
-from metaq.saved import SavedTable, SavedText, TableFile, TextFile
+from metaq.saved import SavedTable
+from metaq.saved_file import SavedText, TableFile, TextFile
 from metaq.store.disk import Disk
 from metaq.store.folder import StoreFolder
 from metaq.store.journalled_file import JournalledFile

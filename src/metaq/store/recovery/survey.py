@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from metaq.saved import read
+from metaq.saved_file import read
 from metaq.store.checkpoint import Checkpoint, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.folder import StoreFolder
