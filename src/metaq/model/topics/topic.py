@@ -33,7 +33,6 @@ class Perm(enum.IntFlag):
     INHERIT = 1
     WRITE = 2
     READ = 4
-    PRIORITY = 8
 
 
 READ_WRITE = Perm.READ | Perm.WRITE

@@ -33,8 +33,6 @@ NO_OPAQUE: Final = 2**31 - 1
 """What answers to `version` and `stats` carry that came without an opaque."""
 NO_CHECKSUM: Final = -1
 ANY_PARTITION: Final = -1
-END_OFFSET: Final = 2**63 - 1
-"""The offset by which a consumer asks for the end."""
 NO_KEY: Final = "null"
 """How a line says that there is no transaction."""
 
