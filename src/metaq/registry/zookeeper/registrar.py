@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.layout import Layout, TextBroker, parse_offset
+from metaq.registry.zookeeper.layout import Layout, Metaq1Broker, parse_offset
 from metaq.registry.zookeeper.session import Failures, Session
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,9 @@ class ZookeeperRegistrar:
     Args: describe: what to advertise now; called in the event loop.
     """
 
-    def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Advertisement]) -> None:
+    def __init__(
+        self, settings: ZookeeperSettings, broker: Metaq1Broker, describe: Callable[[], Advertisement]
+    ) -> None:
         self._settings, self._broker, self._describe = settings, broker, describe
         self._layout = Layout(settings.root)
         self._wake = asyncio.Event()
@@ -255,7 +257,7 @@ class _Kept:
         self.place = False
         """Whether the broker's own node is ours."""
 
-    def renew(self, session: Session, layout: Layout, broker: TextBroker, advertised: Advertisement) -> str:
+    def renew(self, session: Session, layout: Layout, broker: Metaq1Broker, advertised: Advertisement) -> str:
         """Make ZooKeeper's nodes those of `advertised`. Returns the address of another broker that has our place, empty if
         none has.
 
@@ -304,7 +306,7 @@ class _Kept:
         session.watch(path)
         return ""
 
-    def farewell(self, session: Session, layout: Layout, broker: TextBroker) -> None:
+    def farewell(self, session: Session, layout: Layout, broker: Metaq1Broker) -> None:
         """Remove the text for very old clients; closing the session removes what is left."""
         if broker.slave is None:
             session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
