@@ -48,7 +48,7 @@ _HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b
 
 
 VERSION = 409
-"""RocketMQ 4.9.8, the version that we answer as: Java consumers look at it before they trust a broker with SQL."""
+"""RocketMQ 4.9.8, the version in our answers: Java consumers do not pull by SQL from a broker below 232 (4.1.0)."""
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
@@ -69,10 +69,9 @@ _VALUE = struct.Struct(">i")
 
 
 def frame_bytes(data: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX) -> int:
-    """Bytes of the frame that begins at `start`, its 4-byte length included; 0 while that is not known.
+    """Return the size of the frame that begins at `start`, its 4-byte length included; 0 while that is unknown.
 
-    The frame is whole when `end - start` has reached the returned number.
-    Raises RemoteProtocolError: this can never become a frame; the text says why.
+    The frame is whole when `end - start` has reached it. Raises RemoteProtocolError: this can never become a frame.
     """
     have = end - start
     if have < LENGTH_BYTES:
@@ -135,7 +134,7 @@ class Command(Struct):
 
 
 class _Head(msgspec.Struct):
-    """The JSON header as nearly everybody sends it."""
+    """The JSON header as Java, Go and we send it: read in one pass, without conversions."""
 
     code: _Int32
     extFields: dict[str, str] | None = None  # noqa: N815  the key on the wire
@@ -147,7 +146,7 @@ class _Head(msgspec.Struct):
 
 
 class _LenientHead(msgspec.Struct):
-    """The JSON header as some clients send it."""
+    """The JSON header as Node and C++ send it, with bare numbers and booleans in `extFields`; some send the language as an ordinal."""
 
     code: _Int32
     extFields: dict[str, str | int | float | bool | None] | None = None  # noqa: N815  the key on the wire
@@ -159,7 +158,7 @@ class _LenientHead(msgspec.Struct):
 
 
 class _WrittenHead(msgspec.Struct):
-    """The JSON header as we write it. The order of fields is the order of keys; UNSET ones are left out."""
+    """The JSON header as we write it, keys in the order of the fields. UNSET ones are left out."""
 
     code: int
     extFields: dict[str, str] | msgspec.UnsetType  # noqa: N815  the key on the wire
@@ -183,7 +182,7 @@ def request(
     oneway: bool = False,
     serialize: SerializeType = SerializeType.JSON,
 ) -> Command:
-    """A request. Its `opaque` is assigned by the transport that sends it."""
+    """Make a request. The transport that sends it assigns its `opaque`."""
     ext = header.to_ext() if header is not None else {}
     return Command(code, flag=ONEWAY_FLAG if oneway else 0, ext=ext, body=body, serialize=serialize)
 
@@ -196,7 +195,7 @@ def reply(
     remark: str | None = None,
     body: bytes = b"",
 ) -> Command:
-    """The answer to `to`, in the form that the request used."""
+    """Make the answer to `to`, in the header form of the request: C++ and Node read JSON only."""
     if header is None:
         ext: dict[str, str] = {}
     elif isinstance(header, Mapping):
@@ -207,13 +206,13 @@ def reply(
 
 
 def encode(command: Command) -> bytes:
-    """The whole frame, its 4-byte length included. Raises LocalProtocolError: the protocol cannot carry this."""
+    """Return the whole frame, its 4-byte length included. Raises LocalProtocolError: the protocol cannot carry this."""
     body = command.body
     return b"".join((encode_prefix(command, len(body)), body)) if len(body) else encode_prefix(command, 0)
 
 
 def encode_prefix(command: Command, body_bytes: int) -> bytes:
-    """All of the frame before its body, for bodies that are written by themselves (a slice of the log)."""
+    """Return all of the frame before its body, for bodies that are written by themselves (a slice of the log)."""
     header = _encode_json(command) if command.serialize is _JSON else _encode_binary(command)
     length = LENGTH_BYTES + len(header) + body_bytes
     if LENGTH_BYTES + length > FRAME_BYTES_MAX:
@@ -225,7 +224,7 @@ def encode_prefix(command: Command, body_bytes: int) -> bytes:
 
 
 def decode(frame: bytes | bytearray | memoryview) -> Command:
-    """The command in a frame without its 4-byte length. The body is copied: the buffer may be used again.
+    """Return the command in a frame without its 4-byte length. The body is copied: the buffer may be used again.
 
     Raises RemoteProtocolError: not a header; the peer's next bytes cannot be trusted either.
     """
@@ -265,7 +264,7 @@ def _encode_json(command: Command) -> bytes:
 def _decode_json(header: bytes | bytearray | memoryview) -> Command:
     try:
         head = _read_head(header)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError:  # of Node or C++, or no command at all
         return _decode_lenient_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"the header is not JSON: {error}") from error

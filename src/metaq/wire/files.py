@@ -1,4 +1,4 @@
-"""The configuration files, as RocketMQ writes them: text ↔ tables (docs/formats/config.md). No file is touched here."""
+"""Formats of the configuration files, as RocketMQ writes them: text to tables and back (docs/formats/config.md)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Config = TypeVar("Config", TopicConfig, GroupConfig)
 
 
 class NamedConfigs(Struct, Generic[Config], frozen=True):
-    """A version and one table of settings by name: `topics.json`, `subscriptionGroup.json`."""
+    """Format of a file with a version and one table of settings by name: `topics.json`, `subscriptionGroup.json`."""
 
     name: str
     what: str
     table: str
-    """The table's name in the file."""
+    """Key of the table in the file."""
     tree: Callable[[Config], Tree]
-    """Of one entry."""
+    """Makes the tree of one entry."""
     of_tree: Callable[[beans.Value], tuple[DataVersion, dict[str, Config]]]
     remedy: str = BACKUP
 
@@ -51,14 +51,14 @@ class NamedConfigs(Struct, Generic[Config], frozen=True):
         return fastjson.file_map([first, f'"{self.table}":{fastjson.file_map(entries.values(), 1)}'], 0)
 
     def change(self, entries: Mapping[str, str | None], version: DataVersion) -> str:
-        """A file with the changed entries only, on one line, and the names of those that are gone."""
+        """Return a journal's line: a file with the changed entries only, and the names of those that are gone."""
         text = self.whole({key: entry for key, entry in entries.items() if entry is not None}, version)
-        text = text.translate(_ON_ONE_LINE)  # in names they are escaped
+        text = text.translate(_ON_ONE_LINE)  # those within names are escaped, and stay
         gone = [key for key, entry in entries.items() if entry is None]
         return f'{text[:-1]},"{_REMOVED}":{fastjson.dumps(gone).decode()}}}' if gone else text
 
     def parse_change(self, text: str) -> tuple[DataVersion, dict[str, Config | None]]:
-        """Raises BadRequest."""
+        """Return version and changes of a journal's line; None for an entry that is gone. Raises BadRequest."""
         tree = beans.parse(text, "line")
         version, table = self.of_tree(tree)
         return version, {**table, **dict.fromkeys(tree[_REMOVED].texts())}
@@ -71,7 +71,7 @@ GROUPS: Final = NamedConfigs(
 
 
 class DeletedTopics:
-    """`metaqDeleted.json`: topic → the LogOffset below which its records are dead (docs/formats/extensions.md)."""
+    """Format of `metaqDeleted.json`: topic → LogOffset below which its records are dead (docs/formats/extensions.md)."""
 
     name: Final = "metaqDeleted.json"
     what: Final = "the memory of deleted topics"
@@ -94,7 +94,7 @@ class DeletedTopics:
 
 
 def namespaces_of_tree(tree: beans.Value) -> dict[str, dict[str, str]]:
-    """Namespace → key → text. Raises BadRequest for a file without the table: it is another than was meant."""
+    """Return namespace → key → text. Raises BadRequest, also without the table: then it is some other file."""
     spaces = tree["configTable"]
     if spaces.tree is None:
         raise spaces.wrong("a table of namespaces")
@@ -105,7 +105,7 @@ def namespaces_of_tree(tree: beans.Value) -> dict[str, dict[str, str]]:
 
 
 class KvConfig:
-    """`kvConfig.json` of a name server: text by namespace and key."""
+    """Format of a name server's `kvConfig.json`: text by namespace and key."""
 
     name: Final = "kvConfig.json"
     what: Final = "the KV configuration"
@@ -128,7 +128,7 @@ class KvConfig:
 
 
 class ConsumerOffsets:
-    """`consumerOffset.json`: (topic, group) → queue id → the next QueueOffset to consume."""
+    """Format of `consumerOffset.json`: (topic, group) → queue id → the next QueueOffset to consume."""
 
     name: Final = "consumerOffset.json"
     remedy: Final = BACKUP
@@ -141,7 +141,7 @@ class ConsumerOffsets:
 
 
 class DelayOffsets:
-    """`delayOffset.json`. RocketMQ passes over `metaqLogOffset`, and leaves it out when it saves."""
+    """Format of `delayOffset.json`. `metaqLogOffset` is ours: RocketMQ ignores it, and drops it when it saves."""
 
     name: Final = "delayOffset.json"
     remedy: Final = BACKUP
@@ -160,7 +160,7 @@ class DelayOffsets:
 
 
 class ConsumerFilters:
-    """`consumerFilter.json`: (topic, group) → the filter, if it is not by tags."""
+    """Format of `consumerFilter.json`: (topic, group) → the filter, if it is not by tags."""
 
     name: Final = "consumerFilter.json"
     remedy: Final = f"{BACKUP}, or delete it: groups that are online say again what they want"

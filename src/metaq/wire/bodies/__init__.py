@@ -1,8 +1,8 @@
-"""The JSON bodies of the remoting protocol: values in, bytes out, and back (RocketMQ 4.9).
+"""JSON bodies of the remoting protocol (RocketMQ 4.9): values to bytes and back.
 
 For a body X, `x(...)` encodes and `x_of(body)` decodes. Encoders write compact standard JSON unless Java's readers need
-one of fastjson's odd forms. Decoders take all that fastjson takes, by its rules for types (`metaq.wire.beans`), and raise
-BadRequest for a wrong part; it names body and field. `x_tree` gives the parsed form and `x_of_tree` takes it, as a
+one of fastjson's odd forms (`metaq.wire.fastjson`). Decoders take all that fastjson takes, by its rules for types
+(`metaq.wire.beans`), and raise BadRequest for a wrong part, which names body and field. `x_tree` gives the parsed form and `x_of_tree` takes it, as a
 `beans.Value`; the configuration files share them.
 
 Protocol code writes `bodies.X`, whichever module X is in.

@@ -15,7 +15,11 @@ from metaq.wire.compression import inflate
 
 
 def route(data: Route) -> bytes:
-    """105, in strictly standard form: Go cuts the text by hand, Node and Java >= 4.9.4 want quoted keys."""
+    """Encode the answer to GET_ROUTEINFO_BY_TOPIC (105), always as compact standard JSON.
+
+    RocketMQ itself does so towards clients >= 4.9.4 only, which demand it. All others read it too: Go cuts broker addresses
+    out of the text and stumbles over a blank after a colon, Node's parser takes quoted keys as well as bare ones.
+    """
     tree: Tree = {
         "brokerDatas": [_broker_tree(one, quoted=True) for one in data.brokers],
         "filterServerTable": {},
@@ -66,7 +70,7 @@ def _broker_of_tree(tree: Value) -> BrokerData:
 
 
 def cluster_info(info: ClusterInfo) -> bytes:
-    """106, with bare integer keys as upstream writes them."""
+    """Encode the answer to GET_BROKER_CLUSTER_INFO (106), with bare integer keys as RocketMQ writes them."""
     brokers = {name: _broker_tree(data, quoted=False) for name, data in info.brokers.items()}
     clusters = {name: list(members) for name, members in info.clusters.items()}
     return fastjson.dumps_java({"brokerAddrTable": brokers, "clusterAddrTable": clusters})
@@ -80,20 +84,24 @@ def cluster_info_of(body: Body) -> ClusterInfo:
 
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
-"""Largest registration after inflating: some 400 000 topics."""
+"""Largest registration after inflating, room for some 400 000 topics: a zlib stream of kilobytes may expand to gigabytes."""
 
 
 def registration(version: DataVersion, topics: Mapping[str, TopicConfig], filter_servers: Iterable[str] = ()) -> bytes:
-    """The body of 103."""
+    """Encode REGISTER_BROKER (103)."""
     return fastjson.dumps(
         {"filterServerList": list(filter_servers), "topicConfigSerializeWrapper": topic_table_tree(topics, version)}
     )
 
 
 def registration_of(body: Body, *, compressed: bool, bare: bool) -> tuple[DataVersion, dict[str, TopicConfig]]:
-    """Decode the body of 103. `bare`: a broker before V3_0_11, which sends the table without its wrapper.
+    """Decode REGISTER_BROKER (103). An empty body is an empty table.
 
-    An empty body is an empty table. Raises BadRequest, also for a compressed body that grows beyond 64 MiB.
+    Raises BadRequest, also for a compressed body that grows beyond `REGISTRATION_BYTES_MAX`.
+
+    Args:
+        compressed: brokers with compressedRegister=true send a binary form in a zlib stream.
+        bare: brokers before V3_0_11 send the topic table without the wrapper around it.
     """
     if not len(body):
         return DataVersion(), {}
@@ -104,7 +112,11 @@ def registration_of(body: Body, *, compressed: bool, bare: bool) -> tuple[DataVe
 
 
 def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, TopicConfig]]:
-    """i32 n, n bytes DataVersion JSON; i32 topics; per topic i32 n, `name readQ writeQ perm filterType`; filter servers."""
+    """Decode the compressed form.
+
+    i32 n, n bytes DataVersion as JSON; i32 topics; per topic i32 n, n bytes `name readQ writeQ perm filterType`; the list of
+    filter servers, which is not read. The form has neither sysFlag nor order.
+    """
     data = inflate(body, REGISTRATION_BYTES_MAX)
     topics: dict[str, TopicConfig] = {}
     try:

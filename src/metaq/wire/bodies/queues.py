@@ -14,12 +14,12 @@ from metaq.wire.bodies.parts import Body, Tree
 
 
 def queue_key(queue: MessageQueue) -> fastjson.ObjectKey:
-    """A queue as fastjson writes it for a map key."""
+    """Return a queue as fastjson writes it for a map key."""
     return (("brokerName", queue.broker), ("queueId", queue.queue_id), ("topic", queue.topic))
 
 
 def queue_of_key(key: Value) -> MessageQueue:
-    """The queue in such a key (as an object, or as the text of one), or in the object of a pair."""
+    """Return the queue in such a key: an object, the text of one, or the object of a pair."""
     tree = key.tree
     if isinstance(tree, tuple):
         key = Value(dict(tree), key.path)
@@ -29,7 +29,7 @@ def queue_of_key(key: Value) -> MessageQueue:
 
 
 def queue_items(table: Value) -> Iterator[tuple[MessageQueue, Value]]:
-    """A map by queue: `{{..}:v}`, or `[[{..},v],..]` as some clients write it."""
+    """Yield a map by queue: `{{..}:v}` as Java writes it, or `[[{..},v],..]` as some clients do."""
     if not isinstance(table.tree, list):
         for key, value in table.entries(nulls=True):
             yield queue_of_key(key), value
@@ -42,7 +42,7 @@ def queue_items(table: Value) -> Iterator[tuple[MessageQueue, Value]]:
 
 
 def topic_stats(stats: Mapping[MessageQueue, QueueStats]) -> bytes:
-    """202."""
+    """Encode the answer to GET_TOPIC_STATS_INFO (202)."""
     table = {
         queue_key(queue): {"lastUpdateTimestamp": one.last_ms, "maxOffset": one.max_offset, "minOffset": one.min_offset}
         for queue, one in stats.items()
@@ -59,7 +59,7 @@ def topic_stats_of(body: Body) -> dict[MessageQueue, QueueStats]:
 
 
 def consume_stats(stats: Mapping[MessageQueue, ConsumeStats], tps: float) -> bytes:
-    """208."""
+    """Encode the answer to GET_CONSUME_STATS (208)."""
     table = {
         queue_key(queue): {
             "brokerOffset": one.broker_offset,
@@ -81,32 +81,32 @@ def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], floa
 
 
 SEPARATOR = "@"
-"""Between topic and group in a key; no name can hold it."""
+"""Separator of topic and group in a key; no name of either holds it."""
 
 
 def group_offsets_tree(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> Tree:
-    """(topic, group) → queue id → offset, with `topic@group` for a key."""
+    """Return the tree of (topic, group) → queue id → offset, with `topic@group` for a key."""
     return {"offsetTable": {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in offsets.items()}}
 
 
 def group_offsets_of_tree(tree: Value) -> dict[str, dict[int, int]]:
-    """The keys as they stand there, for `topics_and_groups`."""
+    """Return the offsets by the keys as they stand there, for `topics_and_groups`."""
     return {key.key(): _by_number(queues) for key, queues in tree["offsetTable"].entries()}
 
 
 def topics_and_groups(offsets: Mapping[str, dict[int, int]]) -> dict[tuple[str, str], dict[int, int]]:
-    """(topic, group) for each key; one that is none is left out."""
+    """Return the offsets by (topic, group). Keys without the separator are left out."""
     split = ((key.partition(SEPARATOR), queues) for key, queues in offsets.items())
     return {(topic, group): queues for (topic, found, group), queues in split if found}
 
 
 def group_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> bytes:
-    """43."""
+    """Encode the answer to GET_ALL_CONSUMER_OFFSET (43)."""
     return fastjson.dumps_java(group_offsets_tree(offsets))
 
 
 def delay_offsets_tree(offsets: Mapping[int, int]) -> Tree:
-    """Level → offset, flat."""
+    """Return the tree of delay level → offset."""
     return {"offsetTable": dict(offsets)}
 
 
@@ -115,7 +115,7 @@ def delay_offsets_of_tree(tree: Value) -> dict[int, int]:
 
 
 def delay_offsets(offsets: Mapping[int, int]) -> bytes:
-    """45."""
+    """Encode the answer to GET_ALL_DELAY_OFFSET (45)."""
     return fastjson.dumps_java(delay_offsets_tree(offsets))
 
 
@@ -124,12 +124,12 @@ def _by_number(table: Value) -> dict[int, int]:
 
 
 def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """220, 222."""
+    """Encode RESET_CONSUMER_CLIENT_OFFSET (220) and the answer to INVOKE_BROKER_TO_RESET_OFFSET (222)."""
     return fastjson.dumps_java({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
 
 
 def queue_offset_list(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """220 to a C++ client, which knows no objects as keys."""
+    """Encode RESET_CONSUMER_CLIENT_OFFSET (220) for C++ clients, which cannot read objects as keys. RocketMQ does so too."""
     return fastjson.dumps(
         {
             "offsetTable": [

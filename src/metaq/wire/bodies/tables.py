@@ -46,12 +46,12 @@ def topic_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, TopicConfig
 
 
 def topic_table(topics: Mapping[str, TopicConfig], version: DataVersion) -> bytes:
-    """21."""
+    """Encode the answer to GET_ALL_TOPIC_CONFIG (21)."""
     return fastjson.dumps(topic_table_tree(topics, version))
 
 
 def topic_list(topics: Iterable[str], broker_address: str | None = None) -> bytes:
-    """206, 224, 304, 305, 311-313."""
+    """Encode the answer to 206, 224, 304, 305 and 311-313: names of topics."""
     tree: Tree = {"topicList": list(topics)}
     return fastjson.dumps({"brokerAddr": broker_address, **tree} if broker_address else tree)
 
@@ -89,7 +89,7 @@ def group_of_tree(tree: Value, name: str = "") -> GroupConfig:
 
 
 def group_of(body: Body) -> GroupConfig:
-    """200."""
+    """Decode UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200)."""
     return group_of_tree(beans.parse(body, "subscription group"))
 
 
@@ -104,12 +104,12 @@ def group_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, GroupConfig
 
 
 def group_table(groups: Mapping[str, GroupConfig], version: DataVersion) -> bytes:
-    """201."""
+    """Encode the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
     return fastjson.dumps(group_table_tree(groups, version))
 
 
 def group_list(groups: Iterable[str]) -> bytes:
-    """300."""
+    """Encode the answer to QUERY_TOPIC_CONSUME_BY_WHO (300)."""
     return fastjson.dumps({"groupList": list(groups)})
 
 

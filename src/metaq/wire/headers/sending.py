@@ -110,7 +110,7 @@ class SendBackHeader(Header, kw_only=True):
     max_reconsume_times: Int | None = None
     broker_name: str | None = field(name="bname", default=None)
     repeated: bool | None = field(name="metaqRepeated", default=None)
-    """Ours: the request may be a repetition of one whose answer was lost; the broker then looks for an earlier copy."""
+    """Ours: this may repeat a request that was done and whose answer was lost."""
 
 
 class EndTransactionHeader(Header, kw_only=True):
