@@ -84,7 +84,7 @@ class Listener:
         self._group.limits = limits
 
     async def start(self, make_session: MakeSession) -> None:
-        """Accept connections. Raises ConfigError: another process listened on the port first, since `bind` does not listen yet."""
+        """Accept connections. Raises ConfigError: another process took the port meanwhile, since `bind` does not listen yet."""
         self._make_session = make_session
         self._group.start()
         try:
