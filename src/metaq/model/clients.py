@@ -12,7 +12,7 @@ from metaq.model.queue import MessageQueue
 
 
 class MessageModel(enum.Enum):
-    """Whether the members of a group share its messages or each get all."""
+    """Whether the members of a group share its messages (CLUSTERING) or each get all of them."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -41,7 +41,7 @@ class GroupConfig(Struct, frozen=True):
 
 
 class ConsumerView(Struct, frozen=True):
-    """A consumer group as one member sees it, or as its broker does: the newest word of all members."""
+    """A consumer group as one member describes it in its heartbeat; at the broker, the newest description of all members."""
 
     group: str
     subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
@@ -50,11 +50,11 @@ class ConsumerView(Struct, frozen=True):
     consume_from: ConsumeFrom = ConsumeFrom.LAST
     unit_mode: bool = False
     keep_seconds: float = 0.0
-    """How long a member's queues are to be kept for it when it is gone; only a broker of ours does."""
+    """Ours: how long the broker keeps a member's queues for it when it is gone."""
 
 
 class Heartbeat(Struct, frozen=True):
-    """What a client process says of itself."""
+    """Heartbeat of a client process."""
 
     client_id: str
     consumers: tuple[ConsumerView, ...] = ()
@@ -63,7 +63,7 @@ class Heartbeat(Struct, frozen=True):
 
 
 class QueueLocks(Struct, frozen=True):
-    """Queues that one client of a group wants to consume alone, or no longer."""
+    """Queues that a client of a group locks or unlocks, to consume them in order."""
 
     group: str
     client_id: str
@@ -71,11 +71,11 @@ class QueueLocks(Struct, frozen=True):
 
 
 class ClientConnection(Struct, frozen=True):
-    """One member of a group, as administrators are told of it."""
+    """A member of a group, as administrators see it."""
 
     client_id: str
     address: str
     language: str
     version: int
     wants: Mapping[str, str] | None = None
-    """Topic → filter, where the members of a consumer group differ; only a broker of ours tells it."""
+    """Ours: topic → filter, where the members of a consumer group have different ones."""
