@@ -18,7 +18,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey
+from metaq.model.transactions.metaq1 import BranchKey, LocalKey
 from metaq.servers.metaq1.server import Metaq1Server
 from metaq.wire.hot import crc31
 from metaq.wire.metaq1.commands import (

@@ -35,8 +35,7 @@ from tests.wire.hot.support import (
 )  # fmt: skip
 
 from metaq.model.filters.sql import compile_sql
-from metaq.wire.hashing import java_hash
-from metaq.wire.record import encode_record
+from metaq.wire.record import encode_record, java_hash
 
 TOPIC, QUEUES = b"TopicA", 3
 COMMITS, WAITS, BRINGS = 1, 2, 4

@@ -22,7 +22,7 @@ from metaq.model import DataVersion, TopicConfig
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
-from metaq.saved import TableFile
+from metaq.saved_file import TableFile
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.store.config_file import ConfigFile
 from metaq.wire import bodies, headers

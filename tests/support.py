@@ -17,8 +17,7 @@ from msgspec import structs
 
 import metaq.testing
 from metaq.cli.serve import SERVERS
-from metaq.wire.command import Command, decode, encode
-from metaq.wire.frame import LENGTH_BYTES
+from metaq.wire.command import LENGTH_BYTES, Command, decode, encode
 from tests.forked import forks
 
 Value = TypeVar("Value")

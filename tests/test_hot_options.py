@@ -22,7 +22,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
 from metaq.model.filters.sql import Sql
-from metaq.model.topics.order import ORDER_NAMESPACE
+from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.model.transactions.staging import Chunk, Outcome, Phase
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.saved import Saving

@@ -37,19 +37,31 @@ RULES: dict[str, Rule] = {
     "log": Rule(set(), "rate limits need the clock and nothing else"),
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
-    "saved": Rule(set(), "a table that is saved before it is seen knows neither its entries nor its file"),
+    "saved_file": Rule(set(), "what a file and its format are, for those who have them and those who read them"),
+    "saved": Rule({"saved_file"}, "a table that is saved before it is seen knows neither its entries nor its file"),
     "durable": Rule(set(), "files for whoever keeps some outside the store"),
     "model": Rule(set(), "values have no protocol and no file"),
     "archive": Rule({"durable", "model"}, "records and files that Spark writes and any process reads"),
     "wire": Rule({"model"}, "bytes become values and back; no socket, file or decision is near"),
     "net": Rule(set(), "sockets carry bytes whose meaning is their session's business"),
     "store": Rule(
-        {"model", "saved", "wire.compression", "wire.files", "wire.frame_size", "wire.journal", "wire.metaq1.frame"}
+        {
+            "model",
+            "saved",
+            "saved_file",
+            "wire.compression",
+            "wire.files",
+            "wire.frame_size",
+            "wire.journal",
+            "wire.metaq1.frame",
+        }
         | SERVICE_BYTES,
         "data files hold records; what a client says never reaches them undecoded",
     ),
-    "broker": Rule({"model", "saved", "store"} | SERVICE_BYTES, "decisions in words of their own: any server may ask"),
-    "namesrv": Rule({"model", "saved"}, "decisions in words of their own: any server may ask"),
+    "broker": Rule(
+        {"model", "saved", "saved_file", "store"} | SERVICE_BYTES, "decisions in words of their own: any server may ask"
+    ),
+    "namesrv": Rule({"model", "saved", "saved_file"}, "decisions in words of their own: any server may ask"),
     "client.conversation": Rule(
         {"model", "wire"}, "what is said to servers, for event loops and blocking callers alike"
     ),
@@ -96,7 +108,7 @@ RULES: dict[str, Rule] = {
     ),
     "spark facade": Rule({"pipelines", "spark"}, "the names that users of Spark import, loaded when first used"),
     "app": Rule(
-        {"broker", "client", "servers", "model", "namesrv", "net", "registry", "saved", "store", "wire"},
+        {"broker", "client", "servers", "model", "namesrv", "net", "registry", "saved", "saved_file", "store", "wire"},
         "puts processes together: the one place that knows all parts of a server",
     ),
     "testing": Rule(
@@ -186,6 +198,7 @@ NO_FILES = {
     "log",
     "options",
     "saved",
+    "saved_file",
     "model",
     "wire",
     "net",

@@ -14,7 +14,7 @@ import pytest
 
 from metaq.app.broker import start_broker
 from metaq.app.configuration import load
-from metaq.app.filter_check import check_filters
+from metaq.app.partition_sections import check_filters
 from metaq.app.registration import zookeeper_settings
 from metaq.app.reload import Reload
 from metaq.clock import FakeClock

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from metaq.clock import FakeClock
 from metaq.errors import BadRequest, ConfigError, Reason, Refused
-from metaq.saved import SHOWN_PER_TURN, Pending, SavedTable, Saving, TableFile
+from metaq.saved import SHOWN_PER_TURN, Pending, SavedTable, Saving
+from metaq.saved_file import TableFile
 from tests.broker.support import MemoryFile, SlowFile
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -100,7 +100,7 @@ class ChangesBroken(MetaqError):
 
 
 class Reason(enum.Enum):
-    """Why a service refuses. Each server has a code of its protocol for each of them (`metaq.servers.remoting.refusals`)."""
+    """Why a service refuses. Each server has a code of its protocol for each of them (`metaq.servers.remoting.dispatch`)."""
 
     INVALID = "a value in the request is impossible"
     NO_PERMISSION = "this is forbidden, here or to this client"

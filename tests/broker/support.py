@@ -19,7 +19,8 @@ from metaq.model.access import Authorise, Caller, everybody
 from metaq.model.message import host_bytes
 from metaq.net.address import is_loopback
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.saved import SavedText, at_once
+from metaq.saved import at_once
+from metaq.saved_file import SavedText
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import JournalledFile

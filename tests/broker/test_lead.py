@@ -24,7 +24,7 @@ from metaq.errors import Refused
 from metaq.model import TopicConfig, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.metaq1.partition import PartitionPut
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey
+from metaq.model.transactions.metaq1 import BranchKey, LocalKey
 from metaq.model.transactions.staging import Lifetime, Outcome
 from metaq.options import BrokerOptions
 from metaq.saved import Saving

@@ -8,7 +8,8 @@ import zipfile
 
 from metaq.clock import FakeClock
 from metaq.model import DataVersion, TopicConfig
-from metaq.saved import SavedTable, TableFile
+from metaq.saved import SavedTable
+from metaq.saved_file import TableFile
 from metaq.store.journalled_file import JournalledFile
 from metaq.wire.files import TOPICS
 from metaq.wire.metaq1.frame import frame, with_attribute

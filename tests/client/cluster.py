@@ -17,8 +17,7 @@ from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import Command, decode, encode, reply
-from metaq.wire.frame import LENGTH_BYTES, frame_bytes
+from metaq.wire.command import LENGTH_BYTES, Command, decode, encode, frame_bytes, reply
 from metaq.wire.record import decode_batch, encode_record
 from tests.support import PATIENCE
 

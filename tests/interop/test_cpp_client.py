@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from metaq.admin import Admin
-from metaq.model.group import GroupConfig
+from metaq.model.clients import GroupConfig
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import request

@@ -13,7 +13,7 @@ import pytest
 from metaq import Consumer, Producer, Reader
 from metaq.admin import Admin
 from metaq.client.shared.messages import queue_for_key
-from metaq.model.topics.order import OrderLayout
+from metaq.model.topics.route import OrderLayout
 from tests.interop.driver import ForeignClient, java_client
 from tests.interop.servers import MetaqServer, Server
 from tests.support import PATIENCE, eventually

@@ -10,12 +10,12 @@ from tests.broker.support import MemoryFile
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.topics.order import ORDER_NAMESPACE
 from metaq.model.topics.registration import BrokerIdentity, Registered, Registration
+from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.namesrv.kv import VALUES_MAX, KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
-from metaq.saved import TableFile
+from metaq.saved_file import TableFile
 from metaq.wire import fastjson
 from metaq.wire.files import KV_CONFIG
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from metaq.net.layer import LayerTransport
+from metaq.net.peer import LayerTransport
 
 _OTHER = bytes(byte ^ 0xA5 for byte in range(256))
 

@@ -20,7 +20,7 @@ from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.peer import Peer
 from metaq.net.stream import SHARED_BYTES
-from metaq.wire.frame import frame_bytes
+from metaq.wire.command import frame_bytes
 from tests.support import PATIENCE
 
 TIMEOUT = PATIENCE

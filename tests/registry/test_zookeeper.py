@@ -16,7 +16,7 @@ from tests.interop.metaq1 import Node, Nodes, Zookeeper
 from tests.support import PATIENCE, eventually
 
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.layout import Layout, TextBroker
+from metaq.registry.zookeeper.layout import Layout, Metaq1Broker
 from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar, ZookeeperSettings
 from metaq.testing.network import FlakyNetwork, NetworkThread
 
@@ -26,7 +26,7 @@ CONFIG = b"[system]\nbrokerId=3\n"
 CHECKSUM = "1653446188"
 SESSION_SECONDS = 20.0
 """Far beyond what a starved machine needs: a session that ends by itself is the business of tests that want it."""
-BROKER = TextBroker(3, "meta://10.0.0.5:8123")
+BROKER = Metaq1Broker(3, "meta://10.0.0.5:8123")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ class Registered:
         loop: NetworkThread,
         connect: str,
         root: str,
-        broker: TextBroker = BROKER,
+        broker: Metaq1Broker = BROKER,
         topics: dict | None = None,
         *,
         session_seconds: float = SESSION_SECONDS,
@@ -128,7 +128,7 @@ def test_a_broker_has_the_nodes_of_the_original_and_takes_them_away(
 
 def test_a_slave_and_flags_of_topics(zookeeper: Zookeeper, nodes: Nodes, loop: NetworkThread) -> None:
     """A slave has nodes of its own beside the master's and none of the master's; what is not accepted is not told."""
-    slave = TextBroker(3, "meta://10.0.0.6:8123", slave=1)
+    slave = Metaq1Broker(3, "meta://10.0.0.6:8123", slave=1)
     topics = {"in": Published(2, True, False), "out": Published(2, False, True), "shut": Published(2, False, False)}
     with Registered(loop, zookeeper.address, "slave"), Registered(loop, zookeeper.address, "/slave/", slave, topics):
         assert mine(nodes, "/slave") == WHOLE | {
@@ -199,7 +199,7 @@ def test_two_brokers_with_one_id_are_told_apart_and_one_waits(
     zookeeper: Zookeeper, nodes: Nodes, loop: NetworkThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second says who the other is, tells nothing, and takes the place when it is free, also one without a clean end."""
-    other = TextBroker(3, "meta://10.0.0.9:8123")
+    other = Metaq1Broker(3, "meta://10.0.0.9:8123")
     with Registered(loop, zookeeper.address, "/clash", other, {"theirs": Published(1, True, True)}) as first:
         before = mine(nodes, "/clash")
         with Registered(loop, zookeeper.address, "/clash") as second:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.layout import Layout, OffsetNode, TextBroker, parents, parse_offset
+from metaq.registry.zookeeper.layout import Layout, Metaq1Broker, OffsetNode, parents, parse_offset
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -28,7 +28,7 @@ def test_a_root_gets_its_slash_and_loses_the_last(root: str, path: str) -> None:
 
 def test_nodes_of_a_master_are_those_of_the_original() -> None:
     """What a 1.4.6.2 with this server.ini has in ZooKeeper."""
-    wanted = Layout("/meta").wanted(TextBroker(0, "meta://h:8123"), b"hello", {"test": Published(3, True, True)})
+    wanted = Layout("/meta").wanted(Metaq1Broker(0, "meta://h:8123"), b"hello", {"test": Published(3, True, True)})
     assert wanted == {
         "/meta/brokers/ids/0/master_config_checksum": "907060870",
         "/meta/brokers/topics/test/0-m": "3",
@@ -38,7 +38,7 @@ def test_nodes_of_a_master_are_those_of_the_original() -> None:
 
 
 def test_a_slave_has_its_own_place_and_leaves_the_checksum_to_its_master() -> None:
-    slave, layout = TextBroker(7, "meta://[::1]:8123", slave=2), Layout("/meta")
+    slave, layout = Metaq1Broker(7, "meta://[::1]:8123", slave=2), Layout("/meta")
     assert layout.who(slave) == "/meta/brokers/ids/7/slave2"
     assert layout.wanted(slave, b"", {"t": Published(1, False, True)}) == {
         "/meta/brokers/topics/t/7-s2": "1",

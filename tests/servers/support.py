@@ -15,7 +15,7 @@ from metaq.model import ConsumerView, Heartbeat
 from metaq.model import properties as props
 from metaq.net.sweep import Sweep
 from metaq.net.turns import Source
-from metaq.saved import SavedText
+from metaq.saved_file import SavedText
 from metaq.servers.remoting.server import RemotingServer
 from metaq.store.disk import Disk
 from metaq.testing.faults import FaultyDisk

@@ -21,10 +21,10 @@ from metaq.model.transactions.staging import Outcome
 from metaq.net import sweep as sweeps
 from metaq.net.listener import listen
 from metaq.net.peer import Peer
-from metaq.servers.callers import caller_of
 from metaq.servers.metaq1 import session as text_session
 from metaq.servers.remoting import dispatch
 from metaq.servers.remoting.server import RemotingServer
+from metaq.servers.server import caller_of
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, SerializeType, decode, encode, request

@@ -13,7 +13,8 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
-from metaq.saved import FOLD_SECONDS, QUIET_SECONDS, SavedTable, TableFile
+from metaq.saved import FOLD_SECONDS, QUIET_SECONDS, SavedTable
+from metaq.saved_file import TableFile
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable, JournalledFile

@@ -11,7 +11,7 @@ from metaq import Producer, Reader
 from metaq.admin import Admin
 from metaq.client.shared.messages import queue_for_key
 from metaq.model import MessageQueue
-from metaq.model.topics.order import OrderLayout
+from metaq.model.topics.route import OrderLayout
 from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from metaq.wire.bloom import bit_positions
+from metaq.wire.files import bit_positions
 
 
 @pytest.mark.parametrize(

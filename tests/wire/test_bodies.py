@@ -32,7 +32,7 @@ from metaq.model import (
 from metaq.model.filters.subscription import subscribe
 from metaq.wire import bodies, fastjson
 from metaq.wire.beans import Value
-from metaq.wire.bodies import register
+from metaq.wire.bodies import name_servers
 
 JAVA_HEARTBEAT = b"""{"clientID":"10.0.0.1@12#123456","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",
 "consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":
@@ -155,7 +155,7 @@ def test_a_compressed_registration_is_read_and_bounded(monkeypatch):
     ):
         with pytest.raises(BadRequest, match=r"broken|cannot be expanded"):
             bodies.registration_of(bad, compressed=True, bare=False)
-    monkeypatch.setattr(register, "REGISTRATION_BYTES_MAX", 1000)
+    monkeypatch.setattr(name_servers, "REGISTRATION_BYTES_MAX", 1000)
     with pytest.raises(BadRequest, match="expand to more than"):
         bodies.registration_of(compressed(bytes(100_000)), compressed=True, bare=False)
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import RemoteProtocolError
-from metaq.wire.command import Command, SerializeType, encode
+from metaq.wire.command import FRAME_BYTES_MAX, Command, SerializeType, encode, frame_bytes
 from metaq.wire.connection import SMALL_BYTES, Connection
-from metaq.wire.frame import FRAME_BYTES_MAX, frame_bytes
 
 COMMANDS = [
     Command(310, 1, ext={"a": "PG"}, body=b"hello"),

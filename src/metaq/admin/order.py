@@ -12,7 +12,7 @@ from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import checked
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import Route
-from metaq.model.topics.order import ORDER_NAMESPACE, OrderLayout
+from metaq.model.topics.route import ORDER_NAMESPACE, OrderLayout
 from metaq.model.topics.topic import check_topic
 
 

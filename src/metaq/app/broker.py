@@ -7,11 +7,11 @@ import logging
 import platform
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 import metaq
 from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
-from metaq.app.delivery import Delivery
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import filter_helpers, predicate_helpers
@@ -25,8 +25,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
-from metaq.net.address import join_address
-from metaq.net.local import local_address
+from metaq.net.address import join_address, local_address
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.servers.remoting.server import remoting_server
 from metaq.servers.server import BrokerServices, PeerServer, Server
@@ -34,10 +33,61 @@ from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
+from metaq.store.reads.pull import ReadResult
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.1
+FAILED_PAUSE_SECONDS: Final = 0.1
+"""Pause before delayed messages are tried again, after a failure and at the start."""
+
+
+class Delivery:
+    """The timer of `Broker.deliver`, and the thread that reads old delayed messages for it. Bound to the running event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._reader = ThreadPoolExecutor(1, "metaq-delay-read")
+        self._deliver: Callable[[], float] | None = None
+        self._next: asyncio.Handle | None = None
+
+    def start(self, deliver: Callable[[], float]) -> None:
+        """Call `deliver` from now on; it returns the seconds until the next call, 0 for as soon as others had their turn."""
+        self._deliver = deliver
+        self._next = self._loop.call_later(FAILED_PAUSE_SECONDS, self._run)
+
+    def read(self, job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
+        """Run `job` in a thread, give `done` its result, and deliver (`metaq.broker.environment.ReadCold`)."""
+
+        def finish(future: asyncio.Future[ReadResult]) -> None:
+            if future.cancelled():
+                return
+            if error := future.exception():
+                log.error("old delayed messages could not be read, they are tried again: %s", error)
+                done(None)
+                return
+            done(future.result())
+            if self._next is not None:
+                self._next.cancel()
+                self._next = self._loop.call_soon(self._run)
+
+        self._loop.run_in_executor(self._reader, job).add_done_callback(finish)
+
+    def _run(self) -> None:
+        assert self._deliver is not None, "it is started"
+        pause = FAILED_PAUSE_SECONDS
+        try:
+            pause = self._deliver()
+        except Exception:
+            log.exception("delivering delayed messages failed; it is tried again")
+        # 0: time ran out, not the work. The connections have their turn, then it goes on.
+        self._next = self._loop.call_later(pause, self._run) if pause else self._loop.call_soon(self._run)
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        self._reader.shutdown(wait=False, cancel_futures=True)
 
 
 class Tasks(NamedTuple):

@@ -1,12 +1,24 @@
-"""Which file holds what, in which format."""
+"""A broker's files: which holds what, in which format; and its tables folded while no broker runs (docs/formats/journal.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 from metaq.broker.files import BrokerFiles
-from metaq.saved import SavedText, TableFile, TextFile
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import StoreError
+from metaq.model import DataVersion
+from metaq.options import StoreOptions
+from metaq.saved import SavedTable
+from metaq.saved_file import SavedText, TableFile, TextFile
+from metaq.store.disk import Disk
+from metaq.store.folder import StoreFolder
+from metaq.store.journalled_file import JournalledFile
 from metaq.wire.files import CONSUMER_FILTERS, CONSUMER_OFFSETS, DELAY_OFFSETS, DELETED_TOPICS, GROUPS, TOPICS
+
+Value = TypeVar("Value")
 
 
 def broker_files(
@@ -26,3 +38,29 @@ def broker_files(
         TextFile(open_file(DELAY_OFFSETS.name), DELAY_OFFSETS),
         TextFile(open_file(CONSUMER_FILTERS.name), CONSUMER_FILTERS),
     )
+
+
+def fold_tables(root: Path, clock: Clock = SYSTEM, disk: Disk | None = None) -> dict[str, bool]:
+    """Leave `topics.json` and `subscriptionGroup.json` whole, without journals. Returns for each whether it had any.
+
+    Raises StoreLocked: a broker is running on the folder. StoreForeign: it is no store. ConfigError: a file or a journal
+    cannot be read. StoreError: a file could not be written.
+    """
+    folder = StoreFolder(StoreOptions(store_path_root_dir=str(root)), disk)
+    folder.open()
+    try:
+        folder.secure_config()
+        files = {form.name: JournalledFile(folder.config / form.name, disk) for form in (TOPICS, GROUPS)}
+        found = {name: file.is_behind for name, file in files.items()}
+        _fold(TableFile(files[TOPICS.name], TOPICS, TOPICS), clock)
+        _fold(TableFile(files[GROUPS.name], GROUPS, GROUPS), clock)
+        return found
+    finally:
+        folder.close()
+
+
+def _fold(file: TableFile[str, Value, DataVersion], clock: Clock) -> None:
+    version, entries = file.read(DataVersion())
+    saved = SavedTable(file, entries, version, clock=clock)  # writes the file anew if there are journals
+    if saved.failing:
+        raise StoreError(f"{file.file.where} could not be written: {saved.failing}")

@@ -1,24 +1,263 @@
-"""Composition of an import: a broker without servers, on the store that is to take the messages."""
+"""Taking over what a server of MetaQ 1.x has stored: every message with its id and its position.
+
+The queues say themselves how far an import has come, so one that was cut goes on where it stopped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final, TypeVar
+
+from msgspec import Struct, structs
 
 from metaq.app.configuration import Configuration
 from metaq.app.files import broker_files
-from metaq.app.partition_import import PartitionImport
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
+from metaq.broker.log.records import put_record
+from metaq.broker.metaq1.records import without_attribute
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import SYSTEM
+from metaq.errors import Reason, Refused, StoreError
+from metaq.model import TopicConfig
+from metaq.model import properties as props
 from metaq.model.message import host_bytes
-from metaq.model.metaq1.imported import Imported
+from metaq.model.metaq1.partition import HAS_ATTRIBUTE, ID_EPOCH_MS
+from metaq.model.topics.topic import QUEUES_MAX, check_partition_topic
+from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile
 from metaq.store.journalled_file import JournalledFile
+from metaq.store.log.writer import PutRecord
 from metaq.store.message_store import MessageStore
-from metaq.store.offline.segments import FRAME_BYTES_MAX, segments_in
+from metaq.store.offline.segments import FRAME_BYTES_MAX, Found, Segment, SegmentReader, segments_in
+from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.wire.metaq1.frame import LIVE
+from metaq.wire.record import decode_record
+
+_BATCH_BYTES: Final = 256 * 1024
+_RECORD_MORE: Final = 400
+"""Bytes that a record has beyond its frame, about."""
+_SETTLE_SECONDS: Final = 0.01
+_FLUSH_EVERY: Final = 32 * 1024 * 1024
+_ID_TIME_SHIFT: Final = 22
+
+Result = TypeVar("Result")
+
+
+class Imported(Struct):
+    """Outcome of the import of one partition."""
+
+    topic: str
+    partition: int
+    begin: int
+    """Position of the first message that it has."""
+    end: int
+    """Position behind the last one that was taken."""
+    messages: int = 0
+    """Taken in this run."""
+    bytes: int = 0
+    already: int = 0
+    """Bytes that an earlier run had taken."""
+    damaged: str = ""
+    """What stands behind `end` in the last file, and was not taken: a server of 1.x would have cut it off as well."""
+    problem: str = ""
+    """Why it could not be taken, or not wholly; empty if all is well."""
+
+
+class PartitionImport:
+    """One run over the segments of a data folder.
+
+    Args: progress: told after each batch. stopped: asked between batches; True: it ends early, as after a crash.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        segments: Iterable[Segment],
+        *,
+        progress: Callable[[Imported], None],
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        assert broker.metaq1 is not None, "the broker serves MetaQ 1.x: its messages have byte positions"
+        self._broker, self._store, self._bases = broker, broker.store, broker.metaq1.bases
+        self._segments, self._progress, self._stopped = segments, progress, stopped
+        self._unflushed = 0
+        self._batch_bytes = min(_BATCH_BYTES, self._store.log.file_bytes // 4)
+
+    def run(self) -> list[Imported]:
+        """Take all partitions, one after the other. Raises Refused NOT_STORED, StoreError: the disk is full or broken."""
+        results = []
+        for (topic, partition), found in itertools.groupby(self._segments, lambda one: (one.topic, one.partition)):
+            segments = list(found)
+            imported = Imported(topic, partition, segments[0].start, segments[0].start)
+            results.append(imported)
+            try:
+                self._take(imported, segments)
+            except Refused as error:
+                if error.reason is Reason.NOT_STORED:
+                    raise
+                imported.problem = str(error)
+            self._progress(imported)
+            if self._stopped():
+                break
+        return results
+
+    def _take(self, imported: Imported, segments: Sequence[Segment]) -> None:
+        topic, partition = imported.topic, imported.partition
+        self._make_topic(topic, partition)
+        queue = self._settled(lambda: self._store.reader.queue(topic, partition))
+        if queue.max_offset == 0:
+            self._settled(lambda: self._bases.begin_at(topic, partition, imported.begin))
+        elif not self._goes_on(imported, queue, segments):
+            return
+        for number, segment in enumerate(segments):
+            if segment.start > imported.end:
+                imported.problem = (
+                    f"{segment.path} begins at position {segment.start}, and the file before it ends at {imported.end}: it "
+                    "and all behind it were not taken"
+                )
+                return
+            reader = SegmentReader(segment)
+            wanted = (found for found in reader if found.position >= imported.end)
+            self._take_frames(imported, segment, wanted)
+            if self._stopped():
+                imported.problem = "stopped: the same command goes on from here"
+                return
+            if reader.why and number + 1 < len(segments):
+                imported.problem = (
+                    f"{segment.path} holds {reader.why} at position {reader.end}, in the middle of the partition: it was "
+                    "taken up to there"
+                )
+                return
+            imported.damaged = reader.why
+        self._check_end(imported)
+
+    def _make_topic(self, topic: str, partition: int) -> None:
+        topics, wanted = self._broker.topics, partition + 1
+        check_partition_topic(topic)
+        if topics.is_system(topic):
+            raise Refused(Reason.INVALID, f"{topic} is a topic of the broker's own: no messages are imported to it")
+        if wanted > QUEUES_MAX:
+            raise Refused(Reason.INVALID, f"topic {topic} has no partition {partition}: they end at {QUEUES_MAX - 1}")
+        config = topics.get(topic)
+        if config is None:
+            self._settled(lambda: topics.ensure(topic, wanted))
+        elif min(config.read_queues, config.write_queues) < wanted:
+            more: TopicConfig = structs.replace(
+                config, read_queues=max(wanted, config.read_queues), write_queues=max(wanted, config.write_queues)
+            )
+            self._settled(topics.saved.change(topic, more).settle)
+
+    def _goes_on(self, imported: Imported, queue: ConsumeQueue, segments: Sequence[Segment]) -> bool:
+        """Find out how far an earlier run has come. False: the queue holds something else, which is said."""
+        topic, partition = imported.topic, imported.partition
+        positions = self._bases.find(topic, partition)
+        if positions is None:
+            imported.problem = (
+                f"queue {partition} of topic {topic} holds messages that were not imported: nothing was taken; import into a "
+                "store in which the topic has none"
+            )
+            return False
+        end = self._settled(lambda: positions.max)
+        imported.end, imported.already = end, max(0, end - imported.begin)
+        before = _last_before(segments, end)
+        if before is None or before.frame.message_id != self._last_id(queue):
+            imported.problem = (
+                f"queue {partition} of topic {topic} ends at position {end} with another message than the data has there: "
+                "nothing was taken; it holds newer messages, or others"
+            )
+            return False
+        return True
+
+    def _last_id(self, queue: ConsumeQueue) -> int | None:
+        units = queue.units(queue.max_offset - 1, 1)
+        record = self._store.reader.record_at(units[0].log_offset) if units else None
+        told = decode_record(record).properties.get(props.METAQ_ID) if record else None
+        return int(told) if told else None
+
+    def _take_frames(self, imported: Imported, segment: Segment, frames: Iterator[Found]) -> None:
+        modified_ms = int(segment.path.stat().st_mtime * 1000)
+        batch: list[PutRecord] = []
+        size = 0
+        for position, frame in frames:
+            if position != imported.end + size:
+                raise StoreError(f"{segment.path}: the frame at {position} does not follow the one before it")
+            pairs, body = without_attribute(frame.flag, frame.body)
+            pairs[props.METAQ_ID] = str(frame.message_id)
+            pairs[props.CLUSTER] = self._broker.options.broker_cluster_name
+            batch.append(
+                put_record(
+                    imported.topic,
+                    imported.partition,
+                    body,
+                    pairs,
+                    flag=frame.flag & ~HAS_ATTRIBUTE,
+                    sys_flag=0,
+                    born_ms=_born_ms(frame.message_id, modified_ms),
+                    born_host=self._broker.environment.store_host,
+                )
+            )
+            size += frame.size
+            if size + len(batch) * _RECORD_MORE >= self._batch_bytes:
+                self._put(imported, batch, size)
+                batch, size = [], 0
+                if self._stopped():
+                    return
+        if batch:
+            self._put(imported, batch, size)
+
+    def _put(self, imported: Imported, batch: list[PutRecord], size: int) -> None:
+        self._settled(lambda: self._broker.appender.put(batch))
+        imported.messages += len(batch)
+        imported.bytes += size
+        imported.end += size
+        self._unflushed += size
+        if self._unflushed >= _FLUSH_EVERY:
+            self._store.flusher.flush()
+            self._unflushed = 0
+        self._progress(imported)
+
+    def _check_end(self, imported: Imported) -> None:
+        positions = self._bases.find(imported.topic, imported.partition)
+        assert positions is not None, "the import began them, or went on with them"
+        end = self._settled(lambda: positions.max)
+        if end != imported.end:
+            raise StoreError(
+                f"queue {imported.partition} of topic {imported.topic} ends at position {end} after an import up to "
+                f"{imported.end}: please report this"
+            )
+
+    def _settled(self, work: Callable[[], Result]) -> Result:
+        """What `work` returns, as soon as what it needs is saved."""
+        while True:
+            try:
+                return work()
+            except Saving as saving:
+                ended = threading.Event()
+                for pending in saving.pending:
+                    pending.when_done(lambda _error, ended=ended: ended.set())  # type: ignore[misc]
+                while not ended.wait(_SETTLE_SECONDS):
+                    self._store.flusher.flush()
+                    self._broker.deliver()
+
+
+def _last_before(segments: Sequence[Segment], end: int) -> Found | None:
+    """The frame that ends at a position; None: none does."""
+    for segment in reversed(segments):
+        if segment.start < end:
+            for found in SegmentReader(segment):
+                if found.position + found.frame.size >= end:
+                    return found if found.position + found.frame.size == end else None
+    return None
+
+
+def _born_ms(message_id: int, modified_ms: int) -> int:
+    """When a message was put: its id knows if its server's clock was the wall's; else the file's time stands for it."""
+    told = (message_id >> _ID_TIME_SHIFT) + ID_EPOCH_MS
+    return told if message_id > 0 and told <= modified_ms + 1000 else modified_ms
 
 
 def import_meta(

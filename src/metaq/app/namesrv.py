@@ -13,7 +13,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
-from metaq.saved import TableFile
+from metaq.saved_file import TableFile
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.servers.server import PeerServer
 from metaq.store.config_file import BackgroundFile, ConfigFile

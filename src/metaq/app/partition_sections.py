@@ -1,9 +1,11 @@
-"""What a configuration says of single topics of MetaQ 1.x becomes rules: for a `server.ini` and a `metaq.toml` alike."""
+"""Sections of single topics of MetaQ 1.x, in a `server.ini` or a `metaq.toml`: checked, and made rules of."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -13,7 +15,7 @@ from metaq.errors import ConfigError, Refused
 from metaq.model.cron import parse_cron
 from metaq.model.metaq1.settings import WILDCARD, DeletePolicy, PartitionRules, PartitionSettings
 from metaq.model.topics.topic import check_partition_topic
-from metaq.options import Metaq1Options, camel, nearest
+from metaq.options import MIB, Metaq1Options, camel, nearest
 
 TOPIC_FIELDS: Final = (
     "num_partitions",
@@ -30,6 +32,9 @@ TOPICS: Final = "topics"
 """Of the section [metaq1] of a `metaq.toml`: tables [metaq1.topics.NAME]."""
 FILTER_PREFIX: Final = "group."
 FILTER_CHARS_MAX: Final = 200
+LOAD_SECONDS: Final = 30.0
+"""Longest wait for the process that loads the filters."""
+_LOAD_MEMORY: Final = 256 * MIB
 _ZOOKEEPER: Final = re.compile(r"\s*(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:[0-9]{1,5})?\s*", re.ASCII)
 _ZOOKEEPER_PATH: Final = re.compile(r"/?([^/\s\x00-\x1f]+(/[^/\s\x00-\x1f]+)*)?/?")
 _FILTER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -161,3 +166,43 @@ def split_topics(pairs: Mapping[str, Any], file: str) -> tuple[dict[str, Any], t
                 raise ConfigError(f"{where}: a topic has no option {key!r}{nearest(key, [*spellings, 'group.GROUP'])}")
         sections.append(check_section(TopicSection(name, where, said)))
     return {key: value for key, value in pairs.items() if key != TOPICS}, tuple(sections)
+
+
+def check_filters(sections: Iterable[TopicSection], path: str) -> None:
+    """Load each filter once, in a process of its own. It may block. Raises ConfigError, with the place of the first that fails.
+
+    Args: path: folders in which modules are looked for (appClassPath).
+    """
+    named = {
+        said.value: said.where
+        for section in sections
+        if WILDCARD not in section.name
+        for key, said in section.said.items()
+        if key.startswith(FILTER_PREFIX)
+    }
+    if not named:
+        return
+    first = next(iter(named.values()))
+    errors = _errors_of(list(named), path, first)
+    for name, where in named.items():
+        if name in errors:
+            looked = f"; it is looked for in {path} (appClassPath) first" if path else "; appClassPath names no folder"
+            raise ConfigError(f"{where}: the filter {name} cannot be loaded: {errors[name]}{looked}")
+
+
+def _errors_of(names: list[str], path: str, where: str) -> dict[str, str]:
+    asked = json.dumps({"predicates": {name: name for name in names}, "memory": _LOAD_MEMORY, "filters": True})
+    from metaq.app.predicate_process import program  # here and not above: it loads parts of the broker
+
+    command, environment = program(path, asked)
+    try:
+        done = subprocess.run(  # noqa: S603  our own program
+            command, input=b"", stdout=subprocess.PIPE, env=environment, timeout=LOAD_SECONDS, check=False,
+            start_new_session=True,
+        )  # fmt: skip
+        found: dict[str, str] = json.loads(done.stdout[4:])["errors"]
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{where}: the filters were not loaded within {LOAD_SECONDS:g} s") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: the filters cannot be loaded: {error}") from None
+    return found

@@ -126,7 +126,7 @@ class ZookeeperRegistration:
         if served is None or not options.zk_connect or not options.zk_enable:
             return
         try:
-            from metaq.registry.zookeeper.layout import TextBroker
+            from metaq.registry.zookeeper.layout import Metaq1Broker
             from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar
         except ImportError as error:
             raise ConfigError(
@@ -134,7 +134,7 @@ class ZookeeperRegistration:
                 " pymetaq[zookeeper], or set zk.zkEnable=false"
             ) from None
         address = join_address(options.host_name or services.host, self._server.port)
-        who = TextBroker(options.broker_id, f"meta://{address}")
+        who = Metaq1Broker(options.broker_id, f"meta://{address}")
         registrar = ZookeeperRegistrar(
             zookeeper_settings(options), who, lambda: Advertisement(settings.text, served.partitions.published())
         )

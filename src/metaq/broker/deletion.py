@@ -22,7 +22,8 @@ from metaq.broker.tables.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, TopicConfig
-from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
+from metaq.saved import Pending, SavedTable, Saving, at_once
+from metaq.saved_file import TableFile
 from metaq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from msgspec import Struct
 from metaq.broker.pulls.filters import FilterTable
 from metaq.broker.tables.offsets import OffsetTable
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
-from metaq.saved import TableFile, TextFile
+from metaq.saved_file import TableFile, TextFile
 
 
 class BrokerFiles(Struct, frozen=True):

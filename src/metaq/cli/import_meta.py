@@ -17,7 +17,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from metaq.model.metaq1.imported import Imported
+    from metaq.app.import_meta import Imported
 
 _TOLD_SECONDS: Final = 5.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)

@@ -125,7 +125,7 @@ def _configure(arguments: argparse.Namespace) -> Configuration:
         insecure=arguments.insecure,
     )
     if configuration.metaq1.enable and configuration.sections:
-        from metaq.app.filter_check import check_filters
+        from metaq.app.partition_sections import check_filters
 
         check_filters(configuration.sections, configuration.metaq1.app_class_path or "")
     return configuration

@@ -148,7 +148,7 @@ def fold(
     Needed only if our broker ended without stopping in order: a stop in order does it, and so does our next start. No
     broker may be running on the folder.
     """
-    from metaq.app.fold import fold_tables
+    from metaq.app.files import fold_tables
 
     for name, changed in fold_tables(folder).items():
         print(f"{name}: {'written, with what its journals say' if changed else 'has no journal'}")

@@ -1,4 +1,4 @@
-"""Who asks, what for, and who may: the words in which every server and path asks whether a request is allowed."""
+"""Access: the caller of a request, what it does, and the function that allows it. Every server asks in these terms."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ CallerKind: TypeAlias = tuple[str, bool, bool]
 
 
 class Caller(Struct, frozen=True):
-    """Who makes a request. A connection has one, made once, for all requests that name nobody else.
+    """Caller of a request. A connection has one for all requests that are not signed.
 
-    RocketMQ signs requests and not connections: several callers may share a connection, as behind a proxy.
+    RocketMQ signs requests, not connections: several callers may share a connection, as behind a proxy.
     """
 
     address: str
     """The peer's host, without a port."""
     loopback: bool
-    """Whether it is this machine."""
+    """The peer is this machine."""
     identity: str = ""
-    """Whom it has proved to be; empty for nobody in particular."""
+    """Proven identity; empty if none was claimed."""
     encrypted: bool = False
-    """Whether nobody on the way can read or change what it asks."""
+    """The connection is under TLS or another layer."""
     kind: CallerKind = ("", False, False)
-    """All of it that a judgement may depend on. Computed, whatever is given."""
+    """All that a judgement may depend on, and the key under which it is kept. Computed, whatever is given."""
 
     def __post_init__(self) -> None:
         force_setattr(self, "kind", (self.identity, self.loopback, self.encrypted))
@@ -38,9 +38,8 @@ class Caller(Struct, frozen=True):
 class Action(enum.Enum):
     """What a request does to the topic, group or table that it names."""
 
-    __hash__ = (
-        object.__hash__
-    )  # members are single; enum's own hash is a Python call, and judgements are kept by action
+    # Members are singletons. The hash of enum.Enum is a call of Python code, and judgements are looked up by action.
+    __hash__ = object.__hash__
 
     PUBLISH = "send messages to a topic"
     SUBSCRIBE = "receive messages of a topic, and keep a group's position in it"
@@ -50,21 +49,20 @@ class Action(enum.Enum):
 
 
 Authorise: TypeAlias = Callable[[Caller, Action, str], None]
-"""(caller, what for, the topic or group or, without one, the request's name): returns if it is allowed.
+"""(caller, action, topic or group; without one the request's name): returns if it is allowed, raises Refused NO_PERMISSION if not.
 
-Raises Refused NO_PERMISSION. The answer is kept for all callers of the same `kind` until the rules change; the address is for
-its text.
+The answer is kept for all callers of the same `kind` until the rules change. The address is for the text only.
 """
 
 
 def everybody(_caller: Caller, _action: Action, _resource: str) -> None:
-    """Everybody may everything, as at a RocketMQ broker without ACL."""
+    """Allow everything, as a RocketMQ broker without ACL does."""
 
 
 def administered_locally(caller: Caller, action: Action, _resource: str) -> None:
-    """Everybody may everything, except that settings are changed from this machine only.
+    """Allow everything, but changes of settings from this machine only.
 
-    RocketMQ's open name server was the way into CVE-2023-37582.
+    RocketMQ's name server takes them from anybody, which was the way into CVE-2023-37582.
     """
     if action is Action.ADMINISTER and not caller.loopback:
         raise Refused(Reason.NO_PERMISSION, f"taken from loopback addresses only, not from {caller.address}")

@@ -1,18 +1,47 @@
-"""What clients say of themselves, and what a broker tells of them."""
+"""Consumer groups: their settings, what their members say of themselves, and what a broker tells of them."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 
 from msgspec import Struct, field
 
 from metaq.model.filters.subscription import SubscriptionData
-from metaq.model.group import ConsumeFrom, MessageModel
 from metaq.model.queue import MessageQueue
 
 
+class MessageModel(enum.Enum):
+    """Whether the members of a group share its messages (CLUSTERING) or each get all of them."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class ConsumeFrom(enum.Enum):
+    """Where a group without a stored offset begins."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+class GroupConfig(Struct, frozen=True):
+    """A consumer group as one broker holds it (RocketMQ's SubscriptionGroupConfig)."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queues: int = 1
+    retry_max: int = 16
+    broker_id: int = 0
+    slow_broker_id: int = 1
+    notify_changed: bool = True
+
+
 class ConsumerView(Struct, frozen=True):
-    """A consumer group as one member sees it, or as its broker does: the newest word of all members."""
+    """A consumer group as one member describes it in its heartbeat; at the broker, the newest description of all members."""
 
     group: str
     subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
@@ -21,11 +50,11 @@ class ConsumerView(Struct, frozen=True):
     consume_from: ConsumeFrom = ConsumeFrom.LAST
     unit_mode: bool = False
     keep_seconds: float = 0.0
-    """How long a member's queues are to be kept for it when it is gone; only a broker of ours does."""
+    """Ours: how long the broker keeps a member's queues for it when it is gone."""
 
 
 class Heartbeat(Struct, frozen=True):
-    """What a client process says of itself."""
+    """Heartbeat of a client process."""
 
     client_id: str
     consumers: tuple[ConsumerView, ...] = ()
@@ -34,7 +63,7 @@ class Heartbeat(Struct, frozen=True):
 
 
 class QueueLocks(Struct, frozen=True):
-    """Queues that one client of a group wants to consume alone, or no longer."""
+    """Queues that a client of a group locks or unlocks, to consume them in order."""
 
     group: str
     client_id: str
@@ -42,11 +71,11 @@ class QueueLocks(Struct, frozen=True):
 
 
 class ClientConnection(Struct, frozen=True):
-    """One member of a group, as administrators are told of it."""
+    """A member of a group, as administrators see it."""
 
     client_id: str
     address: str
     language: str
     version: int
     wants: Mapping[str, str] | None = None
-    """Topic → filter, where the members of a consumer group differ; only a broker of ours tells it."""
+    """Ours: topic → filter, where the members of a consumer group have different ones."""

@@ -1,4 +1,4 @@
-"""What a broker tells of itself: its figures at one moment, and its settings."""
+"""A broker's figures at one moment, and its settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaq.options import BrokerOptions, StoreOptions
 
 
 class Rates(NamedTuple):
-    """So many a second."""
+    """Averages per second."""
 
     ten_seconds: float
     minute: float
@@ -48,24 +48,24 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     earliest_ms: int
     """Store time of the oldest message."""
     disk_ratio: float
-    """How full the disk is, 0 to 1."""
+    """Used share of the disk, 0 to 1."""
     held_pulls: int
     staged_parts: int
     staged_bytes: int
-    """Of staged transactions that are not over."""
+    """Bytes of staged transactions that have not ended."""
     held_for: str
-    """The topic alone for which the oldest log files are still there; empty: there is none."""
+    """Topic for whose sake alone the oldest log files are still kept; empty if there is none."""
     held_bytes: int
-    """Of these files."""
+    """Bytes of these files."""
     delay_levels: Mapping[int, LevelProgress]
     unsaved: Mapping[str, str]
     """Configuration file → why it could not be saved last."""
     trouble: str
-    """What the store cannot do, or has lost; empty if all is well."""
+    """What the store cannot do or has lost; empty if all is well."""
 
 
 class BrokerSettings(Struct, frozen=True):
-    """What a broker was told, and what it made of it."""
+    """A broker's options, and what it derived from them."""
 
     options: BrokerOptions
     store: StoreOptions
@@ -73,4 +73,4 @@ class BrokerSettings(Struct, frozen=True):
     host: str
     port: int
     folder: str
-    """Where its store is."""
+    """Folder of its store."""

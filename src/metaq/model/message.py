@@ -1,4 +1,4 @@
-"""Messages: what a producer hands in, and what a broker has stored."""
+"""Messages: what a producer hands in, what a broker has stored, and half messages of transactions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from metaq.model.queue import MessageQueue
 BODY_BYTES_MAX = 4 * 1024 * 1024
 DELAY_LEVEL_MAX = 18
 FIRST_RETRY_LEVEL = 3
-"""Delay level of the first retry (10 s), as RocketMQ has it; each further retry waits a level longer. `wire/hot/native/back.pxi`
-repeats it."""
+"""Delay level of the first retry (10 s), as in RocketMQ; each further retry waits a level longer. `wire/hot/native/back.pxi`
+repeats the number."""
 _SHOWN_BYTES = 60
 
 
@@ -43,12 +43,19 @@ COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB = 0x100, 0x200, 0x300
 class Message:
     """One message to send.
 
-    Args: topic: where to. body: bytes, a bytearray or a contiguous memoryview, of which a copy is taken; a `str` is a
-          TypeError, because only the sender knows its encoding. tag: one word by which brokers filter, without `|`.
-          keys: words by which it can be looked up, without blanks. flag: a signed 32-bit number carried untouched.
-          delay_level: 0, or 1..18, a level of the broker's delays. wait_store_ok: False answers before the flush and
-          the replica. properties: your own names and values, all `str`.
-    Raises: TypeError: a value of another type. InvalidMessage: a value that the record format cannot carry.
+    Args:
+        topic: where to send it.
+        body: bytes, a bytearray or a contiguous memoryview, of which a copy is taken. A `str` is a TypeError: only the sender
+            knows its encoding.
+        tag: one word by which brokers filter, without `|`.
+        keys: words by which it can be looked up, without blanks.
+        flag: a signed 32-bit number, carried untouched.
+        delay_level: 0, or a level of the broker's delays, 1..18.
+        wait_store_ok: False has the broker answer before the flush and the replica.
+        properties: your own names and values, all `str`.
+    Raises:
+        TypeError: a value of another type.
+        InvalidMessage: a value that the record format cannot carry.
     """
 
     topic: str
@@ -64,7 +71,7 @@ class Message:
         self.check()
 
     def check(self) -> None:
-        """Make sure that it can be sent; its fields may have been set since it was made. Raises as making one does."""
+        """Check that it can be sent: its fields may have been set since it was made. Raises as the constructor does."""
         if not isinstance(self.topic, str):
             raise TypeError(f"topic is {self.topic!r}: pass its name, a str")
         if type(self.body) is not bytes:
@@ -96,10 +103,11 @@ class Message:
         return f"Message({', '.join([f'topic={self.topic!r}', f'body={shown}', *rest])})"
 
     def property_text(self, unique_id: str | None, namespace: str = "") -> str:
-        """All properties as stored, the system's and the user's.
+        """Return the text of all properties, the system's and the user's.
 
-        `unique_id` is this message's UNIQ_KEY; None leaves it to the batch that the message goes into. `namespace`: of the
-        producer, which Java's says in a property too.
+        Args:
+            unique_id: UNIQ_KEY of this message; None leaves it to the batch that it goes into.
+            namespace: the producer's, which Java's producer writes into a property too.
         """
         pairs = dict(self.properties)
         if namespace:
@@ -117,7 +125,7 @@ class Message:
 
 
 def as_body(body: object) -> bytes:
-    """A copy of a body as bytes. Raises TypeError: not bytes, a bytearray or a contiguous memoryview; says the remedy."""
+    """Return a copy of a body as bytes. Raises TypeError, with the remedy: no bytes, bytearray or contiguous memoryview."""
     if isinstance(body, str):
         raise TypeError("body is a str: encode it, for example body.encode()")
     if isinstance(body, memoryview) and not body.c_contiguous:
@@ -131,7 +139,7 @@ def as_body(body: object) -> bytes:
 
 
 def as_int(name: str, value: object, low: int, high: int) -> int:
-    """A whole number of [low, high]. Raises TypeError for a bool, a float and the like, InvalidMessage out of bounds."""
+    """Return a whole number of [low, high]. Raises TypeError for a bool, a float and the like; InvalidMessage out of bounds."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}: need a whole number {low}..{high}")
     number = operator.index(value)
@@ -141,14 +149,14 @@ def as_int(name: str, value: object, low: int, high: int) -> int:
 
 
 def as_delay_level(level: object) -> int:
-    """A level of the broker's delays, 0 for none. Raises as `as_int`."""
+    """Return a level of the broker's delays, 0 for none. Raises as `as_int`."""
     return as_int("delay_level", level, 0, DELAY_LEVEL_MAX)
 
 
 def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
-    """Keys as a tuple; a single string is one key.
+    """Return keys as a tuple; a single string is one key.
 
-    Raises: TypeError: something else than text. InvalidMessage: an empty key, a blank or a control character.
+    Raises: TypeError: no text. InvalidMessage: an empty key, a blank or a control character.
     """
     if isinstance(keys, bytes | bytearray | Mapping) or not isinstance(keys, Iterable):
         raise TypeError(f"keys is {_type(keys)}: pass a str or several, such as [str(key)]")
@@ -163,7 +171,7 @@ def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def check_tag(tag: str) -> str:
-    """Return `tag` if a subscription can name it. Raises TypeError: no text. InvalidMessage: none can."""
+    """Return `tag` if a subscription can name it. Raises TypeError: no text; InvalidMessage: no subscription can."""
     if not isinstance(tag, str):
         raise TypeError(f"tag is {_type(tag)}: pass one word of text, {_remedy(tag)}")
     if not tag or tag != tag.strip() or "|" in tag or "\x01" in tag or "\x02" in tag or tag == "*":
@@ -172,7 +180,7 @@ def check_tag(tag: str) -> str:
 
 
 def is_tag(text: str) -> bool:
-    """Whether `check_tag` takes it."""
+    """Return whether `check_tag` takes a text."""
     try:
         check_tag(text)
     except InvalidMessage:
@@ -181,7 +189,10 @@ def is_tag(text: str) -> bool:
 
 
 def check_user_properties(pairs: Mapping[str, str]) -> None:
-    """Raises TypeError: not all text. InvalidMessage: a reserved name, an empty name or value, a separator character."""
+    """Check a user's properties.
+
+    Raises: TypeError: not all text. InvalidMessage: a reserved name, an empty name or value, a separator character.
+    """
     if not isinstance(pairs, Mapping):
         raise TypeError(f"properties is {_type(pairs)}: pass a dict of names and values")
     for name, value in pairs.items():
@@ -216,7 +227,7 @@ def _remedy(value: object) -> str:
 
 
 class SendStatus(enum.Enum):
-    """What an acknowledged send is promised (docs/architecture.md, "what an ack means"). All four are stored."""
+    """What the broker promises of an acknowledged message (docs/architecture.md, "what an ack means"). All four are stored."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -235,9 +246,9 @@ class SendReceipt(Struct, frozen=True):
 
 
 class StoredMessage:
-    """A message as a broker stored it. Properties and hosts are decoded when first looked at.
+    """A message as a broker stored it. Properties and hosts are decoded at first use.
 
-    The hot decoder (`metaq.wire.hot.decode_records`) fills the slots directly; a subclass may add its own.
+    `metaq.wire.hot.decode_records` fills the slots directly, without a call of `__init__`; a subclass may add slots of its own.
     """
 
     __slots__ = (
@@ -311,7 +322,7 @@ class StoredMessage:
 
     @property
     def offset_id(self) -> str:
-        """Store host and log offset in upper-case hex: 32 characters, 56 with IPv6."""
+        """Store host and log offset in upper-case hex: 32 characters, 56 with IPv6. Code 33 looks a message up by it."""
         return f"{self.store_host_raw.hex()}{self.log_offset:016x}".upper()
 
     @property
@@ -324,7 +335,7 @@ class StoredMessage:
 
     @property
     def backlog(self) -> int:
-        """How many messages the queue held from this one on, when it was pulled."""
+        """Messages in the queue from this one on, at the time of the pull."""
         return max(0, self.max_offset - self.queue_offset)
 
     def __getstate__(self) -> dict[str, object]:
@@ -350,10 +361,31 @@ class StoredMessage:
 
 
 def host_of(raw: bytes) -> tuple[str, int]:
-    """Address text and port of a record's host field (4 or 16 address bytes, 4 port bytes)."""
+    """Return address and port of a record's host field (4 or 16 address bytes, 4 port bytes)."""
     return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big")
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """The record's host field for an address text and a port."""
+    """Return the host field of a record for an address and a port."""
     return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
+
+
+class TransactionOutcome(enum.Enum):
+    """How a local transaction ended, which decides over its half message."""
+
+    COMMIT = "commit"
+    """The message is delivered."""
+    ROLLBACK = "roll back"
+    """The message is dropped."""
+    UNKNOWN = "unknown"
+    """The message stays hidden; the broker asks again later."""
+
+
+class HalfMessage(Struct, frozen=True):
+    """The id and offsets of a half message at the broker that stored it."""
+
+    message_id: str
+    """UNIQ_KEY that the producer gave it; also the id of the transaction."""
+    queue_offset: int
+    """QueueOffset in RMQ_SYS_TRANS_HALF_TOPIC. Each check of the broker moves it."""
+    log_offset: int

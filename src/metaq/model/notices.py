@@ -1,4 +1,4 @@
-"""What a broker tells a client without being asked."""
+"""Notices: what a broker tells a client unasked."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from metaq.model.queue import MessageQueue
 
 
 class MembersChanged(Struct, frozen=True):
-    """The members of a consumer group are others than before: its queues are to be shared out anew."""
+    """The members of a consumer group have changed: clients rebalance."""
 
     group: str
 
 
 class OffsetsReset(Struct, frozen=True):
-    """An administrator moved a group's progress: each queue is to be consumed from its offset on."""
+    """An administrator has reset a group's offsets: consume each queue from its offset on."""
 
     group: str
     offsets: Mapping[MessageQueue, int]
     """Queues of one topic."""
     time_ms: int = -1
-    """The moment that was asked for; -1: the end."""
+    """Time to which the offsets were reset, ms; -1: the end."""
     force: bool = True
     language: str = "JAVA"
-    """Of the client that is told: C++ wants it in another form."""
+    """Language of the client that gets the notice: C++ reads another form."""
 
 
 class RequestReplied(Struct, frozen=True):
-    """Somebody has replied to a request of ours."""
+    """A reply to a request of this client."""
 
     correlation_id: str
     """The request's."""
     reply: StoredMessage
-    """Its body is expanded. Where it is stored is not told."""
+    """The reply, its body expanded. The broker does not tell where it is stored."""
     broken: str = ""
-    """Why its body cannot be expanded; it is as it came then."""
+    """Why its body could not be expanded; it is as it came then."""
 
 
 class TransactionCheck(Struct, frozen=True):
-    """How did the local transaction end that this half message belongs to?
+    """The broker asks how the local transaction of a half message ended.
 
-    The message has the topic and queue that it is for, and the queue offset and log offset of the half message, which the
-    answer names. Its body is as stored, perhaps compressed.
+    `half` has the topic and queue that the message is for, and the queue offset and log offset of the half message, which the
+    answer must name. Its body is as stored, perhaps compressed.
     """
 
     group: str
-    """Of the producers, one of which is asked."""
+    """Producer group, one member of which is asked."""
     half: StoredMessage

@@ -1,9 +1,9 @@
-"""Positions in queues, and the JSON in which Spark's checkpoints and the archive's manifests keep them.
+"""Offsets by queue, and their JSON in Spark's checkpoints and the archive's manifests.
 
     {"v": 1, "q": {"orders": {"broker-a": {"0": 17, "1": 20}}}}
 
-Each number is the QueueOffset of the next message: a range of two positions is half-open. The form is written into
-files that outlive this release, so it changes only with `v`.
+Each number is the QueueOffset of the next message: a range of two is half-open. The form is in files that outlive this
+release, so it changes only with `v`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Slice:
 
 
 def to_json(positions: Mapping[MessageQueue, int]) -> dict[str, Any]:
-    """What Spark keeps. Sorted, so that equal positions are equal text: Spark compares text to see new data."""
+    """Return the value that Spark keeps. Sorted, so that equal offsets are equal text: Spark finds new data by comparing text."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(positions):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = positions[queue]
@@ -46,15 +46,12 @@ def to_json(positions: Mapping[MessageQueue, int]) -> dict[str, Any]:
 
 
 def to_text(positions: Mapping[MessageQueue, int]) -> str:
-    """`to_json` as the text that options take."""
+    """Return `to_json` as text, as options take it."""
     return json.dumps(to_json(positions))
 
 
 def from_json(value: Any, what: str = "offsets") -> Positions:
-    """Positions of a JSON text or the value it stands for.
-
-    Raises: ConfigError: not the form above; `what` names the option in the text.
-    """
+    """Return the offsets in a JSON text or a parsed value. Raises ConfigError: not the form above; `what` names the option."""
     try:
         tree = json.loads(value) if isinstance(value, str) else value
         if tree["v"] != VERSION:

@@ -35,26 +35,26 @@ INSTANCE_ID = "INSTANCE_ID"
 CLUSTER = "CLUSTER"
 MESSAGE_TYPE = "MSG_TYPE"
 REPLY = "reply"
-"""The value of `MESSAGE_TYPE` that makes a message the reply to a request."""
+"""Value of `MESSAGE_TYPE` that marks the reply to a request."""
 CORRELATION_ID = "CORRELATION_ID"
-"""What tells to which request a reply belongs."""
+"""Id that a request and its reply have in common."""
 REPLY_TO = "REPLY_TO_CLIENT"
-"""The client id of whoever waits for the reply."""
+"""Client id of the requester."""
 TTL = "TTL"
-"""How long they wait, in ms."""
+"""How long the requester waits, ms."""
 ARRIVE_TIME = "ARRIVE_TIME"
-"""When a reply came to the requester, in ms."""
+"""When the reply came to the requester, ms."""
 PUSH_TIME = "PUSH_REPLY_TIME"
-"""When a broker handed a reply on, in ms."""
+"""When the broker pushed the reply, ms."""
 DUE = "METAQ_DUE"
 UNDECODABLE = "METAQ_UNDECODABLE"
-"""Why a consumer could make no value of the body; of messages in retry and dead-letter topics."""
+"""Ours, in retry and dead-letter topics: why a consumer could not decode the body."""
 METAQ_ID = "METAQ_ID"
-"""Of a message that a 1.x client put: its id, decimal."""
+"""Ours, of a message put by a 1.x client: its id, decimal."""
 METAQ_ATTRIBUTE = "METAQ_ATTRIBUTE"
-"""Its attribute, where that is no legal tag."""
+"""Ours: attribute of a message put by a 1.x client, where that is no legal tag."""
 METAQ_BLOCK = "METAQ_BLOCK"
-"""Its attribute's block is still in the body, as the client sent it: no property can hold it."""
+"""Ours: the attribute's block is still in the body, as the 1.x client sent it: no property can hold it."""
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
@@ -68,11 +68,11 @@ RESERVED = frozenset(
         DUE, UNDECODABLE, METAQ_ID, METAQ_ATTRIBUTE, METAQ_BLOCK,
     }
 )  # fmt: skip
-"""Names that users may not set themselves."""
+"""RocketMQ's reserved names and ours, which users may not set."""
 
 
 def parse(text: str) -> dict[str, str]:
-    """The pairs of a property text. Pieces without 0x01, or with an empty name or value, are passed over, as in Java."""
+    """Parse a property text. Pieces without 0x01, or with an empty name or value, are skipped, as in Java 4.9."""
     pairs: dict[str, str] = {}
     for piece in text.split(PAIR_END):
         name, found, value = piece.partition(NAME_END)
@@ -82,5 +82,5 @@ def parse(text: str) -> dict[str, str]:
 
 
 def join(pairs: Mapping[str, str]) -> str:
-    """The property text of `pairs`, without a trailing separator."""
+    """Return the property text of `pairs`, without a trailing separator."""
     return PAIR_END.join(f"{name}{NAME_END}{value}" for name, value in pairs.items())

@@ -1,4 +1,4 @@
-"""What became of a configuration that was read again."""
+"""Outcome of a configuration that was read again."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from msgspec import Struct
 
 
 class Reloaded(Struct, frozen=True):
-    """Sentences for people, one for each matter."""
+    """Sentences for people, one for each change."""
 
     file: str
     changed: tuple[str, ...] = ()
-    """What is in force now."""
+    """Changes that are in force now."""
     waiting: tuple[str, ...] = ()
-    """What is not: it needs a restart, or cannot be."""
+    """Changes that are not in force: they need a restart, or cannot be made."""
     warnings: tuple[str, ...] = ()
-    """What the file says without effect."""
+    """What the file says without effect here."""

@@ -1,4 +1,4 @@
-"""How long each topic's messages are kept, and when that is looked at."""
+"""Retention: how long each topic's messages are kept, and when that is checked."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _CARRIED: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC})
 
 
 class TopicRetention(Struct, frozen=True):
-    """A topic's rule."""
+    """Retention of one topic."""
 
     policy: DeletePolicy
     when: Cron
-    """When it is looked at whether a topic's time is up."""
+    """When expired messages are looked for."""
 
 
 class Retentions(Protocol):
-    """Whose rule is which. Asked from the housekeeping thread."""
+    """Retention by topic. Asked in the housekeeping thread."""
 
     def of(self, topic: str) -> TopicRetention:
-        """The topic's rule, or the one for topics without one."""
+        """Return the topic's rule, or the default."""
         ...
 
 
 class FixedRetentions(Struct, frozen=True):
-    """Rules that are known: topic → rule, and one for the others."""
+    """Fixed rules: topic → rule, and one for the others."""
 
     default: TopicRetention
     topics: Mapping[str, TopicRetention] = {}
@@ -42,5 +42,5 @@ class FixedRetentions(Struct, frozen=True):
 
 
 def is_carried(topic: str) -> bool:
-    """Whether the broker itself sees to what of a topic is still needed: no rule is asked for it, and it keeps no log file."""
+    """Return whether the broker itself copies on what it still needs of a topic: no rule is asked for it, and it keeps no log file."""
     return topic in _CARRIED or topic.startswith(OUR_PREFIX)

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion
-from metaq.model.topics.order import ORDER_NAMESPACE
-from metaq.saved import Pending, SavedTable, TableFile, at_once
+from metaq.model.topics.route import ORDER_NAMESPACE
+from metaq.saved import Pending, SavedTable, at_once
+from metaq.saved_file import TableFile
 
 VALUES_MAX = 100_000
 TEXT_CHARS_MAX = 64 * 1024

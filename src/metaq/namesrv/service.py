@@ -7,9 +7,8 @@ from msgspec import structs
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import ClusterInfo, DataVersion, Route
-from metaq.model.topics.order import ORDER_NAMESPACE
 from metaq.model.topics.registration import Registered, Registration, VersionCheck
-from metaq.model.topics.route import MASTER_ID, SystemTopics
+from metaq.model.topics.route import MASTER_ID, ORDER_NAMESPACE, SystemTopics
 from metaq.model.topics.topic import UNIT, UNIT_SUBSCRIBED, check_partition_topic
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.routes import RouteTable

@@ -1,14 +1,16 @@
-"""Addresses as texts."""
+"""Addresses as texts, and the one under which other machines see us."""
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import socket
 
 from metaq.errors import ConfigError
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[v6]:port`. Raises ConfigError."""
+    """Return host and port of `host:port` or `[v6]:port`. Raises ConfigError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 <= int(port[:6]) <= 65535:
         raise ConfigError(f"the address {text!r} is not host:port")
@@ -16,16 +18,34 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 host."""
+    """Return `host:port`, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a peer's host (as in `Peer.address`) is this machine itself."""
+    """Return whether a peer's host (as in `Peer.address`) is this machine itself."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
+    # A socket that listens on `::` has its IPv4 peers as ::ffff:127.0.0.1.
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
     return address.is_loopback
+
+
+# An address of RFC 5737, for documentation only: connecting a datagram socket sends nothing, the kernel only picks a route.
+_ANY_PUBLIC = ("192.0.2.1", 9)
+LOOPBACK = "127.0.0.1"
+
+
+@functools.cache
+def local_address() -> str:
+    """Return the IPv4 address of the interface that leads outside; the loopback address on a machine without network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ANY_PUBLIC)
+        except OSError:
+            return LOOPBACK
+        address: str = probe.getsockname()[0]
+        return address

@@ -1,7 +1,6 @@
-"""The calling side for threads that have no event loop: a stream that blocks.
+"""A blocking stream, for threads that have no event loop.
 
-Apart from `metaq.net.dialer`, as Spark starts short-lived processes by the dozen, and importing asyncio takes each of them longer
-than anything else.
+Imports no asyncio: Spark starts short-lived processes by the dozen, and importing it takes each of them longer than anything else.
 """
 
 from __future__ import annotations
@@ -15,20 +14,24 @@ from metaq.errors import ConnectionFailed, RequestTimeout
 from metaq.net.address import split_address
 
 _SMALL_BYTES = 64 * 1024
+"""Largest wait for which the low-water mark stays at 1: setting it costs a system call."""
 _AT_ONCE_BYTES_MAX = 256 * 1024
-"""Low-water mark of the kernel's buffer for a large answer: waking for each 64 KiB costs more than the bytes do."""
+"""Low-water mark of the receive buffer for a large answer: a wake-up for each 64 KiB costs more than the bytes do."""
 
 Wrap: TypeAlias = Callable[[socket.socket], socket.socket]
-"""Makes of a connected socket one that changes the bytes both ways, as `ssl.SSLContext.wrap_socket` does."""
+"""Wraps a connected socket in one that changes the bytes both ways, as `ssl.SSLContext.wrap_socket` does."""
 
 
 class BlockingStream:
     """A connection for a thread that may wait, such as a Spark reader. Made by `dial_blocking`.
 
-    timeout: seconds that a call may wait for the other side. There is always one: a socket without waits in the kernel's
-    recv, which takes what is there, then sleeps until as much as was waited for has come *again*, and so for ever.
-    plain: whether the kernel holds the very bytes that `raw` hands out. Under TLS it does not: a record may lie in the kernel
-    in part and in OpenSSL in part, and the kernel cannot say when so much of its content is there.
+    Args:
+        raw: a connected socket.
+        address: the server's, for errors.
+        timeout: longest wait of a call, seconds. Never None: without one the thread waits within the kernel's recv, which takes
+            what is there and then sleeps until as much as the low-water mark has come *again*, perhaps for ever.
+        plain: whether the kernel holds the bytes that `raw` hands out, so that a low-water mark works. Not under TLS: a record
+            may lie in the kernel in part and in OpenSSL in part.
     """
 
     def __init__(self, raw: socket.socket, address: str, timeout: float, *, plain: bool = True) -> None:
@@ -38,14 +41,15 @@ class BlockingStream:
         self.address = address
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it. Raises RequestTimeout, ConnectionFailed: how much went out is unknown."""
+        """Send all of `data`. Raises RequestTimeout, ConnectionFailed: how much went out is unknown."""
         with self._errors("send to"):
             self._socket.sendall(data)
 
     def receive_into(self, buffer: bytearray | memoryview, awaited: int = 1) -> int:
-        """Receive at least one byte, at most the buffer's; `awaited` bytes are sure to come, and may be waited for.
+        """Receive at least one byte, at most as many as the buffer has. Return how many.
 
-        Raises RequestTimeout, ConnectionFailed (also at its end).
+        `awaited`: bytes that are sure to come, for all of which the call may wait.
+        Raises RequestTimeout, ConnectionFailed (also when the peer has closed).
         """
         with self._errors("receive from"):
             waits = self._plain and awaited > _SMALL_BYTES
@@ -61,13 +65,13 @@ class BlockingStream:
         return count
 
     def _wake_at(self, size: int) -> None:
-        """Wait until so many bytes are there, or the other side has closed."""
+        """Have the kernel wake a reader only once `size` bytes have come, or the peer has closed."""
         if size != self._low_water:
             self._low_water = size
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _receive_some(self, buffer: bytearray | memoryview) -> int:
-        """What has come, on a line too slow for what was waited for. Raises TimeoutError: nothing."""
+        """Receive what has come when the low-water mark was not reached in time. Raises TimeoutError: nothing has."""
         timeout = self._socket.gettimeout()
         self._wake_at(1)
         self._socket.settimeout(0)
@@ -98,9 +102,12 @@ class BlockingStream:
 
 
 def dial_blocking(address: str, timeout: float, wrap: Wrap | None = None) -> BlockingStream:
-    """Connect to `host:port`; `timeout` seconds hold for the connection and for each later call.
+    """Connect to `host:port`. Raises ConnectionFailed; ConfigError: not an address.
 
-    Args: wrap: what to put between the stream and its socket. Raises ConnectionFailed, ConfigError.
+    Args:
+        address: `host:port`.
+        timeout: seconds for the connection, and for each later call.
+        wrap: puts TLS or the like between the stream and its socket.
     """
     host, port = split_address(address)
     try:

@@ -1,4 +1,4 @@
-"""The calling side: connections for an event loop. For threads that have none: `metaq.net.blocking`."""
+"""Connections to servers, for an event loop. For threads that have none: `metaq.net.blocking`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from collections.abc import Callable
 from metaq.errors import ConnectionFailed
 from metaq.net.address import split_address
 from metaq.net.group import Group, ListenLimits
-from metaq.net.layer import Layer
-from metaq.net.peer import Peer, Session
+from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
 
 NO_LIMITS = ListenLimits(connections_max=0, unanswered_bytes_max=0, half_read_bytes_max=0, idle_seconds=0)
-"""A client trusts the server it chose, and bounds what it sends by itself."""
+"""Limits of a client's connection: it trusts the server that it chose, and bounds what it sends itself."""
 
 
 async def dial(
     address: str, make_session: Callable[[Peer], Session], timeout: float, layer: Layer | None = None
 ) -> Peer:
-    """Connect to `host:port` within `timeout` seconds.
+    """Connect to `host:port`. Raises ConnectionFailed: refused, unreachable or too slow; ConfigError: not an address.
 
-    A congested client connection goes on reading (the answers are what makes room), so a session looks at
-    `Peer.congested` before it writes much and waits for `Peer.on_writable`. `layer`: to put between it and its socket.
-    Raises ConnectionFailed: refused, unreachable or too slow; ConfigError: not an address.
+    Unlike a server's, a congested client connection goes on reading, since answers are what makes room. So a session looks at
+    `Peer.congested` before it writes much, and waits for `Peer.on_writable`.
+
+    Args:
+        address: `host:port`.
+        make_session: makes the session of the connection.
+        timeout: seconds for the connection.
+        layer: puts TLS or the like between the connection and its socket.
     """
     host, port = split_address(address)
     stream = Stream(Group(NO_LIMITS, server=False), make_session)

@@ -1,8 +1,8 @@
-"""A connection on which a thread writes a request and waits for the answer itself: no event loop is woken on the way.
+"""The direct link: a connection on which a thread writes a request and waits for the answer itself, without an event loop.
 
-The socket blocks in the kernel, without the readiness checks of Python's own time-outs, which would double the system calls. The
-kernel ends a wait after `LOOK_SECONDS` at the latest: then the clock is looked at, and a signal that came just before the wait has
-its handler run.
+The socket blocks in the kernel, by SO_RCVTIMEO and SO_SNDTIMEO: Python's own time-outs poll before each call, which doubles the
+system calls. A wait ends after `LOOK_SECONDS` at the latest; then the clock is read, and the handler runs of a signal that came
+just before the wait.
 """
 
 from __future__ import annotations
@@ -17,41 +17,46 @@ from typing import Protocol
 from metaq.errors import ConnectionFailed, RequestTimeout
 
 LOOK_SECONDS = 1.0
+"""Longest wait within one system call."""
 _LEAST_SECONDS = 0.001
-"""Shortest time-out given to the kernel, where 0 means none."""
+"""Shortest time-out given to the kernel, for which 0 means none."""
 _ROOM_BYTES = 4096
 POSSIBLE = sys.platform != "win32"
 """Windows leaves a socket in an undefined state when such a wait ends."""
 
 
 class Monotonic(Protocol):
-    """Where time comes from."""
+    """Clock of the deadlines."""
 
     def monotonic(self) -> float: ...
 
 
 class DirectStream:
-    """A plain connection: where there is TLS or another layer (`Peer.plain`), nobody dials one.
+    """A plain connection, made by `dial_direct`; never used where there is TLS or another layer (`Peer.plain`).
 
-    Whoever uses it has it for themselves; `cut` alone is for any thread. Made by `dial_direct`.
+    For one thread at a time; only `cut` may be called by any.
     """
 
     __slots__ = ("_clock", "_receive", "_send", "_socket", "address")
 
     def __init__(self, raw: socket.socket, address: str, clock: Monotonic) -> None:
-        """`raw`: connected, and blocking."""
+        """Args:
+        raw: a connected, blocking socket.
+        address: the server's, for errors.
+        clock: of the deadlines.
+        """
         self._socket, self.address, self._clock = raw, address, clock
         self._send, self._receive = raw.send, raw.recv
         self._look_after(LOOK_SECONDS)
 
     def exchange(self, frame: bytes, seconds: float, deadline: float) -> bytes:
-        """`begin` and `end` in one."""
+        """Write a request and return the first bytes of its answer: `begin` and `end` in one call."""
         return self.end(frame, self.begin(frame, seconds), seconds, deadline)
 
     def begin(self, frame: bytes, seconds: float) -> int:
-        """Write of `frame` what goes out at once: most often all. Returns how much, for `end`. Raises ConnectionFailed.
+        """Write what the kernel takes of `frame` at once, mostly all, and return how many bytes. Raises ConnectionFailed.
 
-        `seconds`: to wait, until `end` has its answer.
+        `seconds`: the request's time-out, until `end` has its answer.
         """
         if seconds < LOOK_SECONDS:
             self._look_after(seconds)
@@ -63,11 +68,11 @@ class DirectStream:
             raise self._broken(error) from error
 
     def end(self, frame: bytes, sent: int, seconds: float, deadline: float) -> bytes:
-        """Write the rest and receive what comes first. Once this or `begin` has raised anything, the stream is of no more use.
+        """Write the rest and return the first bytes that come. Do not use the stream again once this or `begin` has raised.
 
-        `deadline`: when `seconds` are over, as a time of the clock, which is asked when a look is due.
-        Raises: RequestTimeout: nothing came in time. ConnectionFailed, also at the connection's end. How much of the frame went out
-                is unknown.
+        `deadline`: the end of `seconds`, as a time of the clock, which is read only after a wait of `LOOK_SECONDS`.
+        Raises RequestTimeout: nothing came in time; ConnectionFailed, also when the peer has closed. How much of the frame went
+        out is unknown.
         """
         if sent == len(frame):
             try:
@@ -85,7 +90,7 @@ class DirectStream:
         return self._patiently(memoryview(frame)[sent:], deadline)
 
     def receive(self, deadline: float) -> bytes:
-        """What comes next. Raises as `exchange`."""
+        """Return the next bytes. Raises as `exchange`."""
         return self._patiently(memoryview(b""), deadline)
 
     def _patiently(self, rest: memoryview, deadline: float) -> bytes:
@@ -109,7 +114,7 @@ class DirectStream:
             return data
 
     def write(self, frame: bytes, deadline: float) -> None:
-        """Write all of it. Raises as `exchange`."""
+        """Write all of `frame`. Raises as `exchange`."""
         rest = memoryview(frame)
         while rest:
             if deadline <= self._clock.monotonic():
@@ -123,7 +128,7 @@ class DirectStream:
 
     @property
     def stale(self) -> bool:
-        """Whether the other side has closed, or said what nobody asked: then the stream is of no more use."""
+        """Whether the peer has closed, or sent something unasked: then the stream is unusable."""
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -133,7 +138,7 @@ class DirectStream:
         return True
 
     def cut(self) -> None:
-        """Any thread: end the connection, and with it the wait of whoever uses it, who is to close it."""
+        """End the connection, and with it a wait of the thread that uses it; that thread closes it. For any thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -154,9 +159,13 @@ class DirectStream:
 
 
 async def dial_direct(peer: tuple[str, int], address: str, timeout: float, clock: Monotonic) -> DirectStream:
-    """Connect, without blocking the loop, to a numeric address. `address`: how errors call it.
+    """Connect to a numeric address, without blocking the loop. Raises ConnectionFailed: refused, unreachable or too slow.
 
-    Raises ConnectionFailed: refused, unreachable or too slow.
+    Args:
+        peer: numeric host, and port: a look-up of a name would block.
+        address: the server's address in errors.
+        timeout: seconds for the connection.
+        clock: of the deadlines.
     """
     raw = socket.socket(socket.AF_INET6 if ":" in peer[0] else socket.AF_INET, socket.SOCK_STREAM)
     try:

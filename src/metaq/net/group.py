@@ -1,4 +1,4 @@
-"""The connections of one listener, or of one client, and the limits that they share."""
+"""The connections of one listener or of one client, and their common limits."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ log = logging.getLogger("metaq.net")
 
 MIB = 1024 * 1024
 CONGESTED_BYTES = 1 * MIB
-"""Unread bytes above which a server stops reading a peer's requests."""
+"""Bytes of answers left unread above which a server stops reading a peer's requests."""
 _TICKS_IDLE = 4
-"""Ticks per idle time-out. An event only notes the number of the running tick, which asks no clock."""
+"""Ticks per idle time-out. An event only notes the number of the current tick, instead of reading a clock."""
 
 
 class ListenLimits(Struct, frozen=True):
-    """What peers may take of us. 0 is no limit."""
+    """Limits of what peers may take of a server. 0 is no limit."""
 
     connections_max: int = 10_000
     unanswered_bytes_max: int = 64 * MIB
+    """Bytes of answers that one peer leaves unread, above which it is closed."""
     unanswered_bytes_max_total: int = 256 * MIB
     """Bytes of answers that peers leave unread, all together, above which the peer with the most is closed."""
     half_read_bytes_max: int = 256 * MIB
     """Bytes held for unfinished frames, all peers together, above which the peer with the most is closed."""
     idle_seconds: float = 120
+    """Silence after which a connection is closed. RocketMQ's server and Java's client have 120 s too."""
 
 
 class LimitedStream(Protocol):
     """A connection, as the limits see it."""
 
     held: int
-    """Bytes that it takes for an unfinished frame."""
+    """Bytes of memory for an unfinished frame."""
     waiting: int
-    """Bytes that its peer leaves unread."""
+    """Bytes of answers that its peer leaves unread."""
 
     def last_seen(self) -> int:
         """Number of the tick when something was last read or written."""
@@ -58,7 +60,12 @@ class LimitedStream(Protocol):
 
 
 class Group:
-    """The connections that share limits: those of one listener, or of one client."""
+    """The connections that share limits.
+
+    Args:
+        limits: replaced as a whole when options change.
+        server: a listener's; a client's connections have no limits, and go on reading when they are congested.
+    """
 
     def __init__(self, limits: ListenLimits, *, server: bool) -> None:
         self.limits = limits
@@ -66,13 +73,13 @@ class Group:
         self.streams: set[LimitedStream] = set()
         self.half_read_bytes = 0
         self.unanswered_bytes = 0
-        """What the peers in `behind` leave unread."""
+        """Bytes that the peers in `behind` leave unread."""
         self.behind: set[LimitedStream] = set()
-        """The connections whose peers do not take what we write as fast as we write it."""
+        """Connections whose peers read more slowly than we write."""
         self.turns = Turns()
         self.tick = 0
         self.crowded = False
-        """Whether the last two reads came from different connections."""
+        """Whether the last two reads came from different connections: then writes are gathered (`Stream`)."""
         self.faults = RateLimitedLog(log)
         self._last_read: LimitedStream | None = None
         self._unsent: list[LimitedStream] = []
@@ -80,7 +87,7 @@ class Group:
         self._emptied = asyncio.Event()
 
     def add(self, stream: LimitedStream) -> bool:
-        """Count a connection in; False if there are as many as may be."""
+        """Add a connection. Returns False if `connections_max` are open."""
         limit = self.limits.connections_max
         if limit and len(self.streams) >= limit:
             return False
@@ -101,7 +108,7 @@ class Group:
             await self._emptied.wait()
 
     def start(self) -> None:
-        """Begin to look for idle connections."""
+        """Begin to close idle connections."""
         if self.limits.idle_seconds:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self.limits.idle_seconds / _TICKS_IDLE, self._tick)
@@ -123,7 +130,7 @@ class Group:
         self._last_read = stream
 
     def send_later(self, stream: LimitedStream) -> None:
-        """Let `stream` write what it has gathered when this turn of the loop is over."""
+        """Have `stream` write what it has gathered at the end of this turn of the loop."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send)
         self._unsent.append(stream)
@@ -162,10 +169,10 @@ class Group:
 
     @property
     def share(self) -> int:
-        """How many bytes a peer may leave unread before its requests are not read any more.
+        """Bytes that a peer may leave unread before its requests are not read any more.
 
-        The more peers are behind and the less is left for all of them, the less for each: the limit, above which some
-        are closed, is for those who are behind by more than that in a single answer.
+        The more peers are behind and the less is left of the total, the less for each. So the total, above which connections
+        are closed, is reached only by single answers that are larger than this.
         """
         limit = self.limits.unanswered_bytes_max_total
         if not limit:

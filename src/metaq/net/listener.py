@@ -1,4 +1,4 @@
-"""The listening side: accepts connections and gives each a session."""
+"""Listening ports: accept connections and give each a session."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from msgspec import Struct
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
 from metaq.net.group import Group, ListenLimits
-from metaq.net.layer import Layer
-from metaq.net.peer import Peer, Session
+from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
 
 BACKLOG = 1024
 FREE_PORTS_MAX = 100
-"""Free ports tried until one is found whose second port is free too."""
+"""Free ports that are tried, until one is found whose second port is free too."""
 
 
 MakeSession: TypeAlias = Callable[[Peer], Session]
@@ -26,7 +25,9 @@ MakeSession: TypeAlias = Callable[[Peer], Session]
 class Listener:
     """A listening port, perhaps with a second one, and their connections. Made by `bind` or `listen`.
 
-    The limits hold over the connections of both ports together.
+    Args:
+        limits: hold over the connections of both ports together.
+        layer: puts TLS or the like between each connection and its socket.
     """
 
     def __init__(self, limits: ListenLimits, layer: Layer | None = None) -> None:
@@ -79,11 +80,11 @@ class Listener:
         return len(self._group.streams)
 
     def limit(self, limits: ListenLimits) -> None:
-        """Let these hold from now on; connections above a lower limit stay."""
+        """Set the limits. Connections above a lower limit stay."""
         self._group.limits = limits
 
     async def start(self, make_session: MakeSession) -> None:
-        """Accept connections. Raises ConfigError: another process took the port in the meantime."""
+        """Accept connections. Raises ConfigError: another process took the port meanwhile, since `bind` does not listen yet."""
         self._make_session = make_session
         self._group.start()
         try:
@@ -110,7 +111,7 @@ class Listener:
 
 
 class SecondPort(Struct, frozen=True):
-    """A port at a fixed distance from the first, for the same sessions. `name` tells users what it is and how to go without."""
+    """A port at a fixed distance from the first, for the same sessions. `name`: for errors, with the option that turns it off."""
 
     distance: int
     name: str
@@ -123,10 +124,16 @@ async def bind(
     second: SecondPort | None = None,
     layer: Layer | None = None,
 ) -> Listener:
-    """Take `host:port`, and accept nobody until `Listener.start`; port 0 takes a free one, told by `Listener.port`.
+    """Take `host:port` without accepting connections before `Listener.start`.
 
-    `layer`: to put between each connection and its socket.
-    Raises ConfigError: the address, or that of `second`, cannot be had; the text says which and why.
+    Args:
+        host: address to listen on.
+        port: 0 takes a free one, which `Listener.port` has.
+        limits: of what peers may take.
+        second: a further port.
+        layer: puts TLS or the like between each connection and its socket.
+    Raises:
+        ConfigError: the address, or that of `second`, cannot be had; the text says which and why.
     """
     listener = Listener(limits or ListenLimits(), layer)
     await listener.bind(host, port, second)

@@ -1,12 +1,62 @@
-"""What the two sides of a connection are to each other: `Peer` to whoever made the session, `Session` to the connection."""
+"""The two sides of a connection: `Peer`, the connection as its session sees it, and `Session`, which handles its bytes.
+
+A *layer* may stand between the socket and the stream and change the bytes both ways, as TLS does: a protocol that the event
+loop talks to in the stream's place, and a transport (`LayerTransport`) that it gives to the stream. By that transport's class
+the stream knows that nobody may write to the socket past it (`Peer.plain`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from metaq.net.sweep import Sweep
 from metaq.net.turns import JOB_COST, Source
+
+Layer: TypeAlias = Callable[[asyncio.BufferedProtocol], asyncio.BaseProtocol]
+"""Wraps a stream in the protocol that the loop talks to, which calls the stream's `connection_made` with a `LayerTransport`."""
+
+
+class LayerTransport(asyncio.Transport):
+    """Base of the transports that layers give to their streams. Passes everything but `write` to the transport below."""
+
+    def __init__(self, below: asyncio.Transport) -> None:
+        super().__init__()
+        self.below = below
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return self.below.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self.below.is_closing()
+
+    def close(self) -> None:
+        self.below.close()
+
+    def abort(self) -> None:
+        self.below.abort()
+
+    def pause_reading(self) -> None:
+        self.below.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.below.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.below.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self.below.get_write_buffer_size()
+
+
+def is_plain(transport: asyncio.BaseTransport) -> bool:
+    """Return whether bytes go over the wire as they are written to this transport; only then may they be written past it.
+
+    The loop's own TLS shows in the extra information. A layer's transport is known by its class alone: it hands out the
+    socket's extra information, which says nothing of the layer.
+    """
+    return not isinstance(transport, LayerTransport) and transport.get_extra_info("sslcontext") is None
 
 
 class Peer(Protocol):
@@ -15,29 +65,31 @@ class Peer(Protocol):
     address: tuple[str, int]
     local: tuple[str, int]
     plain: bool
-    """Bytes go over the wire as they are written: others may read and write the socket past the stream, and other connections
-    to this address need nothing between them and their sockets either. False under TLS, or any other layer."""
+    """Bytes go over the wire as they are written: a sweep may read and write the socket past the stream, and a direct link may be
+    dialled to the address. False under TLS or any other layer."""
     on_writable: Callable[[], None] | None
     """Called when a congested peer takes bytes again."""
     on_half_closed: Callable[[], bool] | None
-    """Called when the peer says that it sends no more; it may still read. Returns whether answers are yet to come: then the
-    session closes the connection. Without that it ends at once."""
+    """Called when the peer has shut its sending side; it may still read. Returns whether answers are still to come: then the
+    session closes the connection later. Without a callback it ends at once."""
 
     @property
     def congested(self) -> bool:
-        """The peer does not read what we wrote. A session may stop early; the rest of its input comes again later."""
+        """The peer leaves too much unread. A session may return early; the rest of its input is presented again later."""
         ...
 
     @property
     def closed(self) -> bool: ...
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, or keep until the peer reads. Does nothing on a closed connection."""
+        """Send, or keep until the peer reads. No effect on a closed connection."""
         ...
 
     def write_now(self, data: bytes) -> None:
-        """As `write`, and at once if nothing goes before it: a loop may wait for the end of its turn. For what comes from another
-        connection's event, whose own answers follow."""
+        """As `write`, but at once if nothing is queued before it, where a loop may wait for the end of its turn.
+
+        For answers that another connection's event brought about, such as those to held pulls.
+        """
         ...
 
     def write_from(self, head: bytes, source: Source) -> None:
@@ -46,32 +98,35 @@ class Peer(Protocol):
 
     @property
     def turn_is_free(self) -> bool:
-        """Nobody's long answers are waiting for a turn to be made or written."""
+        """No long answer of any connection waits for its turn."""
         ...
 
     def when_its_turn(self, job: Callable[[], None], cost: int = JOB_COST) -> bool:
-        """Call `job` when others had their turns and this peer has read its earlier long answers. It must not raise.
+        """Call `job` when others had their turns and this peer has read its earlier long answers.
 
-        Args: cost: how much of a turn of the loop it is, in bytes that could be written meanwhile.
-        False: too many of this peer's jobs wait already.
+        Returns False: too many of this peer's jobs wait already.
+
+        Args:
+            job: must not raise.
+            cost: its share of a turn of the loop, as the bytes that could be written meanwhile.
         """
         ...
 
     def pause(self) -> None:
-        """Read no more: what the session leaves of its input, and what comes behind it, is presented after `resume`."""
+        """Stop reading. What the session left of its input, and what comes behind it, is presented after `resume`."""
         ...
 
     def resume(self) -> None:
-        """Present what was left, in another turn of the loop, and read on."""
+        """In another turn of the loop, present what was left and read on."""
         ...
 
     @property
     def swept(self) -> bool:
-        """A sweep reads this connection: the session gets what the sweep's handler leaves."""
+        """A sweep reads this connection; the session gets what the sweep's handler leaves."""
         ...
 
     def join(self, sweep: Sweep, sender: object) -> bool:
-        """Let `sweep` read this connection, with `sender` for its handler to know it by. False: it cannot be."""
+        """Let `sweep` read this connection; its handler gets `sender` with the bytes. Returns False if it cannot."""
         ...
 
     def leave(self) -> None:
@@ -84,19 +139,19 @@ class Peer(Protocol):
 
 
 class Session(Protocol):
-    """What a server or a client makes for each connection."""
+    """Handler of one connection's bytes, made by a server or a client."""
 
     def data_received(self, data: memoryview) -> int:
-        """Take what is whole and return its bytes; the rest is presented again with more behind it.
+        """Take the whole frames and return their bytes; the rest is presented again with more behind it.
 
-        `data` is valid during the call only. Raises RemoteProtocolError: closes this connection.
+        `data` is valid during the call only. Raises RemoteProtocolError, which closes this connection.
         """
         ...
 
     def frame_needed(self) -> int:
-        """Bytes of the unfinished frame, its length field included, if it is known; else 0."""
+        """Return the size of the unfinished frame, its length field included; 0 while unknown."""
         ...
 
     def connection_lost(self, why: str) -> None:
-        """The last call. `why` is empty if the peer just left."""
+        """Handle the end; no call follows. `why` is empty if the peer simply closed."""
         ...

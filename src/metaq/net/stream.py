@@ -33,8 +33,7 @@ from typing import cast
 from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
-from metaq.net.layer import is_plain
-from metaq.net.peer import Peer, Session
+from metaq.net.peer import Peer, Session, is_plain
 from metaq.net.sweep import Sweep, receive_buffer, send_now
 from metaq.net.turns import JOB_COST, Source
 
@@ -44,16 +43,16 @@ KIB, MIB = 1024, 1024 * 1024
 SHARED_BYTES = 512 * KIB
 _LONG_READ_BYTES = SHARED_BYTES // 2
 LONG_READ_SECONDS = 0.005
-"""A long read that takes more ends its connection's turn: libuv reads on while a peer fills the buffer, and others would starve."""
+"""Time of a long read after which the connection's turn ends: libuv reads on while a peer fills the buffer, and others starve."""
 _PREFIX_BYTES_MAX = 16 * KIB
 """Longest rest put in front of the next read. A longer one would be copied again for each small packet of a slow peer."""
 _PRIVATE_BYTES_MIN = 64 * KIB
 BEHIND_BYTES = 32 * KIB
-"""High-water mark of a server's transport: a peer that leaves more is behind, and counted. Less is not worth counting."""
+"""High-water mark of a server's transport: a peer that leaves more unread is behind, and counted."""
 TURNS_MAX = 1024
-"""Limit of jobs of one connection that wait for their turn."""
+"""Most jobs of one connection that wait for their turn."""
 LEFTOVERS_MAX = 16
-"""Reads that a sweep may pass on to the session before the connection leaves it: to look at each twice saves nothing."""
+"""Reads that a sweep passes on to the session before the connection leaves it: looking at each twice saves nothing."""
 _JOINED_BYTES_MAX = 64 * KIB
 """Longest write that is gathered with others. Longer ones go out at once: they are views of the log, and a join copies."""
 
@@ -79,37 +78,37 @@ class Stream(asyncio.BufferedProtocol):
         self.on_half_closed: Callable[[], bool] | None = None
         self.seen = group.tick
         self.held = 0
-        """Bytes that this connection takes for an unfinished frame."""
+        """Bytes of memory for an unfinished frame."""
         self.waiting = 0
-        """Bytes that its peer leaves unread; 0 while it is not behind."""
+        """Bytes that the peer leaves unread; 0 while it is not behind."""
         self._group = group
         self._make_session = make_session
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
-        """None before the connection is made, and from the moment on that it is to end."""
+        """None before the connection is made, and once it is to end."""
         self._ending: asyncio.Transport | None = None
         """The transport of a connection that is to end."""
         self._behind = self._congested = False
         self._paused = False
-        """By the session, which waits for something."""
+        """Set by the session, which waits for something (`pause`)."""
         self._resuming = 0
-        """How often it has been told to go on and has yet to be shown what it left: nothing is read behind that before."""
+        """Calls of `resume` whose turn has not come: until then nothing is read behind what the session left."""
         self._source: Source | None = None
-        """The long answer that is being written."""
+        """The long answer being written; others wait in `_sources`, jobs in `_jobs`."""
         self._sources: deque[tuple[bytes, Source]] = deque()
         self._jobs: deque[tuple[int, Callable[[], None]]] = deque()
         self._queued: list[bytes] = []
-        """Writes that came while a long answer was under way."""
+        """Writes that came while a long answer was being written."""
         self._queued_bytes = 0
         self._wants_turn = False
         self._close_when_done = False
         self._unsent = b""
         self._why = ""
         self._sweep: Sweep | None = None
-        """The sweep that reads this connection in the loop's place, if it has joined one, as number `_slot`."""
+        """The sweep that reads this connection in the loop's place, in slot `_slot`; None: the loop does."""
         self._slot = self._leftovers = 0
         self._fd = -1
-        """Of the socket, if it may be written to past the loop while the transport has nothing to write."""
+        """Descriptor of the socket, if it may be written to past the loop while the transport has nothing queued; else -1."""
         self._shared = _shared.view
         self._rest = b""  # A short unfinished frame...
         self._private: bytearray | None = None  # ...or the buffer of a long one, filled up to _filled.
@@ -143,7 +142,7 @@ class Stream(asyncio.BufferedProtocol):
                 self.send_unsent()
         else:
             self.send_unsent()
-            try:  # as in `_write`, whose call would cost more than this
+            try:  # `_write` in line: this runs for each answer, and a call costs more than the rest of it
                 transport.write(data)
             except MemoryError:
                 self._no_memory(data)
@@ -185,11 +184,11 @@ class Stream(asyncio.BufferedProtocol):
             self._no_memory(data)
 
     def _no_memory(self, data: bytes | bytearray | memoryview) -> None:
-        # A part of it may be out: nobody can say what the peer would take the next bytes for.
+        # A part of it may be out: the peer would take the next bytes for the rest of this answer.
         self.abort(f"there is no memory for the {len(data)} bytes that it was to get")
 
     def _count(self, transport: asyncio.Transport) -> None:
-        """Look how many bytes the peer leaves unread, and whether that is too many."""
+        """Update how many bytes the peer leaves unread; stop reading its requests, or close, if that is too many."""
         group = self._group
         if not group.server:
             return
@@ -211,7 +210,7 @@ class Stream(asyncio.BufferedProtocol):
             self._stop_reading(transport)
 
     def _count_out(self) -> None:
-        """Nothing waits any more."""
+        """The peer has read everything."""
         self._group.behind.discard(self)
         left, self.waiting = self.waiting, 0
         self._group.leave_unread(-left)
@@ -278,7 +277,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def _take_piece(self, transport: asyncio.Transport, source: Source) -> int:
         try:
-            piece = source.take(self._piece_ready)
+            piece = source.take(self._want_turn)
         except Exception as error:  # noqa: BLE001  the peer was promised so many bytes: there is no other way to tell
             self.abort(f"the rest of its answer cannot be read: {error or type(error).__name__}")
             return 0
@@ -299,9 +298,6 @@ class Stream(asyncio.BufferedProtocol):
         if self._close_when_done and not (self._source or self._sources):
             self._end(transport, transport.close)
         return len(piece)
-
-    def _piece_ready(self) -> None:
-        self._want_turn()
 
     # -- reading by a sweep
     @property
@@ -338,12 +334,12 @@ class Stream(asyncio.BufferedProtocol):
             sweep.remove(self._slot)
 
     def take(self, data: memoryview) -> None:
-        """Present what a sweep read and did not use; nothing: the loop is to meet the end."""
+        """Present bytes that a sweep read and did not use. None of them: the peer has closed, and the loop handles that."""
         if not data:
             self.leave()
         elif self.closed:
             return
-        elif self._congested or self._paused or self._resuming:  # since it was read
+        elif self._congested or self._paused or self._resuming:  # became so after the sweep had read
             self._keep(data, 0)
         else:
             self._present(data)
@@ -422,7 +418,8 @@ class Stream(asyncio.BufferedProtocol):
             self.abort(f"there are {self._group.limits.connections_max} connections already, the limit")
             return
         raw = transport.get_extra_info("socket")
-        if raw is not None:  # asyncio does not set it on all accepted sockets; Nagle costs 40 ms an answer.
+        if raw is not None:
+            # asyncio does not set it on all accepted sockets, and Nagle's algorithm costs 40 ms an answer.
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if send_now is not None and self.plain:
@@ -441,7 +438,7 @@ class Stream(asyncio.BufferedProtocol):
             session.connection_lost(self._why or (str(exc) if exc is not None else ""))
 
     def eof_received(self) -> bool:
-        """The peer sends no more. Returns whether the connection stays open for what it is yet to be sent."""
+        """Handle the peer's end of sending. Returns whether the connection stays open for answers still to come."""
         self.send_unsent()
         return self.on_half_closed is not None and not self.closed and self.on_half_closed()
 
@@ -451,7 +448,8 @@ class Stream(asyncio.BufferedProtocol):
                 self._grow(self._private)
             if self._private is not None:
                 return memoryview(self._private)[self._filled :]
-        if not self._rest:  # also when growing has ended the connection: its transport needs a buffer all the same
+        # Also when growing has ended the connection: its transport needs a buffer all the same.
+        if not self._rest:
             return self._shared
         size = len(self._rest)
         self._shared[:size] = self._rest
@@ -472,24 +470,21 @@ class Stream(asyncio.BufferedProtocol):
             self._let_others()
 
     def _let_others(self) -> None:
-        """Read no more in this turn of the loop: libuv reads up to 32 times in a row while a peer fills the buffer."""
+        """Stop reading for this turn of the loop: libuv reads up to 32 times in a row while a peer fills the buffer."""
         transport = self._transport
         if transport is not None and not transport.is_closing() and not self._congested:
             transport.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        self._resume_reading()
+            asyncio.get_running_loop().call_soon(self._resume_reading)
 
     def _stop_reading(self, transport: asyncio.Transport) -> None:
         if self._sweep is not None:
-            self._leave()  # its transport does not read
+            self._leave()  # its transport does not read: there is nothing to pause
         else:
             transport.pause_reading()
 
     def _resume_reading(self) -> None:
         transport = self._transport
-        # With uvloop, what is to be presented soon comes behind what it reads next, also behind the peer's end.
+        # uvloop reads at once when resumed: what `_resume` has still to present would come behind that, or the peer's end.
         stopped = self._congested or self._paused or self._resuming or self._sweep is not None
         if transport is not None and not transport.is_closing() and not stopped:
             transport.resume_reading()
@@ -511,7 +506,7 @@ class Stream(asyncio.BufferedProtocol):
         self._want_turn()
 
     def _go_on(self) -> None:
-        """The peer has read what we wrote: go on with what it asks, where that stopped."""
+        """Go on with the peer's requests: it has read what we wrote."""
         if not self._congested:
             return
         self._congested = False
@@ -521,7 +516,7 @@ class Stream(asyncio.BufferedProtocol):
             self._read_again()
 
     def _read_again(self) -> None:
-        """Present what the session left when it stopped, and read on, unless something still forbids it."""
+        """Present what the session left when it stopped, and read on, unless it must still wait."""
         if self._congested or self._paused or self.closed:
             return
         if self.held:
@@ -533,7 +528,7 @@ class Stream(asyncio.BufferedProtocol):
     # -------------------------------------------------------------- the unfinished frame
 
     def _present(self, data: memoryview) -> None:
-        """Give the session what came, and keep what it does not take."""
+        """Give the session bytes that came, and keep those that it does not take."""
         session = self._session
         if session is None or self._transport is None:
             return
@@ -558,25 +553,30 @@ class Stream(asyncio.BufferedProtocol):
             self.close("its session failed")
 
     def _keep(self, rest: memoryview, needed: int) -> None:
-        self.leave()  # a sweep reads nothing in front of which something is kept
+        self.leave()  # a sweep cannot put kept bytes in front of those it reads
         size = len(rest)
         self._needed = needed if needed > size else 0
         if size <= _PREFIX_BYTES_MAX and needed <= SHARED_BYTES // 2:
             self._rest, self._private = bytes(rest), None
             self._hold(size)
             return
-        waits = (self._congested or self._paused) and self._group.server  # nothing will be read behind it for now
+        waits = (
+            self._congested or self._paused
+        ) and self._group.server  # nothing is read behind it for now: no spare room
         self._rest, self._private, self._filled = b"", bytearray(size if waits else self._room(size)), size
         self._private[:size] = rest
         self._hold(len(self._private))
 
     def _room(self, size: int) -> int:
-        """How large the buffer of an unfinished frame becomes when `size` bytes of it have come."""
+        """Return the size of the buffer for an unfinished frame of which `size` bytes have come.
+
+        Twice that, not the size that its head claims: a peer would get 16 MiB of memory for 8 bytes.
+        """
         room = max(2 * size, _PRIVATE_BYTES_MIN)
         return min(self._needed, room) if self._needed > size else room
 
     def _grow(self, private: bytearray) -> None:
-        """Make room behind what came. The connection may end here: above the limit, or without memory."""
+        """Enlarge the buffer of an unfinished frame. The connection may end here: above the limit, or without memory."""
         try:
             self._private = bytearray(self._room(self._filled))
         except MemoryError:

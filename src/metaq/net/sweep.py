@@ -1,14 +1,13 @@
-"""Reading many connections at once, and answering them at once.
+"""Reading many connections in one pass, and answering them in one.
 
-A connection whose requests come one at a time costs an event each: a call of the loop, a dozen of ours, a write. Where
-many such connections are ready, their events differ in nothing but the bytes. So a connection may join a `Sweep`: the loop
-watches one descriptor for all of them, and one native pass reads each that is ready. What becomes of the parts is for
-whoever handles the sweep: it marks how much of each it has used, hands in the answers of all, and what is left
-goes the usual way, through `SweptStream.take`.
+A connection whose requests come one at a time costs an event for each: a call of the loop, a dozen of ours, a write. With many
+such connections ready, only the bytes differ from event to event. So a connection may join a `Sweep`: the loop watches one
+descriptor for all of them, and one native pass reads each that is ready. The sweep's handler marks how much of each part it has
+used and hands in the answers of all; bytes that are left go the usual way, through `SweptStream.take`.
 
 A sweep needs epoll and the compiled module (`METAQ_HOT=0` goes without, see `metaq.compiled`). A part is a row of six 32-bit numbers:
 
-    slot, life      whose it is; `life` tells apart those that had the slot one after the other
+    slot, life      the connection; `life` tells apart those that had the slot one after the other
     start, end      its bytes in `Sweep.buffer`; none at a connection's end or fault: its member is to leave
     used            up to where the handler has taken them; `read` sets it to `start`
     answered        where its answers end among those of all parts; `read` sets it to 0
@@ -29,14 +28,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("metaq.net")
 
 PARTS_MAX: Final = 64
+"""Most connections read in one pass."""
 PART_BYTES: Final = 16 * 1024
-"""Largest read of one connection in a pass: with more at once it does not send small requests one by one."""
+"""Largest read of one connection in a pass: one with more at once does not send small requests one by one."""
 COLUMNS: Final = 6
 ANSWERED: Final = 5
 _PASSES_MAX: Final = 32
-"""Passes per turn of the loop: its other events wait meanwhile, a millisecond or two at most."""
+"""Most passes per turn of the loop: its other events wait meanwhile, a millisecond or two at most."""
 _CREDIT_MAX, _CREDIT_LOST, _RESTS = 8, 3, 64
-"""Credit of busy polling: an answered wait earns 1, one in vain costs `_CREDIT_LOST`; without credit `_RESTS` chances are skipped."""
+"""Credit of busy polling: a wait that was worth it earns 1, one in vain costs `_CREDIT_LOST`; without credit, `_RESTS` chances are
+skipped."""
 
 
 class SweptStream(Protocol):
@@ -58,25 +59,25 @@ class SweptStream(Protocol):
 _compiled, _ = compiled("metaq.net._sweep")
 _NATIVE: type[_sweep.Sweep] | None = _compiled.Sweep if _compiled else None
 send_now: Callable[[int, bytes], int] | None = _compiled.send_now if _compiled else None
-"""`send_now(descriptor, data)`: send on a socket what it takes without waiting, and return how many bytes that was. None where
-there are no sweeps."""
+"""`send_now(descriptor, data)`: send what a socket takes without waiting, and return how many bytes that was. None where there are
+no sweeps."""
 
 
 def receive_buffer(size: int) -> memoryview:
-    """Zeroed memory to receive into. With the compiled module it is resident only as far as it has been written to."""
+    """Return zeroed memory to receive into. The compiled module's is resident only as far as it has been written to."""
     return memoryview(_compiled.ReceiveBuffer(size) if _compiled else bytearray(size))
 
 
 def available() -> bool:
-    """Whether there are sweeps on this machine."""
+    """Return whether there are sweeps here: epoll, and the compiled module."""
     return _NATIVE is not None
 
 
 class Vigil:
-    """Whether to stay awake for the next request of a lone connection, as long as that pays.
+    """Decides whether to poll busily for the next request of a lone connection.
 
-    A request that is answered and followed by the next within microseconds costs more for going to sleep and being woken
-    than for all else. To wait awake costs a core meanwhile: so only where the last waits were mostly not in vain.
+    Where requests follow each other within microseconds, going to sleep and being woken costs more than everything else. Busy
+    polling costs a core meanwhile: so it goes on only while most of the last waits were not in vain.
     """
 
     def __init__(self) -> None:
@@ -84,14 +85,14 @@ class Vigil:
         self._rest = 0
 
     def worth_it(self) -> bool:
-        """Whether to wait now; tell the outcome by `count`."""
+        """Return whether to wait now; report the outcome to `count`."""
         if self._credit > 0:
             return True
         self._rest -= 1
         return self._rest < 0
 
     def count(self, *, came: bool) -> None:
-        """Whether something came while it was waited for."""
+        """Count the outcome of a wait."""
         if came:
             self._credit = min(_CREDIT_MAX, self._credit + 1)
         else:
@@ -102,8 +103,9 @@ class Vigil:
 class Sweep:
     """Connections of one event loop that are read in one pass.
 
-    Args: handle: called on the loop when some of them have something, with this; calls `read` first. awake_us: how long to
-        wait awake, microseconds, for what comes next where one connection alone is busy; 0: never.
+    Args:
+        handle: called on the loop, with this sweep, when some connections have bytes; calls `read` first.
+        awake_us: longest busy poll for the next request where one connection alone is busy, microseconds; 0: none.
     """
 
     def __init__(self, handle: Callable[[Sweep], None], awake_us: int = 0) -> None:
@@ -121,7 +123,7 @@ class Sweep:
         return self._count
 
     def add(self, fd: int, member: SweptStream, sender: object) -> int:
-        """Take a connection in, whose transport does not read any more. Returns its slot. Raises OSError."""
+        """Add a connection whose transport does not read any more. Returns its slot. Raises OSError."""
         slot = self._native.add(fd, member, sender)
         if not self._count:
             self._loop = asyncio.get_running_loop()
@@ -130,7 +132,7 @@ class Sweep:
         return slot
 
     def remove(self, slot: int) -> None:
-        """Read it no more. Raises LookupError."""
+        """Stop reading a connection. Raises LookupError."""
         self._native.remove(slot)
         self._count -= 1
         if not self._count and self._loop is not None:
@@ -138,7 +140,7 @@ class Sweep:
             self._loop = None
 
     def _turn(self) -> None:
-        """A pass, and more of them while a lone connection goes on at once; then other events have their turn."""
+        """Make a pass, and further ones while a lone connection goes on at once; then other events have their turn."""
         self._handle(self)
         if not self._awake_ns:
             return
@@ -153,23 +155,23 @@ class Sweep:
             self._vigil.count(came=self._parts_read > 0)
 
     def read(self) -> memoryview:
-        """Read those that have something, `PARTS_MAX` at most. Returns their parts, `COLUMNS` numbers each; perhaps none."""
+        """Read the connections that are ready, `PARTS_MAX` at most. Returns their parts, `COLUMNS` numbers each; perhaps none."""
         self._parts_read = self._native.read(self._wait_ns)
         return self._native.parts[: COLUMNS * self._parts_read]
 
     def write(self, answers: bytes, parts: memoryview, members: list[SweptStream | None] | None = None) -> None:
         """Write the answers of parts, each to its connection.
 
-        Answers that had to wait need `members`, what `answered` said before: a connection may have left the sweep since, and
-        its slot may be another's.
+        Answers that had to wait need `members`, the result of `answered` at the time: a connection may have left the sweep
+        since, and its slot may be another's.
         """
         for member, start, end in self._native.write(answers, parts, members):
             member.answer(answers[start:end])
 
     def answered(self, parts: memoryview) -> list[SweptStream | None]:
-        """The members that the answers of these parts are for, in their order; None: one that has left."""
+        """Return the members that the answers of these parts are for, in their order; None for one that has left."""
         return self._native.answered(parts)
 
     def left(self, parts: memoryview) -> list[tuple[SweptStream, memoryview]]:
-        """The members of parts that were not used up, and their bytes; no bytes at a connection's end."""
+        """Return the members of parts that were not used up, with the bytes left; none at a connection's end."""
         return [(member, self.buffer[used:end]) for member, used, end in self._native.left(parts)]

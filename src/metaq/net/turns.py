@@ -1,8 +1,8 @@
-"""Long answers, piece by piece: whose turn it is to read and write some of one.
+"""Long answers piece by piece, in turns.
 
-An answer of 8 MiB that is made at once takes 8 MiB until its peer has read it, and the loop for 10 ms; three hundred of
-them take 3 s in which nobody else is served. So a long answer is a `Source`: its connection takes a piece when the peer
-has taken the one before, the connections take turns, and a turn of the loop does no more than `TURN_BYTES` of such work.
+An answer of 8 MiB made at once holds 8 MiB until its peer has read it, and the loop for 10 ms; three hundred of them stop the
+loop for 3 s. So a long answer is a `Source`: its connection takes a piece when the peer has read the one before, connections
+take turns, and a turn of the loop does no more than `TURN_BYTES` of such work.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from typing import Protocol
 TURN_BYTES = 1024 * 1024
 """Budget of long answers per turn of the loop: half a millisecond to a millisecond."""
 JOB_COST = 256 * 1024
-"""Share of a turn that a job counts for; what it writes is counted on top."""
+"""Share of a turn that a job counts for, in bytes; what it writes is counted on top."""
 
 
 class Source(Protocol):
     """The bytes of one answer, made as the peer takes them."""
 
     def take(self, ready: Callable[[], None]) -> bytes | memoryview | None:
-        """The next piece; empty behind the last.
+        """Return the next piece, empty behind the last; None while it is being read: `ready` is called on the event loop then.
 
-        None: it is being made, and `ready` will be called on the event loop. Raises whatever the reading raises: the
-        connection is closed, since its peer was promised the rest.
+        Raises what reading raises: the connection is closed, since its peer was promised the rest.
         """
         ...
 
@@ -34,7 +33,7 @@ class Taker(Protocol):
     """A connection with long answers to write."""
 
     def take_turn(self) -> int:
-        """Do one piece of work, and `want` again if there is more. Returns what it cost, in bytes."""
+        """Do one piece of work, and `want` another turn if there is more. Returns its cost in bytes."""
         ...
 
 
@@ -47,11 +46,11 @@ class Turns:
 
     @property
     def free(self) -> bool:
-        """Nobody waits: work may be done at once."""
+        """Nobody waits for a turn: work may be done at once."""
         return not self._scheduled
 
     def want(self, taker: Taker) -> None:
-        """Give `taker` a turn behind all that wait; it calls this once for each turn."""
+        """Queue `taker` for one turn."""
         self._waiting.append(taker)
         if not self._scheduled:
             self._scheduled = True

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from metaq.broker.log.acks import AckPolicy, Due, Lack
 from metaq.clock import Clock
 from metaq.wire.codes import ResponseCode
-from metaq.wire.command import decode, encode
-from metaq.wire.frame import LENGTH_BYTES, frame_bytes
+from metaq.wire.command import LENGTH_BYTES, decode, encode, frame_bytes
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 from msgspec import Struct, structs
 
 from metaq.errors import ConfigError
-from metaq.net.address import join_address
+from metaq.model.access import Caller
+from metaq.net.address import is_loopback, join_address
 from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort
 from metaq.net.peer import Peer, Session
@@ -156,3 +157,9 @@ class PeerServer(Generic[Services]):
         await self._listener.close()
         if self._sessions is not None:
             self._sessions.close()
+
+
+def caller_of(peer: Peer) -> Caller:
+    """The caller of what comes over a connection and names nobody."""
+    address = peer.address[0]
+    return Caller(address, is_loopback(address), encrypted=not peer.plain)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from metaq.errors import BadRequest, ConfigError
-from metaq.saved import Done, JournalFound, Step
+from metaq.saved_file import Done, JournalFound, Step
 from metaq.store.config_file import ConfigFile, ending
 from metaq.store.disk import Disk
 from metaq.wire import journal

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct, field, structs
 
 from metaq.errors import StoreCorrupt
-from metaq.saved import read
+from metaq.saved_file import read
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.folder import StoreFolder

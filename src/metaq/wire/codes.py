@@ -1,6 +1,7 @@
 """Request and response codes of RocketMQ 4.9 (org.apache.rocketmq.common.protocol, tag rocketmq-all-4.9.8).
 
-30000 to 30099 are ours (docs/formats/extensions.md). Codes that upstream defines and never uses are left out: whoever sends one is answered REQUEST_CODE_NOT_SUPPORTED.
+30000 to 30099 are ours (docs/formats/extensions.md). Codes that RocketMQ defines and never uses are left out: whoever sends one
+is answered REQUEST_CODE_NOT_SUPPORTED. Some of those listed are answered so too; their names are for logs and error texts.
 Direction: C client, A admin tool, B broker, N name server; "C>B" reads "client asks broker".
 """
 
@@ -10,7 +11,7 @@ import enum
 
 
 class RequestCode(enum.IntEnum):
-    """What a request asks for."""
+    """Request codes."""
 
     # C>B, messages and offsets
     SEND_MESSAGE = 10
@@ -101,7 +102,8 @@ class RequestCode(enum.IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
-    LITE_PULL_MESSAGE = 361  # 5.x clients; served like 11
+    # Java 5.x's lite pull consumer sends it in place of 11; a 4.9 broker does not know it, and that consumer gets nothing there.
+    LITE_PULL_MESSAGE = 361
     # ours, C>B and B>B: docs/formats/staging.md
     STAGE = 30000
     SEAL = 30001
@@ -117,7 +119,7 @@ class RequestCode(enum.IntEnum):
 
 
 class ResponseCode(enum.IntEnum):
-    """What became of a request. 10, 11 and 12 answer a send that *is* stored, with a promise missed."""
+    """Response codes. 10, 11 and 12 answer a send that *is* stored, but not yet flushed or replicated."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -161,7 +163,7 @@ class ResponseCode(enum.IntEnum):
 
 
 def request_name(code: int) -> str:
-    """`105 GET_ROUTEINFO_BY_TOPIC`, or the bare number of a code that we do not know. For logs and error texts."""
+    """Return `105 GET_ROUTEINFO_BY_TOPIC`, or the bare number of an unknown code. For logs and error texts."""
     try:
         return f"{code} {RequestCode(code).name}"
     except ValueError:

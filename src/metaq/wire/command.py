@@ -1,4 +1,14 @@
-"""A remoting command: the header of a frame plus its body.
+"""A remoting command: a frame, its header and its body.
+
+    offset  bytes
+    0       4      L = number of bytes that follow = 4 + header + body
+    4       1      serialize type of the header: 0 JSON, 1 binary
+    5       3      h = bytes of the header
+    8       h      header
+    8 + h   L-4-h  body, may be empty
+
+Frames follow each other without padding. All numbers are unsigned big-endian here: a "negative" length is a huge one.
+Everything that the first eight bytes can tell is checked when they are in, before memory is taken for the rest.
 
 The header travels in one of two forms, and every endpoint reads both and answers in kind:
 
@@ -18,16 +28,27 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Mapping
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
-from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, SERIALIZE_TYPES
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+"""RocketMQ's `com.rocketmq.remoting.frameMaxLength`: the whole frame, its 4-byte length included, as Netty counts."""
+LENGTH_BYTES = 4
+HEAD_BYTES = 8
+SERIALIZE_TYPES = 2
+
+_TLS_CLIENT_HELLO = 0x16
+_HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN")
+
 
 VERSION = 409
-"""RocketMQ 4.9.8, the version that we answer as: Java consumers look at it before they trust a broker with SQL."""
+"""RocketMQ 4.9.8, the version in our answers: Java consumers do not pull by SQL from a broker below 232 (4.1.0)."""
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
@@ -45,6 +66,36 @@ _Int32 = Annotated[int, msgspec.Meta(ge=_INT32_MIN, le=_INT32_MAX)]
 _FIXED = struct.Struct(">hBhiii")  # up to and with the remark's length
 _KEY = struct.Struct(">h")
 _VALUE = struct.Struct(">i")
+
+
+def frame_bytes(data: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX) -> int:
+    """Return the size of the frame that begins at `start`, its 4-byte length included; 0 while that is unknown.
+
+    The frame is whole when `end - start` has reached it. Raises RemoteProtocolError: this can never become a frame.
+    """
+    have = end - start
+    if have < LENGTH_BYTES:
+        return 0
+    length = int.from_bytes(data[start : start + LENGTH_BYTES], "big")
+    if LENGTH_BYTES + length > limit:
+        raise RemoteProtocolError(_not_a_length(bytes(data[start : start + LENGTH_BYTES]), length, limit))
+    if length < LENGTH_BYTES:
+        raise RemoteProtocolError(f"a frame of {length} bytes has no room for its header length")
+    if have >= HEAD_BYTES:
+        header = int.from_bytes(data[start + 5 : start + HEAD_BYTES], "big")
+        if data[start + LENGTH_BYTES] >= SERIALIZE_TYPES:
+            raise RemoteProtocolError(f"serialize type {data[start + LENGTH_BYTES]} is neither 0 (JSON) nor 1 (binary)")
+        if header > length - LENGTH_BYTES:
+            raise RemoteProtocolError(f"a header of {header} bytes does not fit a frame of {length}")
+    return LENGTH_BYTES + length
+
+
+def _not_a_length(start: bytes, length: int, limit: int) -> str:
+    if start[0] == _TLS_CLIENT_HELLO:
+        return "the peer opened with TLS, and this port speaks plain text only"
+    if start in _HTTP_STARTS:
+        return "the peer speaks HTTP, and this port speaks RocketMQ's remoting protocol"
+    return f"a frame of {LENGTH_BYTES + length} bytes, the limit is {limit}"
 
 
 class SerializeType(enum.IntEnum):
@@ -83,7 +134,7 @@ class Command(Struct):
 
 
 class _Head(msgspec.Struct):
-    """The JSON header as nearly everybody sends it."""
+    """The JSON header as Java, Go and we send it: read in one pass, without conversions."""
 
     code: _Int32
     extFields: dict[str, str] | None = None  # noqa: N815  the key on the wire
@@ -95,7 +146,7 @@ class _Head(msgspec.Struct):
 
 
 class _LenientHead(msgspec.Struct):
-    """The JSON header as some clients send it."""
+    """The JSON header as Node and C++ send it, with bare numbers and booleans in `extFields`; some send the language as an ordinal."""
 
     code: _Int32
     extFields: dict[str, str | int | float | bool | None] | None = None  # noqa: N815  the key on the wire
@@ -107,7 +158,7 @@ class _LenientHead(msgspec.Struct):
 
 
 class _WrittenHead(msgspec.Struct):
-    """The JSON header as we write it. The order of fields is the order of keys; UNSET ones are left out."""
+    """The JSON header as we write it, keys in the order of the fields. UNSET ones are left out."""
 
     code: int
     extFields: dict[str, str] | msgspec.UnsetType  # noqa: N815  the key on the wire
@@ -131,7 +182,7 @@ def request(
     oneway: bool = False,
     serialize: SerializeType = SerializeType.JSON,
 ) -> Command:
-    """A request. Its `opaque` is assigned by the transport that sends it."""
+    """Make a request. The transport that sends it assigns its `opaque`."""
     ext = header.to_ext() if header is not None else {}
     return Command(code, flag=ONEWAY_FLAG if oneway else 0, ext=ext, body=body, serialize=serialize)
 
@@ -144,7 +195,7 @@ def reply(
     remark: str | None = None,
     body: bytes = b"",
 ) -> Command:
-    """The answer to `to`, in the form that the request used."""
+    """Make the answer to `to`, in the header form of the request: C++ and Node read JSON only."""
     if header is None:
         ext: dict[str, str] = {}
     elif isinstance(header, Mapping):
@@ -155,13 +206,13 @@ def reply(
 
 
 def encode(command: Command) -> bytes:
-    """The whole frame, its 4-byte length included. Raises LocalProtocolError: the protocol cannot carry this."""
+    """Return the whole frame, its 4-byte length included. Raises LocalProtocolError: the protocol cannot carry this."""
     body = command.body
     return b"".join((encode_prefix(command, len(body)), body)) if len(body) else encode_prefix(command, 0)
 
 
 def encode_prefix(command: Command, body_bytes: int) -> bytes:
-    """All of the frame before its body, for bodies that are written by themselves (a slice of the log)."""
+    """Return all of the frame before its body, for bodies that are written by themselves (a slice of the log)."""
     header = _encode_json(command) if command.serialize is _JSON else _encode_binary(command)
     length = LENGTH_BYTES + len(header) + body_bytes
     if LENGTH_BYTES + length > FRAME_BYTES_MAX:
@@ -173,7 +224,7 @@ def encode_prefix(command: Command, body_bytes: int) -> bytes:
 
 
 def decode(frame: bytes | bytearray | memoryview) -> Command:
-    """The command in a frame without its 4-byte length. The body is copied: the buffer may be used again.
+    """Return the command in a frame without its 4-byte length. The body is copied: the buffer may be used again.
 
     Raises RemoteProtocolError: not a header; the peer's next bytes cannot be trusted either.
     """
@@ -213,7 +264,7 @@ def _encode_json(command: Command) -> bytes:
 def _decode_json(header: bytes | bytearray | memoryview) -> Command:
     try:
         head = _read_head(header)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError:  # of Node or C++, or no command at all
         return _decode_lenient_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"the header is not JSON: {error}") from error

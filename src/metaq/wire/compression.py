@@ -1,7 +1,7 @@
-"""Compressed bodies: zlib for everybody; LZ4 frames and ZSTD as producers of RocketMQ >= 4.9.4 may send them.
+"""Compressed bodies: zlib, which all clients know; LZ4 frames and ZSTD, which producers of RocketMQ >= 4.9.4 may send.
 
-Bits 8 to 10 of the sysFlag name the kind; 0 is zlib too, which is all that older clients know. A few hundred bytes can
-expand to gigabytes, so expansion stops at the caller's limit before the memory is taken.
+Bits 8 to 10 of the sysFlag name the kind; 0 is zlib too: older Java clients, Go and Node know no other and ignore the bits.
+A few hundred bytes can expand to gigabytes, so expansion stops at the caller's limit before the memory is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMES = {0: "zlib", COMPRESSION_ZLIB: "zlib", COMPRESSION_LZ4: "LZ4", COMPRESSI
 
 
 def compress(body: bytes, kind: int = COMPRESSION_ZLIB, level: int = LEVEL) -> bytes:
-    """`body` compressed. `kind` is the bits that belong into the sysFlag, beside COMPRESSED.
+    """Return `body` compressed. `kind`: the bits for the sysFlag, beside COMPRESSED.
 
     Raises ConfigError: LZ4 or ZSTD without the extra that brings them.
     """
@@ -34,7 +34,7 @@ def compress(body: bytes, kind: int = COMPRESSION_ZLIB, level: int = LEVEL) -> b
 
 
 def decompress(body: bytes | memoryview, sys_flag: int, limit: int) -> bytes:
-    """The body as it was before compression; unchanged if the sysFlag says it is not compressed.
+    """Return the body as it was before compression; unchanged if the sysFlag says that it is not compressed.
 
     Raises: BadRequest: more than `limit` bytes, broken, cut short, or of an unknown kind.
             ConfigError: LZ4 or ZSTD without the extra that brings them.
@@ -52,7 +52,7 @@ def decompress(body: bytes | memoryview, sys_flag: int, limit: int) -> bytes:
 
 
 def inflate(data: bytes | memoryview, limit: int) -> bytes:
-    """A zlib stream (RFC 1950) expanded. Raises BadRequest: more than `limit` bytes, broken, or cut short."""
+    """Return a zlib stream (RFC 1950) expanded. Raises BadRequest: more than `limit` bytes, broken, or cut short."""
     stream = zlib.decompressobj()
     try:
         expanded = stream.decompress(data, limit + 1)
@@ -75,12 +75,14 @@ def _expand_lz4(data: bytes | memoryview, limit: int) -> bytes:
 def _expand_zstd(data: bytes | memoryview, limit: int) -> bytes:
     zstandard = _module("zstandard", COMPRESSION_ZSTD)
     try:
-        told = zstandard.frame_content_size(data)  # Where it is told, the library takes that much memory unasked.
+        # The library takes as much memory as the frame's head claims, before it has expanded a byte.
+        told = zstandard.frame_content_size(data)
         if told > limit:
             raise _bomb(COMPRESSION_ZSTD, len(data), limit)
         return bytes(zstandard.ZstdDecompressor().decompress(data, max_output_size=max(limit, 1)))
     except zstandard.ZstdError as error:
-        why = f"{error} within the limit of {limit}"  # With no size told, too long and cut short look the same.
+        # Without a size in the frame's head, too long and cut short are the same error.
+        why = f"{error} within the limit of {limit}"
         raise _broken(COMPRESSION_ZSTD, len(data), why) from error
 
 

@@ -1,20 +1,17 @@
-"""One remoting connection without its socket: bytes in, commands out.
+"""One remoting connection without its socket: bytes in, commands out. For clients; servers read with `hot.FrameTable`.
 
-Who has a socket receives straight into `room` and says how much came with `received`: the body of a large frame is then
-never copied. Who is handed bytes gives them to `receive_data`.
+Receive from a socket straight into `room` and report the count to `received`: then the body of a large frame is never copied.
+Bytes that came otherwise go to `receive_data`.
 
-`next_command` has three ways out: a command, None for "feed me more", or RemoteProtocolError. After an error the
-connection stays broken, because nobody knows where the next frame would begin.
-
-Servers read with `hot.FrameTable`, which takes all frames of a read event at once; this is for everybody else.
+`next_command` returns a command or None for "more bytes are needed", or raises RemoteProtocolError. After an error the
+connection stays broken: where the next frame begins is unknown.
 """
 
 from __future__ import annotations
 
 from metaq.errors import RemoteProtocolError
 from metaq.wire import hot
-from metaq.wire.command import Command, decode
-from metaq.wire.frame import FRAME_BYTES_MAX, HEAD_BYTES, LENGTH_BYTES, Buffer, frame_bytes
+from metaq.wire.command import FRAME_BYTES_MAX, HEAD_BYTES, LENGTH_BYTES, Buffer, Command, decode, frame_bytes
 
 SMALL_BYTES = 64 * 1024
 """A frame up to this size is read in the common buffer, and its body copied; a larger one gets memory of its own."""
@@ -22,26 +19,30 @@ _ROOM_BYTES_MIN = 4 * 1024
 
 
 class Connection:
-    """Not thread-safe."""
+    """Reads commands from a stream of bytes. Not thread-safe.
+
+    Args:
+        frame_bytes_max: largest frame; a longer one is a RemoteProtocolError.
+    """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
-        self._start = self._end = 0  # of what came and was not read
+        self._start = self._end = 0  # of the bytes in the buffer that no command has used
         self._large = memoryview(b"")
-        """The frame that is under way if it is a large one; its first `_filled` bytes are there."""
+        """The unfinished frame if it is a large one; its first `_filled` bytes have come."""
         self._filled = 0
         self._broken: RemoteProtocolError | None = None
 
     def room(self, wanted: int = SMALL_BYTES) -> memoryview:
-        """Where the next bytes belong, at least one and of a small frame about `wanted`. Good until the next call."""
+        """Return memory for the next bytes: at least one, for small frames about `wanted`. Valid until the next call."""
         if self._filled < len(self._large):
             return self._large[self._filled :]
         if self._start == self._end:
             self._start = self._end = 0
         left = self._end - self._start
         if len(self._buffer) - self._end < min(wanted, _ROOM_BYTES_MIN):
-            # Moved to the front if that makes room enough: moving what is left for each frame would be quadratic.
+            # Move what is left to the front only if that frees at least as much: moving it for each frame takes quadratic time.
             size = len(self._buffer) if self._start > left else max(2 * left, left + wanted)
             larger = bytearray(size)
             larger[:left] = memoryview(self._buffer)[self._start : self._end]
@@ -49,7 +50,7 @@ class Connection:
         return memoryview(self._buffer)[self._end :]
 
     def received(self, count: int) -> None:
-        """`count` bytes have been put into the `room` that was told last. Once broken, they are dropped."""
+        """Count `count` bytes that were put into the last `room`. Once broken, they are dropped."""
         if self._broken is not None:
             return
         if self._filled < len(self._large):
@@ -58,7 +59,7 @@ class Connection:
             self._end += count
 
     def receive_data(self, data: Buffer) -> None:
-        """Add what the peer sent. Once broken, it is dropped."""
+        """Add bytes of the peer. Once broken, they are dropped."""
         rest = memoryview(data)
         while rest and self._broken is None:
             room = self.room(len(rest))
@@ -68,7 +69,7 @@ class Connection:
             rest = rest[count:]
 
     def next_command(self) -> Command | None:
-        """The next whole command, or None for "feed me more"; the body of a large one is a view of memory of its own.
+        """Return the next whole command, None if more bytes are needed. The body of a large one is a view of memory of its own.
 
         Raises RemoteProtocolError, again at every later call.
         """
@@ -87,7 +88,7 @@ class Connection:
 
     @property
     def missing_bytes(self) -> int:
-        """So many at least the other side still has to send: what a large frame lacks, and one byte of any other."""
+        """Bytes that are sure to come still: what a large frame lacks, one byte of any other."""
         return max(1, len(self._large) - self._filled)
 
     def _next_small(self) -> Command | None:
@@ -99,7 +100,7 @@ class Connection:
             self._start += size
             return command
         if size > SMALL_BYTES and have >= HEAD_BYTES:
-            # Not zeros: they would cost a tenth of all that is done with a large answer.
+            # Unwritten memory: zeroing it would cost a tenth of all that is done with a large answer.
             self._large, self._filled = memoryview(hot.unwritten(size)), have
             self._large[:have] = memoryview(self._buffer)[self._start : self._end]
             self._start = self._end = 0

@@ -1,9 +1,14 @@
 """JSON as RocketMQ's fastjson 1.x writes it, which is not always JSON.
 
 Bodies and files of RocketMQ hold maps with bare integer keys, `{0:"a"}`, and maps whose keys are objects,
-`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. `loads` reads both, all of standard JSON, and what else fastjson's
-reader takes; which type a value should have is the business of `beans`. `dumps` writes strictly standard JSON, `dumps_java` the two odd forms that Java's readers demand, `dumps_file` the tab-indented text of the
-configuration files. An object that stands as a key is a tuple of its (name, value) pairs, sorted by name.
+`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`.
+
+    loads        reads both, all of standard JSON, and what else fastjson's reader takes; `metaq.wire.beans` has its types
+    dumps        writes strictly standard JSON
+    dumps_java   writes the two odd forms, which Java's readers demand
+    dumps_file   writes the tab-indented text of RocketMQ's configuration files
+
+An object that is a key is a tuple of its (name, value) pairs, sorted by name.
 """
 
 from __future__ import annotations
@@ -42,15 +47,15 @@ def _decimal(text: str) -> Decimal:
         raise BadRequest(f"JSON holds the number {text}, whose exponent is out of all bounds") from None
 
 
-# Numbers with a fraction stay as they were written: a text is made of them where a text is wanted.
+# Numbers with a fraction are Decimals, as they were written: fastjson makes a text of them where a Java field is a String.
 _standard_decode = msgspec.json.Decoder(float_hook=_decimal).decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def loads(data: bytes | memoryview | str) -> Any:
-    """Parse a text. Keys that are bare numbers become int, objects as keys become tuples, numbers with a fraction Decimal.
+    """Parse a text. Bare numbers as keys become int, objects as keys tuples, numbers with a fraction Decimal.
 
-    Raises: BadRequest: not even fastjson's JSON, nested deeper than 64, or a number longer than 40 characters.
+    Raises BadRequest: not even fastjson's JSON, nested deeper than 64, or a number longer than 40 characters.
     """
     try:
         return _standard_decode(data)
@@ -70,7 +75,7 @@ def loads(data: bytes | memoryview | str) -> Any:
 
 
 class _Parser:
-    """A recursive-descent reader, used only where the standard one gave up."""
+    """A recursive-descent reader for what msgspec refuses. In Python: nearly all texts of clients are standard JSON."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
@@ -80,7 +85,7 @@ class _Parser:
         return BadRequest(f"JSON broken at character {self._at}: need {wanted}, found {found!r}")
 
     def next_char(self) -> str:
-        """The next character that is not blank, not consumed; "" at the end."""
+        """Skip blanks and comments. Return the next character, not consumed; "" at the end."""
         match = _BLANK.match(self._text, self._at)
         if match:
             self._at = match.end()
@@ -140,7 +145,7 @@ class _Parser:
         return char == bracket
 
     def _skipped_commas(self) -> str:
-        """The next character; fastjson passes over commas that have nothing before or behind them."""
+        """Skip commas with nothing before or behind them, as fastjson does, and return the next character."""
         while (char := self.next_char()) == ",":
             self._at += 1
         return char
@@ -166,9 +171,10 @@ class _Parser:
         if "\\" not in inner:
             return inner
         plain = _ESCAPE.sub(self._unescaped, inner)
+        # Java escapes a character beyond U+FFFF as two, one for each half of its surrogate pair.
         if re.search("[\ud800-\udfff]", plain):
             try:
-                return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")  # pairs that were escaped as two
+                return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
             except UnicodeDecodeError:
                 raise self.error("whole characters in the string before, not half of a pair") from None
         return plain
@@ -203,7 +209,7 @@ class _Parser:
 
 
 def as_key(value: Any) -> ObjectKey:
-    """An object as a dictionary key. Raises BadRequest unless it is a flat object with names."""
+    """Return an object as a dictionary key. Raises BadRequest unless it is a flat object with names."""
     if not isinstance(value, dict) or any(
         not isinstance(name, str) or isinstance(part, dict | list) for name, part in value.items()
     ):
@@ -212,27 +218,30 @@ def as_key(value: Any) -> ObjectKey:
 
 
 def dumps(tree: Any) -> bytes:
-    """Strictly standard JSON, compact, integer keys quoted: what every client family reads."""
+    """Return strictly standard JSON, compact, integer keys quoted: what every client family reads."""
     return _encode(tree)
 
 
 def dumps_java(tree: Any) -> bytes:
-    """Compact, with bare integer keys and objects as keys (tuples of pairs): what Java's tools read."""
+    """Return compact text with bare integer keys and objects as keys (tuples of pairs): what Java's tools read."""
     return _write(tree).encode()
 
 
 def dumps_file(tree: Any) -> str:
-    """The text of a configuration file: indented by tabs, maps with integer keys bare and in one line (RocketMQ 4.9)."""
+    """Return the text of a configuration file: indented by tabs, maps with integer keys bare and in one line (RocketMQ 4.9)."""
     return _write_pretty(tree, 0)
 
 
 def file_entry(key: str, tree: Any, depth: int) -> str:
-    """One entry of a map in a configuration file, `depth` maps down: `file_map` puts such entries together."""
+    """Return one entry of a map in a configuration file, `depth` maps down, for `file_map`."""
     return f"{_write_key(key)}:{_write_pretty(tree, depth)}"
 
 
 def file_map(entries: Iterable[str], depth: int) -> str:
-    """The text of a map, `depth` maps down, of entries that `file_entry` has made: what `dumps_file` writes for it."""
+    """Return the text of a map, `depth` maps down, of entries of `file_entry`: what `dumps_file` writes for it.
+
+    So a table of 50 000 topics is written anew from texts that are there, not from its values.
+    """
     end = "\n" + "\t" * depth
     text = f",{end}\t".join(entries)
     return f"{{{end}\t{text}{end}}}" if text else "{}"

@@ -1,4 +1,4 @@
-"""The configuration files, as RocketMQ writes them: text ↔ tables (docs/formats/config.md). No file is touched here."""
+"""Formats of the configuration files, as RocketMQ writes them: text to tables and back (docs/formats/config.md)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
-from metaq.model.filters.remembered import GroupFilter
-from metaq.wire import beans, bloom, fastjson
-from metaq.wire.bodies.groups import group_table_of_tree, group_tree
-from metaq.wire.bodies.offsets import (
+from metaq.model.filters.subscription import GroupFilter
+from metaq.wire import beans, fastjson
+from metaq.wire.bodies.parts import Tree, data_version_tree
+from metaq.wire.bodies.queues import (
     delay_offsets_of_tree,
     delay_offsets_tree,
     group_offsets_of_tree,
     group_offsets_tree,
     topics_and_groups,
 )
-from metaq.wire.bodies.parts import Tree, data_version_tree
-from metaq.wire.bodies.topics import topic_table_of_tree, topic_tree
+from metaq.wire.bodies.tables import group_table_of_tree, group_tree, topic_table_of_tree, topic_tree
 
 BACKUP: Final = "restore it from its .bak"
 
@@ -30,14 +29,14 @@ Config = TypeVar("Config", TopicConfig, GroupConfig)
 
 
 class NamedConfigs(Struct, Generic[Config], frozen=True):
-    """A version and one table of settings by name: `topics.json`, `subscriptionGroup.json`."""
+    """Format of a file with a version and one table of settings by name: `topics.json`, `subscriptionGroup.json`."""
 
     name: str
     what: str
     table: str
-    """The table's name in the file."""
+    """Key of the table in the file."""
     tree: Callable[[Config], Tree]
-    """Of one entry."""
+    """Makes the tree of one entry."""
     of_tree: Callable[[beans.Value], tuple[DataVersion, dict[str, Config]]]
     remedy: str = BACKUP
 
@@ -52,14 +51,14 @@ class NamedConfigs(Struct, Generic[Config], frozen=True):
         return fastjson.file_map([first, f'"{self.table}":{fastjson.file_map(entries.values(), 1)}'], 0)
 
     def change(self, entries: Mapping[str, str | None], version: DataVersion) -> str:
-        """A file with the changed entries only, on one line, and the names of those that are gone."""
+        """Return a journal's line: a file with the changed entries only, and the names of those that are gone."""
         text = self.whole({key: entry for key, entry in entries.items() if entry is not None}, version)
-        text = text.translate(_ON_ONE_LINE)  # in names they are escaped
+        text = text.translate(_ON_ONE_LINE)  # those within names are escaped, and stay
         gone = [key for key, entry in entries.items() if entry is None]
         return f'{text[:-1]},"{_REMOVED}":{fastjson.dumps(gone).decode()}}}' if gone else text
 
     def parse_change(self, text: str) -> tuple[DataVersion, dict[str, Config | None]]:
-        """Raises BadRequest."""
+        """Return version and changes of a journal's line; None for an entry that is gone. Raises BadRequest."""
         tree = beans.parse(text, "line")
         version, table = self.of_tree(tree)
         return version, {**table, **dict.fromkeys(tree[_REMOVED].texts())}
@@ -72,7 +71,7 @@ GROUPS: Final = NamedConfigs(
 
 
 class DeletedTopics:
-    """`metaqDeleted.json`: topic → the LogOffset below which its records are dead (docs/formats/extensions.md)."""
+    """Format of `metaqDeleted.json`: topic → LogOffset below which its records are dead (docs/formats/extensions.md)."""
 
     name: Final = "metaqDeleted.json"
     what: Final = "the memory of deleted topics"
@@ -95,7 +94,7 @@ class DeletedTopics:
 
 
 def namespaces_of_tree(tree: beans.Value) -> dict[str, dict[str, str]]:
-    """Namespace → key → text. Raises BadRequest for a file without the table: it is another than was meant."""
+    """Return namespace → key → text. Raises BadRequest, also without the table: then it is some other file."""
     spaces = tree["configTable"]
     if spaces.tree is None:
         raise spaces.wrong("a table of namespaces")
@@ -106,7 +105,7 @@ def namespaces_of_tree(tree: beans.Value) -> dict[str, dict[str, str]]:
 
 
 class KvConfig:
-    """`kvConfig.json` of a name server: text by namespace and key."""
+    """Format of a name server's `kvConfig.json`: text by namespace and key."""
 
     name: Final = "kvConfig.json"
     what: Final = "the KV configuration"
@@ -129,7 +128,7 @@ class KvConfig:
 
 
 class ConsumerOffsets:
-    """`consumerOffset.json`: (topic, group) → queue id → the next QueueOffset to consume."""
+    """Format of `consumerOffset.json`: (topic, group) → queue id → the next QueueOffset to consume."""
 
     name: Final = "consumerOffset.json"
     remedy: Final = BACKUP
@@ -142,7 +141,7 @@ class ConsumerOffsets:
 
 
 class DelayOffsets:
-    """`delayOffset.json`. RocketMQ passes over `metaqLogOffset`, and leaves it out when it saves."""
+    """Format of `delayOffset.json`. `metaqLogOffset` is ours: RocketMQ ignores it, and drops it when it saves."""
 
     name: Final = "delayOffset.json"
     remedy: Final = BACKUP
@@ -161,7 +160,7 @@ class DelayOffsets:
 
 
 class ConsumerFilters:
-    """`consumerFilter.json`: (topic, group) → the filter, if it is not by tags."""
+    """Format of `consumerFilter.json`: (topic, group) → the filter, if it is not by tags."""
 
     name: Final = "consumerFilter.json"
     remedy: Final = f"{BACKUP}, or delete it: groups that are online say again what they want"
@@ -181,7 +180,7 @@ class ConsumerFilters:
         by_topic: dict[str, dict[str, Tree]] = {}
         for (topic, group), one in content.items():
             by_topic.setdefault(topic, {})[group] = {
-                "bloomFilterData": {"bitNum": bloom.BITS, "bitPos": bloom.bit_positions(group, topic)},
+                "bloomFilterData": {"bitNum": BLOOM_BITS, "bitPos": bit_positions(group, topic)},
                 "bornTime": one.born_ms,
                 "clientVersion": one.version,
                 "consumerGroup": group,
@@ -200,3 +199,55 @@ CONSUMER_FILTERS: Final = ConsumerFilters()
 KV_CONFIG: Final = KvConfig()
 CONSUMER_OFFSETS: Final = ConsumerOffsets()
 DELAY_OFFSETS: Final = DelayOffsets()
+
+
+BLOOM_BITS: Final = 112
+"""Size of RocketMQ's Bloom filter with its defaults, 32 groups with filters and an error rate of 20 %."""
+_BLOOM_POSITIONS: Final = 3
+_MASK: Final = (1 << 64) - 1
+_C1: Final = 0x87C37B91114253D5
+_C2: Final = 0x4CF5AD432745937F
+
+
+def bit_positions(group: str, topic: str) -> list[int]:
+    """Return the bits of RocketMQ's Bloom filter that stand for a group and a topic."""
+    digest = murmur3_first(f"{group}#{topic}".encode())
+    low, high = _signed(digest & 0xFFFFFFFF), _signed(digest >> 32)
+    sums = (_signed((low + number * high) & 0xFFFFFFFF) for number in range(1, _BLOOM_POSITIONS + 1))
+    return [(~value if value < 0 else value) % BLOOM_BITS for value in sums]
+
+
+def murmur3_first(data: bytes) -> int:
+    """Return the first 64 bits of MurmurHash3 x64 128 with seed 0, unsigned."""
+    one = two = 0
+    whole = len(data) // 16 * 16
+    for at in range(0, whole, 16):
+        one ^= _mixed(int.from_bytes(data[at : at + 8], "little"), _C1, 31, _C2)
+        one = (_rotated(one, 27) + two) * 5 + 0x52DCE729 & _MASK
+        two ^= _mixed(int.from_bytes(data[at + 8 : at + 16], "little"), _C2, 33, _C1)
+        two = (_rotated(two, 31) + one) * 5 + 0x38495AB5 & _MASK
+    rest = data[whole:]
+    one ^= _mixed(int.from_bytes(rest[:8], "little"), _C1, 31, _C2)
+    two ^= _mixed(int.from_bytes(rest[8:], "little"), _C2, 33, _C1)
+    one, two = one ^ len(data), two ^ len(data)
+    one = one + two & _MASK
+    two = two + one & _MASK
+    return _final(one) + _final(two) & _MASK
+
+
+def _mixed(word: int, first: int, turn: int, second: int) -> int:
+    return _rotated(word * first & _MASK, turn) * second & _MASK
+
+
+def _rotated(word: int, turn: int) -> int:
+    return (word << turn | word >> (64 - turn)) & _MASK
+
+
+def _final(word: int) -> int:
+    word = (word ^ word >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    word = (word ^ word >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return word ^ word >> 33
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word

@@ -1,4 +1,4 @@
-"""How many bytes a stored message has as a frame of MetaQ 1.x. Byte positions are sums of these, so the rule never changes.
+"""Size of a stored message as a frame of MetaQ 1.x. Byte positions are sums of these sizes, so the rule must never change.
 
 docs/formats/positions.md has the rule in full; `hot.frame_sizes` applies it to runs of records.
 """
@@ -14,17 +14,17 @@ from metaq.wire import hot
 from metaq.wire.compression import decompress
 
 FRAME_HEAD_BYTES: Final = 20
-"""Length, checksum, id and flag in front of a frame's body."""
+"""Size of length, checksum, id and flag, which precede a frame's body."""
 FRAME_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A compressed body that would expand to more is handed out, and counted, as it is stored."""
+"""Largest expanded body. A compressed body that would expand to more is handed out, and counted, as it is stored."""
 _STEP_BYTES: Final = 1024 * 1024
 _ZLIB: Final = (0, COMPRESSION_ZLIB)
 
 
 def expanded_bytes(body: bytes, sys_flag: int) -> int:
-    """How many bytes a compressed body has once it is expanded; -1: it is handed out as it is stored.
+    """Return the size of a compressed body once expanded; -1 if it is handed out as stored.
 
-    Raises ConfigError: LZ4 or ZSTD without the extra that brings them. Nobody can tell then.
+    Raises ConfigError: LZ4 or ZSTD without the extra that brings them; the size cannot be known then.
     """
     try:
         if sys_flag & SysFlag.COMPRESSED and sys_flag & COMPRESSION_TYPE_MASK in _ZLIB:
@@ -35,7 +35,7 @@ def expanded_bytes(body: bytes, sys_flag: int) -> int:
 
 
 def expanded_body(body: bytes, sys_flag: int) -> bytes:
-    """A compressed body as it is handed out: expanded, or as it is stored. Raises ConfigError as `expanded_bytes`."""
+    """Return a compressed body as it is handed out: expanded, or as stored. Raises ConfigError as `expanded_bytes`."""
     try:
         return decompress(body, sys_flag, FRAME_BODY_BYTES_MAX)
     except BadRequest:
@@ -43,7 +43,7 @@ def expanded_body(body: bytes, sys_flag: int) -> bytes:
 
 
 def _inflated_bytes(body: bytes) -> int:
-    """The same for zlib, without the memory for all of it."""
+    """Return the expanded size of a zlib stream, in steps of `_STEP_BYTES`; -1 as `expanded_bytes`."""
     stream = zlib.decompressobj()
     count = 0
     try:
@@ -59,8 +59,10 @@ def _inflated_bytes(body: bytes) -> int:
 
 
 def frame_bytes(record: bytes) -> int:
-    """How many bytes the frame of one stored record has. Raises ValueError: the bytes are no record, or a damaged one;
-    ConfigError as `expanded_bytes`."""
+    """Return the size of the frame of one stored record.
+
+    Raises: ValueError: the bytes are no record, or a damaged one. ConfigError: as `expanded_bytes`.
+    """
     place, size = int.from_bytes(record[28:36], "big"), len(record)
     queue_id, offset = int.from_bytes(record[12:16], "big", signed=True), int.from_bytes(record[20:28], "big")
     heads, _, _ = hot.scan_records(record, 0, size, place, 1, check_crc=False)

@@ -11,23 +11,23 @@ _SUM_CHARS: Final = 8
 
 
 class Lines(NamedTuple):
-    """What a journal holds: the texts of its lines, and how many bytes of a last one that was not written to its end."""
+    """Content of a journal: the texts of its lines, and the size of a last line that was not written to its end."""
 
     texts: list[str]
     torn_bytes: int
 
 
 def line(text: str) -> bytes:
-    """The line of a text without line breaks: its CRC-32 as 8 hexadecimal digits, a blank, the text as UTF-8, a line feed."""
+    """Encode a text without line breaks: its CRC-32 as 8 hexadecimal digits, a blank, the text as UTF-8, a line feed."""
     data = text.encode()
     return b"%08x %b\n" % (zlib.crc32(data), data)
 
 
 def lines(data: bytes) -> Lines:
-    """The lines of a journal.
+    """Decode a journal.
 
-    What follows the last whole line is torn: a power cut may leave any part of what was being written, zeros for the
-    rest. Raises BadRequest: a line is damaged, and others follow it.
+    Bytes behind the last whole line are torn: a power cut may leave any part of what was being written, with zeros for the
+    rest. Raises BadRequest: a line is damaged, and whole ones follow it.
     """
     texts: list[str] = []
     damaged_at, place = -1, 0
@@ -44,7 +44,7 @@ def lines(data: bytes) -> Lines:
 
 
 def _text(data: bytes) -> str | None:
-    """The text of a line without its end; None if it is damaged."""
+    """Return the text of a line without its line feed; None if it is damaged."""
     if len(data) <= _SUM_CHARS or data[_SUM_CHARS : _SUM_CHARS + 1] != b" ":
         return None
     text = data[_SUM_CHARS + 1 :]

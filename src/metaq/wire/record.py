@@ -1,6 +1,6 @@
-"""The stored record, the batch body and the offset id: the readable codec (docs/formats/record.md, batch.md).
+"""The stored record, the batch body, the offset id and their hashes, one at a time (docs/formats/record.md, batch.md).
 
-`metaq.wire.hot` does the same for whole runs of records; this is for one record at a time, and for reading.
+`metaq.wire.hot` does the same for whole runs of records.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from typing import Any, Final
 from metaq.errors import BadRequest, LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage, SysFlag
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.wire.hashing import crc31, java_hash
+
+try:
+    from isal.isal_zlib import crc32 as _crc32
+except ImportError:  # no wheel for this platform: the same checksum, a tenth of the speed
+    from zlib import crc32 as _crc32
 
 MAGIC: Final = 0xDAA320A7
 BLANK_MAGIC: Final = 0xCBD43194
-"""The record that fills the rest of a log file."""
+"""Magic of the record that fills the rest of a log file."""
 BLANK_BYTES_MIN: Final = 8
 RECORD_BYTES_MIN: Final = 91
 """TOTALSIZE of a record with two IPv4 hosts, an empty body, topic and property text."""
 TOPIC_BYTES_MAX: Final = 127
-PART_BYTES_MAX: Final = 0x7FFFFFFF
+_MASK32: Final = 0xFFFFFFFF
 
 HOST_V4: Final = 8
 HOST_V6: Final = 20
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
-"""Plain numbers: a flag of an enum makes an object at every look, which costs a microsecond."""
+"""As plain numbers: `&` with an enum flag makes an object each time, which costs a microsecond."""
 
 HEAD: Final = struct.Struct(">IIIiiqqiq")
 """TOTALSIZE, MAGICCODE, BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET, SYSFLAG, BORNTIMESTAMP."""
@@ -39,7 +43,7 @@ _STORE_TIME = struct.Struct(">q")
 _BEFORE_BODY = struct.Struct(">iqi")
 _PROPERTIES_LENGTH = struct.Struct(">h")
 BATCH_HEAD = struct.Struct(">iIIii")
-"""An entry of a batch up to its body: its size, two numbers that nobody reads, its flag, its body's size."""
+"""An entry of a batch up to its body: its size; magic and checksum, which are 0 and not read; its flag, its body's size."""
 BATCH_ENTRY_BYTES_MIN: Final = 22
 
 
@@ -60,7 +64,7 @@ def encode_record(
     body: Any,
     properties: bytes,
 ) -> bytes:
-    """One record as the log holds it.
+    """Encode one record as the log holds it.
 
     Hosts are 8 bytes (IPv4) or 20 (IPv6); their bits in `sys_flag` are set to fit. Raises LocalProtocolError: a topic,
     property text or number that the format has no room for.
@@ -86,7 +90,7 @@ def encode_record(
 
 
 def host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-    """`sys_flag` with the two host bits as the hosts' sizes want them. Raises LocalProtocolError for another size."""
+    """Return `sys_flag` with its two host bits as the hosts' sizes want them. Raises LocalProtocolError for another size."""
     for host, bit in ((born_host, _BORN_V6), (store_host, _STORE_V6)):
         if len(host) not in (HOST_V4, HOST_V6):
             raise LocalProtocolError(f"the host {host.hex()} is neither 8 nor 20 bytes long")
@@ -95,7 +99,7 @@ def host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
 
 
 def record_bytes(sys_flag: int, body: int, topic: int, properties: int) -> int:
-    """TOTALSIZE of a record with parts of these sizes."""
+    """Return TOTALSIZE of a record with parts of these sizes."""
     size = RECORD_BYTES_MIN + body + topic + properties
     if sys_flag & _BORN_V6:
         size += HOST_V6 - HOST_V4
@@ -105,7 +109,7 @@ def record_bytes(sys_flag: int, body: int, topic: int, properties: int) -> int:
 
 
 class Broken(ValueError):
-    """Why bytes are no record. Private to the codecs: users see RemoteProtocolError or an END_* value."""
+    """Bytes are no record. Internal to the codecs: callers see RemoteProtocolError or an END_* value."""
 
 
 Fields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int, int, bytes, int, int]
@@ -114,7 +118,10 @@ reconsume times, body start, body end, topic start, topic, properties start, rec
 
 
 def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fields:
-    """Cut one record of `view[start:end]` into its fields. Raises Broken. Whether it lies in its place is not looked at."""
+    """Split the record at the start of `view[start:end]` into its fields. Does not compare its offsets with its place.
+
+    Raises Broken.
+    """
     if end - start < RECORD_BYTES_MIN:
         raise Broken(f"{end - start} bytes are less than the smallest record")
     size, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms = HEAD.unpack_from(view, start)
@@ -149,7 +156,7 @@ def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fie
 
 
 def decode_record(data: Any, start: int = 0) -> StoredMessage:
-    """The record at `start` of `data` (any contiguous buffer), its checksum verified. A compressed body stays so.
+    """Decode the record at `start` of `data` (any contiguous buffer) and verify its checksum. A compressed body stays so.
 
     Raises RemoteProtocolError: these bytes are no record.
     """
@@ -170,7 +177,7 @@ def decode_record(data: Any, start: int = 0) -> StoredMessage:
 
 
 def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The body of a batch request. An entry is (flag, body, property text). Raises LocalProtocolError."""
+    """Encode the body of a batch request. An entry is (flag, body, property text). Raises LocalProtocolError."""
     parts: list[bytes] = []
     for flag, body, properties in entries:
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -182,7 +189,7 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(body: Any) -> list[tuple[int, bytes, bytes]]:
-    """The entries (flag, body, property text) of a batch request's body. Raises BadRequest if it is malformed."""
+    """Decode the body of a batch request into entries (flag, body, property text). Raises BadRequest if it is malformed."""
     view = memoryview(body).cast("B")
     entries = [
         (flag, bytes(view[start:middle]), bytes(view[middle + 2 : stop]))
@@ -194,9 +201,9 @@ def decode_batch(body: Any) -> list[tuple[int, bytes, bytes]]:
 
 
 def batch_places(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Of each entry of a batch: its flag, where its body begins and ends, where its properties end, two bytes further on.
+    """Yield (flag, body start, body end, entry end) of each entry of a batch; properties begin 2 bytes behind the body.
 
-    Raises BadRequest at the first that is malformed.
+    Raises BadRequest at the first malformed entry.
     """
     start, end, number = 0, len(data), 0
     while start < end:
@@ -207,9 +214,9 @@ def batch_places(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int]
 
 
 def batch_place(data: bytes | memoryview, start: int, number: int) -> tuple[int, int, int]:
-    """Of the entry that begins at `start`: its flag, and how far from there its body and its properties end.
+    """Return (flag, distance of the body's end, size) of the entry at `start`.
 
-    Raises BadRequest, which names it by its number: it is malformed.
+    Raises BadRequest if it is malformed; `number` names it in the text.
     """
     left = len(data) - start
     if left < BATCH_ENTRY_BYTES_MIN:
@@ -225,33 +232,60 @@ def batch_place(data: bytes | memoryview, start: int, number: int) -> tuple[int,
 
 
 def tags_code(tag: str | None) -> int:
-    """What a consume-queue unit holds for a tag: its Java hash, 0 without one."""
+    """Return a consume-queue unit's tag code: the tag's Java hash, 0 without a tag."""
     return java_hash(tag.encode("utf-8", "replace")) if tag else 0
 
 
 def copy_mark(log_offset: int) -> int:
-    """PREPAREDTRANSACTIONOFFSET of a copy of the record at `log_offset`: below 0, where no transaction's offset can be.
+    """Return PREPAREDTRANSACTIONOFFSET for a copy of the record at `log_offset`: negative, as no transaction's offset is.
 
-    By it a start after a crash sees in the log itself which records have had their copy (docs/formats/extensions.md).
+    By it recovery after a crash sees in the log itself which records were copied already (docs/formats/extensions.md).
     """
     return -1 - log_offset
 
 
 def copied_from(prepared_offset: int) -> int | None:
-    """The LogOffset of the record that this one is a copy of; None if it is none of our copies."""
+    """Return the LogOffset of the record that this one is a copy of; None if it is no copy of ours."""
     return -1 - prepared_offset if prepared_offset < 0 else None
 
 
 def offset_id(store_host: bytes, log_offset: int) -> str:
-    """The broker's id of a stored message: store host and log offset in upper-case hex, 32 or 56 characters."""
+    """Return the broker's id of a stored message: store host and log offset in upper-case hex, 32 characters (IPv4) or 56."""
     return f"{store_host.hex()}{log_offset:016x}".upper()
 
 
 def parse_offset_id(text: str) -> tuple[str, int, int]:
-    """Address, port and log offset of an offset id. Raises BadRequest if `text` is none."""
+    """Return address, port and log offset of an offset id. Raises BadRequest if `text` is none."""
     try:
         raw = bytes.fromhex(text)
         address = str(ipaddress.ip_address(raw[:-12]))  # also refuses anything but 4 or 16 bytes
         return address, int.from_bytes(raw[-12:-8], "big"), int.from_bytes(raw[-8:], "big", signed=True)
     except ValueError as error:
         raise BadRequest(f"{text[:80]!r} is no offset id: {error}") from None
+
+
+def java_hash(text: bytes) -> int:
+    """Return Java's `String.hashCode` of UTF-8 bytes: over UTF-16 units, a signed 32-bit number.
+
+    Bytes that are not UTF-8 count as U+FFFD, which is what Java decodes them to.
+    """
+    units: bytes = text if text.isascii() else text.decode("utf-8", "replace").encode("utf-16-be")
+    result = 0
+    if units is text:
+        for unit in units:
+            result = (result * 31 + unit) & _MASK32
+    else:
+        for high, low in zip(units[::2], units[1::2], strict=True):
+            result = (result * 31 + (high << 8 | low)) & _MASK32
+    return result - (1 << 32) if result >> 31 else result
+
+
+def index_hash(key: bytes) -> int:
+    """Return the index file's hash of a key: abs(java_hash(key)), and 0 for -2^31, which has no abs in 32 bits."""
+    value = abs(java_hash(key))
+    return 0 if value >> 31 else value
+
+
+def crc31(data: Any) -> int:
+    """Return the CRC-32 (IEEE) without its top bit, as BODYCRC holds it. `data`: any contiguous buffer."""
+    return int(_crc32(data)) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""The bodies of staged transactions on the wire (docs/formats/staging.md).
+"""Bodies of staged transactions (docs/formats/staging.md).
 
 The body of STAGE (30000) is a run of *sections*, so that one request stages and ends several small parts, and decides a
 transaction whose parts all lie at one broker:
@@ -43,16 +43,17 @@ DECISION: Final = 3
 """The body's last section: the decision, as in the body of DECIDE."""
 
 SECTIONS_MAX: Final = 1024
-"""In one body."""
+"""Most sections in one body."""
 
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A list ends with the transaction that reaches this; more are asked for behind that one."""
+"""Size at which a list ends, with the entry that reaches it; the client asks for more behind that one."""
 
 _HEAD = struct.Struct(">IBBBxiI")
 _SEAL = struct.Struct(">IIQI")
 _HEAD_BYTES, _SEAL_BYTES = _HEAD.size, _SEAL.size
 _unpack_head, _unpack_seal = _HEAD.unpack_from, _SEAL.unpack_from
 _CHUNKS: Final = frozenset({CHUNK, LAST_CHUNK})
+# Slices of bytes are made faster than those of a view; larger bodies would cost more by being copied twice.
 _COPIED_MAX: Final = 256 * 1024
 _INT_MAX, _LONG_MAX, _CRC_MAX = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
 
@@ -60,31 +61,31 @@ V = TypeVar("V")
 
 
 class DecideBody(Struct, frozen=True):
-    """What is to become of a transaction: the body of DECIDE (30002)."""
+    """Body of DECIDE (30002): the outcome of a transaction and its manifest."""
 
     outcome: Outcome
     parts: tuple[ManifestPart, ...] | None = None
-    """Over all brokers. None: those of the preparation; of a rollback: whatever there is."""
+    """Parts at all brokers. None: those of the preparation; with a rollback, all that are staged."""
     row: str = ""
-    """The writer's row, if it has one."""
+    """Key of the writer's row, empty for none."""
     sequence: int = -1
-    """Of this transaction in that row."""
+    """Sequence number of this transaction in that row."""
 
 
 class ApplyBody(Struct, frozen=True):
-    """What APPLY (30003) brings, perhaps nothing."""
+    """Body of APPLY (30003), empty if both are missing."""
 
     decision: Decision | None = None
-    """To a participant: its coordinator's."""
+    """For a participant: the coordinator's decision."""
     confirmed: tuple[str, ...] = ()
-    """To the coordinator: the brokers that have told the client that nothing remains there."""
+    """For the coordinator: brokers that told the client that they have applied all of it."""
 
 
 _NOTHING_MORE = ApplyBody()
 
 
 def sections(chunks: Iterable[Chunk], decide: DecideBody | None = None) -> bytes:
-    """The body of STAGE. Raises LocalProtocolError: a name or number that no section holds."""
+    """Encode STAGE (30000). Raises LocalProtocolError: a name or number that does not fit a section."""
     pieces: list[bytes] = []
     for chunk in chunks:
         pieces += _chunk(chunk)
@@ -108,8 +109,7 @@ def _chunk(chunk: Chunk) -> tuple[bytes, ...]:
 
 
 def sections_of(body: bytes | memoryview) -> tuple[tuple[Chunk, ...], DecideBody | None]:
-    """The chunks in a body of STAGE, and the decision if it brings one. Raises BadRequest."""
-    # Pieces of bytes are made faster than those of a view, which spares copying much twice.
+    """Decode STAGE: its chunks, and the decision if there is one. Raises BadRequest."""
     data = bytes(body) if len(body) <= _COPIED_MAX else body
     chunks, at, total, decide = list[Chunk](), 0, len(data), None
     while at < total:
@@ -147,12 +147,12 @@ def sections_of(body: bytes | memoryview) -> tuple[tuple[Chunk, ...], DecideBody
 
 # -- JSON
 def decide_body(decide: DecideBody) -> bytes:
-    """The body of DECIDE."""
+    """Encode DECIDE (30002)."""
     return _encode(decide)
 
 
 def decide_body_of(body: bytes | memoryview) -> DecideBody:
-    """Raises BadRequest."""
+    """Decode what `decide_body` encodes. Raises BadRequest."""
     decide = _decoded(_decide, body, "decision")
     _check_parts(decide.parts or ())
     _check("sequence", decide.sequence, -1, _LONG_MAX)
@@ -160,12 +160,12 @@ def decide_body_of(body: bytes | memoryview) -> DecideBody:
 
 
 def apply_body(apply: ApplyBody) -> bytes:
-    """The body of APPLY (30003)."""
+    """Encode APPLY (30003)."""
     return b"" if apply == _NOTHING_MORE else _encode(apply)
 
 
 def apply_body_of(body: bytes | memoryview) -> ApplyBody:
-    """Raises BadRequest."""
+    """Decode what `apply_body` encodes. Raises BadRequest."""
     if not len(body):
         return _NOTHING_MORE
     apply = _decoded(_apply, body, "decision")
@@ -175,72 +175,72 @@ def apply_body_of(body: bytes | memoryview) -> ApplyBody:
 
 
 def staged(answer: Staged) -> bytes:
-    """The body of the answer to STAGE: empty if nothing is decided."""
+    """Encode the answer to STAGE: empty if nothing is decided."""
     return b"" if answer.decision is None else _encode(answer)
 
 
 def staged_of(body: bytes | memoryview) -> Staged:
-    """Raises BadRequest."""
+    """Decode what `staged` encodes. Raises BadRequest."""
     return _decoded(_staged, body, "answer to STAGE") if len(body) else Staged()
 
 
 def decided(answer: Decided) -> bytes:
-    """The body of the answer to DECIDE."""
+    """Encode the answer to DECIDE."""
     return _encode(answer)
 
 
 def decided_of(body: bytes | memoryview) -> Decided:
-    """Raises BadRequest."""
+    """Decode what `decided` encodes. Raises BadRequest."""
     return _decoded(_decided, body, "answer to DECIDE")
 
 
 def transaction_state(state: TransactionState) -> bytes:
-    """The body of the answers to APPLY, which leave out decision and parts, and to STATE (30004) of a transaction."""
+    """Encode the answers to APPLY, without decision and parts, and to STAGED_STATE (30004) of a transaction."""
     return _encode(state)
 
 
 def transaction_state_of(body: bytes | memoryview) -> TransactionState:
-    """Raises BadRequest."""
+    """Decode what `transaction_state` encodes. Raises BadRequest."""
     return _decoded(_state, body, "state of a transaction")
 
 
 def row_state(state: RowState | None) -> bytes:
-    """The body of the answer to STATE of a row; `null` if there is none."""
+    """Encode the answer to STAGED_STATE of a row; `null` if there is none."""
     return _encode(state)
 
 
 def row_state_of(body: bytes | memoryview) -> RowState | None:
-    """Raises BadRequest."""
+    """Decode what `row_state` encodes. Raises BadRequest."""
     return _decoded(_row, body, "state of a row")
 
 
 def transaction_list(states: Iterable[TransactionState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
-    """The body of the answer to LIST (30006): the first of them, until it has `bytes_max` bytes."""
+    """Encode the answer to LIST_STAGED (30006): the first states, up to about `bytes_max` bytes."""
     return _list(states, bytes_max)
 
 
 def transaction_list_of(body: bytes | memoryview) -> list[TransactionState]:
-    """Raises BadRequest."""
+    """Decode what `transaction_list` encodes. Raises BadRequest."""
     return _decoded(_states, body, "list of transactions")
 
 
 def row_list(states: Iterable[RowState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
-    """The same, asked for rows."""
+    """Encode the answer to LIST_STAGED of rows."""
     return _list(states, bytes_max)
 
 
 def row_list_of(body: bytes | memoryview) -> list[RowState]:
-    """Raises BadRequest."""
+    """Decode what `row_list` encodes. Raises BadRequest."""
     return _decoded(_rows, body, "list of rows")
 
 
 def branch_list(states: Iterable[BranchState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
-    """The body of the answer to LIST_BRANCHES (30008): the first of them, until it has `bytes_max` bytes."""
+    """Encode the answer to LIST_BRANCHES (30008): the first states, up to about `bytes_max` bytes."""
     return _list(states, bytes_max)
 
 
 def branch_list_of(body: bytes | memoryview) -> list[BranchState]:
-    """Raises BadRequest."""
+    """Decode what `branch_list` encodes. Raises BadRequest."""
     return _decoded(_branches, body, "list of transactions of MetaQ 1.x clients")
 
 

@@ -1,11 +1,11 @@
-"""Message traces: what clients tell of their sends and deliveries, as RocketMQ's clients write it (docs/formats/trace.md).
+"""Message traces: records of clients' sends and deliveries, as RocketMQ's clients write them (docs/formats/trace.md).
 
-The body of a message of the trace topic is text, UTF-8: records, each ended by 0x02, of fields parted by 0x01. The
-first field names the kind of record. The message's keys are the ids and keys of the messages that its records are about, so that
-a look-up by key finds all that is told of one message.
+The body of a message of the trace topic is UTF-8 text: records, each ended by 0x02, of fields joined by 0x01. The first field
+is the kind of record. The message's keys are the ids and keys of the messages that its records are about, so that a look-up by
+key finds all records of one message.
 
-An absent field is empty, or the text `null`, which is what Java makes of one; both are read as "". Java's reader drops
-empty fields from the end of a record, and fails: what may come last is written as `null`.
+An absent field is empty or the text `null`, into which Java's string concatenation turns it; both are read as "". Java's reader
+drops empty fields from the end of a record, and fails: a field that may come last is written as `null`.
 """
 
 from __future__ import annotations
@@ -23,29 +23,32 @@ FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
 NULL: Final = "null"
 BODY_CHARS_MAX: Final = 118_000
-"""RocketMQ's own limit for one trace message. One record may be longer."""
+"""Longest body of one trace message, as in RocketMQ's client. A single record may be longer."""
 RUN_MAX: Final = 100
-"""Records that `batch_texts` makes at once."""
+"""Most records that `batch_texts` yields at once."""
 _CLEAN = str.maketrans({FIELD_END: " ", RECORD_END: " "})
 
 
 def encode(records: Iterable[Record]) -> bytes:
-    """The body of a trace message."""
+    """Encode the body of a trace message."""
     return "".join(text_of(record) for record in records).encode("utf-8", "replace")
 
 
 def text_of(record: Record) -> str:
-    """One record, with its end."""
+    """Return the text of one record, with its end."""
     return _WRITERS[type(record)](record)
 
 
 def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterator[tuple[list[str], list[str], str]]:
-    """The `Pub` records of a batch that was stored as it is: texts, message ids, and the keys that they share, some at once.
+    """Yield the `Pub` records of a stored batch in runs: their texts, their message ids, and the keys that a run shares.
 
     About a microsecond each. Raises BadRequest: the batch is malformed.
 
-    Args: shared: what they have in common; of each its own are message_id, tags, keys, body_bytes and offset_id.
-          ids: what the message ids begin with, four digits follow. offset_ids: of all, joined by commas.
+    Args:
+        shared: what they have in common; message_id, tags, keys, body_bytes and offset_id are each message's own.
+        body: the batch.
+        ids: beginning of the message ids; four hexadecimal digits follow.
+        offset_ids: those of all messages, joined by commas.
     """
     before = _joined("Pub", shared.time_ms, shared.region, shared.group, shared.topic, "")[:-1]
     host = f"{FIELD_END}{shared.store_host.translate(_CLEAN)}{FIELD_END}"
@@ -59,7 +62,7 @@ def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterato
     for number, offset_id in enumerate(places):
         if start >= end:
             break
-        # Most messages differ from the one before in nothing but their body and their number: all else is known then.
+        # Most messages differ from the one before in their body and the last four digits of their id alone.
         again = bool(stem) and start + BATCH_HEAD.size + tail <= end
         if again:
             size, _, _, _, body_bytes = unpack_head(body, start)
@@ -77,7 +80,8 @@ def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterato
                 texts, message_ids = [], []
             keys = others
             described = f"{FIELD_END}{tags.translate(_CLEAN)}{FIELD_END}{keys.translate(_CLEAN)}{host}"
-            stem = body[middle : stop - 4]  # With the length of the properties, without the four digits at their end.
+            # The properties with their length, without the four digits of the id at their end.
+            stem = body[middle : stop - 4]
             if not stem.endswith(own_id):
                 stem = b""
         message_id = f"{ids}{number:04X}"
@@ -92,7 +96,7 @@ def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterato
 
 
 def decode(body: bytes) -> Trace:
-    """The records of a trace message, in order. Raises nothing: what cannot be read is counted."""
+    """Decode a trace message into its records, in order. Raises nothing: unreadable records are counted."""
     records: list[Record] = []
     unreadable = 0
     for piece in body.decode("utf-8", "replace").split(RECORD_END):
@@ -137,7 +141,7 @@ def _settled_text(record: Settled) -> str:
 
 def _joined(*fields: object) -> str:
     text = FIELD_END.join([field if type(field) is str else _field(field) for field in fields])
-    if RECORD_END in text or text.count(FIELD_END) != len(fields) - 1:  # A separator within a value.
+    if RECORD_END in text or text.count(FIELD_END) != len(fields) - 1:  # a separator within a value
         text = FIELD_END.join(_field(field).translate(_CLEAN) for field in fields)
     return text + RECORD_END
 
@@ -153,7 +157,7 @@ def _text(value: str) -> str:
 
 
 def _number(value: str) -> int:
-    """Raises ValueError: it is none that Java could have written."""
+    """Return a Java long. Raises ValueError: int() takes quadratic time for a megabyte of digits."""
     if len(value) > 20:
         raise ValueError(value[:20])
     return int(value)
@@ -168,7 +172,7 @@ def _optional(fields: Sequence[str], place: int) -> str:
 
 
 def _sent(fields: Sequence[str]) -> Sent:
-    """12 fields: older, without the offset id."""
+    """Decode `Pub`. Older clients write 12 fields, without the offset id."""
     if len(fields) < 12:
         raise BadRequest(f"a Pub record of {len(fields)} fields")
     offset_id, success = ("", fields[11]) if len(fields) == 12 else (_text(fields[11]), fields[12])

@@ -18,8 +18,16 @@ from metaq.model import properties as props
 from metaq.model.access import Action, Caller
 from metaq.model.metaq1.partition import ANY_PARTITION, PartitionPut
 from metaq.model.topics.system import STAGE_TOPIC
-from metaq.model.transactions.metaq1 import BranchPhase, BranchRefused, Ended, Fault, Vote
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey, TransactionKey
+from metaq.model.transactions.metaq1 import (
+    BranchKey,
+    BranchPhase,
+    BranchRefused,
+    Ended,
+    Fault,
+    LocalKey,
+    TransactionKey,
+    Vote,
+)
 from metaq.model.transactions.staging import Outcome, Phase
 from metaq.options import Metaq1Options
 from tests.broker.metaq1.test_partitions import settings

@@ -35,8 +35,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Refused
 from metaq.model import TopicConfig
 from metaq.model.metaq1.partition import PartitionPut
-from metaq.model.transactions.metaq1 import BranchRefused, Vote
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey, TransactionKey
+from metaq.model.transactions.metaq1 import BranchKey, BranchRefused, LocalKey, TransactionKey, Vote
 from metaq.model.transactions.staging import Outcome
 from metaq.options import BrokerOptions, Metaq1Options, StoreOptions
 from metaq.store.config_file import ConfigFile

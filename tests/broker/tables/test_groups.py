@@ -12,7 +12,8 @@ from metaq.errors import ConfigError, Reason, Refused
 from metaq.model import GroupConfig
 from metaq.model.topics.system import SYSTEM_GROUPS
 from metaq.options import BrokerOptions
-from metaq.saved import Saving, TableFile
+from metaq.saved import Saving
+from metaq.saved_file import TableFile
 from metaq.wire.files import GROUPS
 from tests.broker.support import MemoryFile, SlowFile
 

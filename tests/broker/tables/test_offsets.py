@@ -9,7 +9,7 @@ import pytest
 from metaq.broker.tables.offsets import Offsets
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, Refused
-from metaq.saved import TextFile
+from metaq.saved_file import TextFile
 from metaq.servers.remoting.messages import send_of
 from metaq.wire.files import CONSUMER_OFFSETS
 from tests.broker.support import BORN_HOST, JAVA, MemoryFile, open_broker

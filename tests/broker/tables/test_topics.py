@@ -13,7 +13,8 @@ from metaq.errors import ConfigError, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model.access import Caller
 from metaq.options import BrokerOptions
-from metaq.saved import Saving, TableFile
+from metaq.saved import Saving
+from metaq.saved_file import TableFile
 from metaq.servers.remoting.messages import send_of
 from metaq.store.message_writer import MessageWriter
 from metaq.wire import fastjson

@@ -20,7 +20,7 @@ from metaq.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
-from metaq.servers.remoting.refusals import CODE_OF
+from metaq.servers.remoting.dispatch import CODE_OF
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
 

@@ -13,7 +13,7 @@ from metaq.client.shared.messages import queue_for_key
 from metaq.client.shared.sending import QueueRotation
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue
-from metaq.model.topics.order import ORDER_NAMESPACE
+from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply

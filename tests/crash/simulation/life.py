@@ -20,7 +20,8 @@ from metaq.model.access import Caller
 from metaq.model.message import host_bytes
 from metaq.model.notices import TransactionCheck
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.saved import Done, JournalFound, Pending, SavedText, Saving, Step
+from metaq.saved import Pending, Saving
+from metaq.saved_file import Done, JournalFound, SavedText, Step
 from metaq.store.config_file import ConfigFile
 from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metaq.errors import ConfigError
 from metaq.model import BrokerData, MessageQueue, QueueData, Route
-from metaq.model.topics.order import OrderLayout
+from metaq.model.topics.route import OrderLayout
 
 VECTOR = "broker-b:2;broker-a:1"
 """As mqadmin updateOrderConf writes it."""

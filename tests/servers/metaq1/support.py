@@ -14,7 +14,7 @@ from metaq.clock import FakeClock
 from metaq.errors import RemoteProtocolError
 from metaq.model.metaq1.settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
-from metaq.saved import SavedText
+from metaq.saved_file import SavedText
 from metaq.servers.metaq1.server import Metaq1Server
 from metaq.servers.metaq1.session import Transactions
 from metaq.servers.metaq1.transactions import TransactionSteps

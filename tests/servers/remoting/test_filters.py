@@ -12,8 +12,8 @@ from metaq.broker.log import long_polling as hold
 from metaq.broker.pulls import filters
 from metaq.clock import FakeClock
 from metaq.model import ConsumerView, Heartbeat, SubscriptionData
-from metaq.model.filters.remembered import GroupFilter
 from metaq.model.filters.sql import compile_sql
+from metaq.model.filters.subscription import GroupFilter
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.files import CONSUMER_FILTERS

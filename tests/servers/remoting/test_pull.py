@@ -18,8 +18,7 @@ from metaq.store.reads.pull import ReadStatus
 from metaq.testing import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import SerializeType, decode, encode, request
-from metaq.wire.frame import LENGTH_BYTES
+from metaq.wire.command import LENGTH_BYTES, SerializeType, decode, encode, request
 from metaq.wire.headers import PullReplyHeader, SendBackHeader, SendReplyHeader
 from tests.servers.support import Client, open_server, pull_header, send_header, tick
 from tests.support import PATIENCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.errors import Reason, Refused
-from metaq.servers.remoting.refusals import CODE_OF, remark_of
+from metaq.servers.remoting.dispatch import CODE_OF, remark_of
 
 
 @pytest.mark.parametrize("reason", Reason)

@@ -18,8 +18,7 @@ from metaq.net.sweep import COLUMNS
 from metaq.servers.remoting.server import RemotingServer
 from metaq.servers.remoting.sweeping import SweptAnswers
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import Command, SerializeType, decode, encode, request
-from metaq.wire.frame import LENGTH_BYTES
+from metaq.wire.command import LENGTH_BYTES, Command, SerializeType, decode, encode, request
 from metaq.wire.record import decode_record
 from tests.broker.support import open_broker
 from tests.servers.support import SlowDisk, pull_header, send_header

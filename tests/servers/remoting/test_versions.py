@@ -11,7 +11,7 @@ from metaq.clock import FakeClock
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
-from metaq.saved import TableFile
+from metaq.saved_file import TableFile
 from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode

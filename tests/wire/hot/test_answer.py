@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaq.wire.hashing import java_hash
+from metaq.wire.record import java_hash
 from tests.wire.hot.support import (
     FALLBACK,
     NATIVE,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey
+from metaq.model.metaq1.partition import POSITION_MAX
+from metaq.model.transactions.metaq1 import BranchKey, LocalKey
 from metaq.wire.metaq1.commands import (
-    END_OFFSET,
     LINE_BYTES_MAX,
     NO_OPAQUE,
     Code,
@@ -33,7 +33,7 @@ from metaq.wire.metaq1.commands import (
     put_body,
     put_place,
 )
-from tests.model.transactions.test_metaq1_keys import KEYS
+from tests.model.transactions.test_metaq1 import KEYS
 
 SESSION = "10.0.0.5-1373971200000-1"
 LOCAL = LocalKey(SESSION, 1)
@@ -56,7 +56,7 @@ GOLDEN: list[tuple[bytes, Line]] = [
     ),
     (b"put test 0 0 0 null 9\r\n", PutLine("test", 0, 0, b"", 9, transactional=True)),
     (b"get test g 0 0 1024 8\r\n", GetLine("test", "g", 0, 0, 1024, 8)),
-    (b"get test g 0 9223372036854775807 1024 12\r\n", GetLine("test", "g", 0, END_OFFSET, 1024, 12)),
+    (b"get test g 0 9223372036854775807 1024 12\r\n", GetLine("test", "g", 0, POSITION_MAX, 1024, 12)),
     (b"get test g 0 -1 1024 13\r\n", GetLine("test", "g", 0, -1, 1024, 13)),
     (b"offset test g 0 7 17\r\n", OffsetLine("test", "g", 0, 7, 17)),
     (b"version 5\r\n", VersionLine(5)),

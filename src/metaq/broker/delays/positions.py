@@ -15,7 +15,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.model import DelayProgress
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX
-from metaq.saved import TextFile
+from metaq.saved_file import TextFile
 from metaq.store.message_store import MessageStore
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record

@@ -31,7 +31,7 @@ from metaq.model import properties as props
 from metaq.model.facts import LevelProgress
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.model.topics.topic import check_topic
-from metaq.saved import TextFile
+from metaq.saved_file import TextFile
 from metaq.store.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.wire.hot import STOP_END, AppendOutcome, DelayGate

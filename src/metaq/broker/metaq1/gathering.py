@@ -15,8 +15,7 @@ from metaq.broker.channel import Channel
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.metaq1.partition import PartitionEntry
-from metaq.model.transactions.metaq1 import BranchPhase, BranchState
-from metaq.model.transactions.metaq1_keys import TransactionKey
+from metaq.model.transactions.metaq1 import BranchPhase, BranchState, TransactionKey
 from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.wire.record import encode_batch
 

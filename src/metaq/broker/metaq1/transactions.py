@@ -37,8 +37,19 @@ from metaq.errors import BadRequest, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Caller
 from metaq.model.metaq1.partition import ANY_PARTITION, PartitionEntry, PartitionPut, PartitionStored
-from metaq.model.transactions.metaq1 import KEY_CHARS_MAX, BranchPhase, BranchRefused, BranchState, Ended, Fault, Vote
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey, TransactionKey, transaction_key
+from metaq.model.transactions.metaq1 import (
+    KEY_CHARS_MAX,
+    BranchKey,
+    BranchPhase,
+    BranchRefused,
+    BranchState,
+    Ended,
+    Fault,
+    LocalKey,
+    TransactionKey,
+    Vote,
+    transaction_key,
+)
 from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Outcome, Phase, transaction_id
 from metaq.saved import Saving
 

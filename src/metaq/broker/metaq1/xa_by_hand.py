@@ -11,8 +11,7 @@ from typing import Final
 
 from metaq.broker.requests import Decide
 from metaq.broker.staged.service import StagingService
-from metaq.model.transactions.metaq1 import BranchPhase, BranchRefused, BranchState, Fault
-from metaq.model.transactions.metaq1_keys import TransactionKey
+from metaq.model.transactions.metaq1 import BranchPhase, BranchRefused, BranchState, Fault, TransactionKey
 from metaq.model.transactions.staging import Decision, Outcome, TransactionState
 
 PHASE_BY_HAND: Final = {

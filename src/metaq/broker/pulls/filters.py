@@ -21,11 +21,10 @@ from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.filters.predicates import PREDICATE
-from metaq.model.filters.remembered import GroupFilter
 from metaq.model.filters.sql import SQL92, TEXT_BYTES_MAX, Program, SqlError, compile_sql
-from metaq.model.filters.subscription import SubscriptionData
+from metaq.model.filters.subscription import GroupFilter, SubscriptionData
 from metaq.options import KIB, MIB, BrokerOptions
-from metaq.saved import TextFile
+from metaq.saved_file import TextFile
 from metaq.wire.hot import Condition, Filter
 
 log = logging.getLogger(__name__)

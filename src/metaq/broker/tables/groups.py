@@ -15,7 +15,8 @@ from metaq.model import DataVersion, GroupConfig
 from metaq.model.topics.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from metaq.model.topics.topic import check_group
 from metaq.options import BrokerOptions
-from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
+from metaq.saved import Pending, SavedTable, Saving, at_once
+from metaq.saved_file import TableFile
 
 RETRY_MAX = 1_000_000
 """Largest retryMaxTimes. Orderly consumers, which retry without limit, send Integer.MAX with each message instead."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from metaq.saved import TextFile
+from metaq.saved_file import TextFile
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from metaq.model.topics.system import (
 )
 from metaq.model.topics.topic import QUEUES_MAX, check_partition_topic, check_topic
 from metaq.options import BrokerOptions
-from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
+from metaq.saved import Pending, SavedTable, Saving, at_once
+from metaq.saved_file import TableFile
 
 TopicWatcher = Callable[[str], None]
 """Callback with the name of a topic that was created, changed or deleted."""

@@ -46,7 +46,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageQueue
 from metaq.model.topics.topic import RETRY_PREFIX
-from metaq.net.local import local_address
+from metaq.net.address import local_address
 
 if TYPE_CHECKING:
     from metaq.client.arrow.reading import BatchLayout

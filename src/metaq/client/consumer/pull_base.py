@@ -50,7 +50,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageQueue, StoredMessage
 from metaq.model.filters.subscription import ALL, Expression, checked_expression, subscribe
-from metaq.net.local import local_address
+from metaq.net.address import local_address
 
 log = logging.getLogger("metaq.client")
 

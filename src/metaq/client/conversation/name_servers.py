@@ -20,7 +20,7 @@ from metaq.client.conversation.routes import (
 )
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import ClusterInfo, Route
-from metaq.model.topics.order import ORDER_NAMESPACE
+from metaq.model.topics.route import ORDER_NAMESPACE
 from metaq.model.topics.topic import users_topics
 from metaq.wire.codes import ResponseCode
 

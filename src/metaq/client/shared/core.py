@@ -43,7 +43,7 @@ from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
 from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
 from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
-from metaq.net.local import local_address
+from metaq.net.address import local_address
 from metaq.wire.command import Command, reply
 
 log = logging.getLogger("metaq.client")

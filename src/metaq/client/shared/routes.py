@@ -18,8 +18,7 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.sending.sending import Template
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import BrokerData, MessageQueue, Route
-from metaq.model.topics.order import OrderLayout
-from metaq.model.topics.route import guessed
+from metaq.model.topics.route import OrderLayout, guessed
 
 log = logging.getLogger("metaq.client")
 

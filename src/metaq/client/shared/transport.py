@@ -18,8 +18,7 @@ from metaq.errors import ClientClosed, ConnectionFailed, RemoteProtocolError, Re
 from metaq.net.dialer import dial
 from metaq.net.peer import Peer, Session
 from metaq.wire.codes import request_name
-from metaq.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, decode, encode
-from metaq.wire.frame import LENGTH_BYTES, frame_bytes
+from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, RESPONSE_FLAG, Command, decode, encode, frame_bytes
 
 log = logging.getLogger("metaq.client")
 

@@ -32,8 +32,8 @@ from metaq.client.shared.core import ClientCore
 from metaq.errors import BufferFull, MetaqError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage, TransactionOutcome
+from metaq.model.message import HalfMessage
 from metaq.model.notices import TransactionCheck
-from metaq.model.transactions.outcome import HalfMessage
 
 log = logging.getLogger("metaq.client")
 

@@ -54,7 +54,7 @@ from metaq.errors import (
     TransactionEnded,
 )
 from metaq.model import Message, MessageQueue, SendReceipt, SendStatus, TransactionOutcome
-from metaq.model.transactions.outcome import HalfMessage
+from metaq.model.message import HalfMessage
 
 log = logging.getLogger("metaq.client")
 

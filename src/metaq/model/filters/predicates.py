@@ -1,4 +1,4 @@
-"""Predicates: functions of an operator's own that choose messages at the broker, by body too (docs/predicates.md)."""
+"""Predicates: an operator's own functions that select messages at the broker, by body too (docs/predicates.md)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from msgspec import Struct
 from metaq.errors import ConfigError
 
 PREDICATE: Final = "PREDICATE"
-"""The expression type of a subscription that names one."""
+"""Expression type of a subscription by predicate."""
 NO, YES, RAISED, FAILED, OUT_OF_MEMORY = 0, 1, 2, 3, 0xFF
-"""What a predicate says of a message, that it raised, that nobody could say; the last of the process it was called in."""
+"""Verdicts of a predicate: no, yes, it raised, its process failed. OUT_OF_MEMORY is the process's own last word."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 
@@ -30,7 +30,7 @@ class Predicate(Struct, frozen=True):
 
 
 def checked_name(name: object) -> str:
-    """Raises ConfigError, TypeError."""
+    """Return `name` if a predicate can have it. Raises ConfigError; TypeError: no text."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a predicate is {name!r}: pass a str")
     if not _NAME.match(name):
@@ -39,7 +39,7 @@ def checked_name(name: object) -> str:
 
 
 def predicates_of(text: str) -> dict[str, str]:
-    """Name → `module:function`, of `large=shop.filters:is_large;other=...`. Raises ConfigError."""
+    """Parse `large=shop.filters:is_large;other=...` (filterPredicates) to name → `module:function`. Raises ConfigError."""
     found: dict[str, str] = {}
     for piece in filter(None, (piece.strip() for piece in text.split(";"))):
         name, _, place = (part.strip() for part in piece.partition("="))

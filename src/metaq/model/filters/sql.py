@@ -1,10 +1,10 @@
 """SQL92 filters: the text of a condition on a message's properties, checked and compiled (docs/filters.md).
 
-The language is RocketMQ 4.9's, with its types and its rules for what is missing, and of RocketMQ 5 CONTAINS, STARTSWITH
-and ENDSWITH. `compile_sql` makes a `Program` of a text: steps for a machine with a stack, that `metaq.wire.hot.Sql` runs
-on the properties of one message after the other. One program is made per subscription.
+The language is RocketMQ 4.9's, with its types and its rules for missing properties, and RocketMQ 5's CONTAINS, STARTSWITH and
+ENDSWITH. `compile_sql` makes a `Program` of a text, once per subscription: steps for a stack machine, which
+`metaq.wire.hot.Condition` runs on the properties of each message.
 
-RocketMQ ends quietly where it cannot read on, so that `a > 5 b` means `a > 5` there; here that is an error.
+RocketMQ's parser stops silently where it cannot read on: `a > 5 b` means `a > 5` there. Here it is an error.
 """
 
 from __future__ import annotations

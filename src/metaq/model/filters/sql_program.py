@@ -1,4 +1,4 @@
-"""What an SQL filter is compiled to, and its limits."""
+"""Programs of SQL filters, and the limits of expressions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from metaq.errors import ConfigError
 SQL92: Final = "SQL92"
 TEXT_BYTES_MAX: Final = 64 * 1024
 DEPTH_MAX: Final = 64
-"""Of parentheses and of NOT, + and - before an operand."""
+"""Deepest nesting of parentheses and of NOT, + and - before an operand."""
 STEPS_MAX: Final = 2048
 CONTAINS_MAX: Final = 16
-"""Each goes through a whole value, of up to 32 KiB, and slowly if that looks much like what is searched."""
+"""Most CONTAINS in one expression: each searches a whole value of up to 32 KiB, slowly if it is full of near matches."""
 FEW_TEXTS: Final = 8
-"""A longer list of IN is looked up by the whole value's hash."""
+"""Longest list of IN that is compared text by text; a longer one is looked up by the value's hash."""
 NAMES_MAX: Final = 64
-"""Different properties that one expression may name."""
+"""Most different properties in one expression."""
 STACK_MAX: Final = 256
-"""More values than nesting of `DEPTH_MAX` can put on the stack: three for each level."""
+"""Size of the stack: more than nesting of `DEPTH_MAX` can use, three values for each level."""
 
 
 class Op(enum.IntEnum):
-    """What a step does with the stack. Its argument is named in parentheses.
+    """Operations on the stack. The argument of a step is named in parentheses.
 
     Values on the stack are nothing (NULL), a boolean, an int of 32 bits, a long of 64, a double, or a text.
     """
@@ -44,10 +44,10 @@ class Op(enum.IntEnum):
     PROPERTY = 7
     """(number of the name) Push the value of a property, or nothing."""
     NEGATE = 8
-    """Of anything but a number, whose minus is taken when the text is compiled: nothing."""
+    """Minus of anything but a number: nothing. That of a number is computed when the text is compiled."""
     NOT = 9
     CAST = 10
-    """Of a property as a condition: a text is false."""
+    """A property as a condition: a text is false, as in RocketMQ."""
     AND_NEXT = 11
     """(how many steps) False on top: skip so many, and leave it there."""
     AND = 12
@@ -89,20 +89,20 @@ class Program(Struct, frozen=True):
 
     text: str
     names: tuple[bytes, ...]
-    """The properties that it looks at, in UTF-8."""
+    """Names of the properties that it reads, in UTF-8."""
     steps: tuple[Step, ...]
     stack_max: int
-    """So many values at most are on the stack at once."""
+    """Most values on the stack at once."""
     cost: int
-    """What one run of it costs beside the look at the properties, as bytes of properties that are looked at meanwhile."""
+    """Cost of one run beside reading the properties, as the bytes of properties that are read in the same time."""
     searches: int
-    """Of its steps those that go through a whole value."""
+    """Steps that search a whole value."""
     never: str = ""
-    """Why a condition in it is never true, if one is: RocketMQ takes such a text and delivers nothing."""
+    """Why a condition in it is never true, if one is. RocketMQ takes such a text and silently delivers nothing."""
 
 
 class SqlError(ConfigError):
-    """An expression that is not in the language. `line` and `column` count characters from 1."""
+    """An expression that cannot be compiled. `line` and `column` count characters from 1."""
 
     def __init__(self, line: int, column: int, text: str) -> None:
         super().__init__(line, column, text)

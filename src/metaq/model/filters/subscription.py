@@ -1,4 +1,4 @@
-"""What a consumer group wants to see of a topic."""
+"""What a consumer group wants to see of a topic, and what a broker remembers of it while the group is offline."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from metaq.model.message import check_tag
 
 ALL = "*"
 Expression = str | Sql | Predicate
-"""What a user subscribes to: a tag expression, or an SQL filter."""
+"""What a user subscribes to: a tag expression, an SQL filter or a predicate."""
 _NO_WORD = re.compile(r"""[\s,;|()'"<>=!&*\x00-\x1f\x7f]""")
 _CONDITION = re.compile(r"[<>=!&*\x00-\x08\x0e-\x1f\x7f]|\s(?:AND|IN|IS|LIKE|BETWEEN)\s|^NOT\s", re.IGNORECASE)
 _BETWEEN_TAGS = re.compile(r"""(?:[\s,;|()'"]|\bOR\b(?=\s))+""", re.IGNORECASE)
 
 
 def java_string_hash(text: str) -> int:
-    """Java's `String.hashCode`: 31-polynomial over UTF-16 code units, wrapped to a signed 32-bit number."""
+    """Return Java's `String.hashCode` of a text: 31-polynomial over UTF-16 code units, a signed 32-bit number."""
     value = 0
     units = text.encode("utf-16-le", "surrogatepass")
     for low, high in zip(units[::2], units[1::2], strict=True):
@@ -30,7 +30,7 @@ def java_string_hash(text: str) -> int:
 
 
 class SubscriptionData(Struct, frozen=True):
-    """One topic's filter, with the version by which a broker knows the newer of two."""
+    """Subscription of one topic. Of two, a broker takes the one with the higher `version`."""
 
     topic: str
     expression: str = ALL
@@ -42,7 +42,7 @@ class SubscriptionData(Struct, frozen=True):
 
     @property
     def spelling(self) -> str:
-        """What it lets through, in one spelling for all who want the same: sorted tags, `*`, or a filter of another type."""
+        """Normal form of the filter, equal for equal filters: sorted tags, `*`, or type and text of another filter."""
         if self.expression_type != "TAG":
             return f"{self.expression_type}: {self.expression}"
         return " || ".join(sorted(self.tags)) or self.expression or ALL
@@ -53,9 +53,9 @@ class SubscriptionData(Struct, frozen=True):
 
 
 def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0) -> SubscriptionData:
-    """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`. Or take an SQL filter.
+    """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`. An SQL filter or a predicate is taken as it is.
 
-    Raises Refused if nothing is left between the bars.
+    Raises Refused BAD_FILTER: no tag between the bars.
     """
     if isinstance(expression, Sql):
         return SubscriptionData(topic, expression.expression, SQL92, version=version)
@@ -73,13 +73,12 @@ def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0)
 
 
 def checked_expression(topic: str, tags: str | Collection[str] | Sql | Predicate | None) -> Expression:
-    """What a user of ours subscribes to, as a tag expression that can match; `*` for all; an `Sql` or a `Predicate` as it is.
+    """Return what a user of our client subscribes to: a tag expression that can match, `*` for all, an `Sql` or a `Predicate`.
 
-    RocketMQ takes any text between bars for a tag, so `a,b` or `a > 5` subscribes to a tag of that very name and gets
-    nothing, without a word. Here such a text is refused. `tags` that are a list or a set are taken literally, whatever
-    characters they have but `|`.
+    RocketMQ takes any text between bars for a tag: `a,b` or `a > 5` subscribes to a tag of that name, and silently gets nothing.
+    Here such a text is refused. A list or set of tags is taken literally, whatever characters they have but `|`.
 
-    Raises: ConfigError: it is no list of tags; says how to write it. TypeError: neither text nor texts.
+    Raises: ConfigError: no list of tags; the text says how to write it. TypeError: neither text nor texts.
     """
     if tags is None:
         return ALL
@@ -125,3 +124,21 @@ def _literal(topic: str, tags: Collection[str]) -> str:
     if not tags:
         raise ConfigError(f"the list of tags of topic {topic} is empty: leave it out for all")
     return " || ".join(sorted(tags) if isinstance(tags, set | frozenset) else tags)
+
+
+class GroupFilter(Struct, frozen=True):
+    """A group's filter of a topic that is not by tags, as a broker keeps it (`consumerFilter.json`). Times in ms."""
+
+    topic: str
+    group: str
+    expression: str
+    expression_type: str = "SQL92"
+    version: int = 0
+    """Version of the subscription that named it."""
+    born_ms: int = 0
+    dead_ms: int = 0
+    """When the group went offline or dropped the subscription; 0 while it is in use."""
+
+    @property
+    def dead(self) -> bool:
+        return self.dead_ms >= self.born_ms

@@ -1,8 +1,8 @@
-"""What clients of MetaQ 1.x ask of a partition, and what they get.
+"""Requests of MetaQ 1.x clients to a partition, and their results.
 
-A *partition* is a queue of this broker. A *position* is a byte offset in the partition's frames: 20 bytes of header and
-the body, back to back, as `metaq.wire.metaq1.commands` writes them. What a service refuses is `metaq.errors.Refused`; the MetaQ 1.x server
-makes 403 of NO_PERMISSION and 404 of NOT_FOUND, and 400 of INVALID for a get.
+A *partition* is a queue of this broker. A *position* is a byte offset in the partition's frames (`metaq.wire.metaq1.frame`), which
+follow each other without a gap. A refusal is a `metaq.errors.Refused`, of which the MetaQ 1.x server makes 403 (NO_PERMISSION), 404
+(NOT_FOUND) and, for a get, 400 (INVALID).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from msgspec import Struct
 
 ANY_PARTITION: Final = -1
 POSITION_MAX: Final = (1 << 63) - 1
-"""A get from here asks for the end, wherever that is."""
+"""Position by which a 1.x client asks for the end."""
 FRAME_HEADER_BYTES: Final = 20
 HAS_ATTRIBUTE: Final = 1
-"""Bit of a flag: the body begins with a block that holds the attribute, its length in 4 bytes before it."""
+"""Bit of a flag: the body begins with the attribute, its length in 4 bytes before it."""
 CHECKSUM_UNKNOWN: Final = -1
 ID_EPOCH_MS: Final = 1_303_895_660_503
-"""From where the time in message ids counts."""
+"""Epoch of the time in message ids, ms since 1970: as in 1.x, so that ids of both have the same scale."""
 BROKER_ID_BITS: Final = 10
 SEQUENCE_BITS: Final = 12
 _FOREIGN: Final = 1 << 62
@@ -28,7 +28,7 @@ _LOG_OFFSET_BITS: Final = 52
 
 
 class PartitionPut(Struct, frozen=True, kw_only=True):
-    """Store a message. `flag` and `body` are as the client sent them, with an attribute's block in the body."""
+    """Store a message. `flag` and `body` are as the client sent them, with the attribute in the body."""
 
     topic: str
     partition: int
@@ -37,13 +37,13 @@ class PartitionPut(Struct, frozen=True, kw_only=True):
     flag: int = 0
     """Signed, 32 bits."""
     checksum: int = CHECKSUM_UNKNOWN
-    """CRC-32 of the body, 31 bits of it."""
+    """CRC-32 of the body, its lower 31 bits. Clients before 1.4.4 send none."""
     born_host: bytes
     """4 or 16 address bytes, then 4 of the port."""
 
 
 class PartitionMessage(Struct, frozen=True):
-    """A message as a group's filter sees it: `accept(group, message)`."""
+    """A message as the filter of a group gets it: `accept(group, message)`."""
 
     topic: str
     message_id: int
@@ -66,7 +66,7 @@ class PartitionStored(Struct, frozen=True):
 
 
 class PartitionEntry(Struct, frozen=True):
-    """A message as it is to be stored, with its id: what a put comes to before the log is asked."""
+    """A put that is checked and has its id, ready for the log."""
 
     topic: str
     queue_id: int
@@ -77,7 +77,7 @@ class PartitionEntry(Struct, frozen=True):
 
 
 class PartitionGet(Struct, frozen=True, kw_only=True):
-    """Give a group frames from a position on."""
+    """Read frames from a position on, for a group."""
 
     topic: str
     group: str
@@ -88,13 +88,13 @@ class PartitionGet(Struct, frozen=True, kw_only=True):
 
 
 class Frames(Struct, frozen=True):
-    """Frames back to back, from the position asked for; the last one may be cut, and the first one begin before it."""
+    """Frames back to back, from the position asked for, which may lie within the first one; the last one may be cut off."""
 
     body: bytes | memoryview
 
 
 class Moved(Struct, frozen=True):
-    """Nothing can be read there: go on at `position`."""
+    """Nothing can be read there; the client is to go on at `position` (301)."""
 
     position: int
 
@@ -103,18 +103,18 @@ Got: TypeAlias = Frames | Moved
 
 
 class Later(Struct, frozen=True):
-    """A get whose frames are not in memory, or are to be expanded: run `job` in a thread, and give what it returns to `finish`,
-    back in the thread that asked; that returns what was got. Either raises as `get` does, but Saving.
+    """A get whose frames are not in memory or must be expanded. Run `job` in a thread, and pass its result to `finish` in the thread
+    that asked, which returns the result of the get. Either raises what `get` raises, except Saving.
     """
 
     job: Callable[[], Any]
     finish: Callable[[Any], Any]
-    """Returns `Got`; of a group that has a filter, `Judged`."""
+    """Returns `Got`; `Judged` for a group with a filter."""
 
 
 class Judging(Struct, frozen=True):
-    """A get of a group that has a filter: `begin(done)` has the frames judged. `done` is called once, later, in the thread that
-    asked, with what was got, or why not; never, if the connection has closed. Raises as `get` does, but Saving.
+    """A get of a group with a filter. `begin(done)` has the filter judge the frames. `done` is called once, later, in the thread that
+    asked, with the result or the error; never if the connection has closed. Raises what `get` raises, except Saving.
     """
 
     begin: Callable[[Callable[[Any], None]], None]
@@ -124,31 +124,34 @@ Judged: TypeAlias = Got | Later | Judging
 
 
 class Published(Struct, frozen=True):
-    """What ZooKeeper and statistics say of a topic."""
+    """A topic as ZooKeeper and `stats` show it."""
 
     partitions: int
     publish: bool
-    """Whether it takes messages."""
+    """1.x clients may put."""
     subscribe: bool
-    """Whether it hands out messages."""
+    """1.x clients may get."""
 
 
 class PartitionFigures(Struct, frozen=True):
-    """What a partition holds: messages by number, positions in bytes."""
+    """Content of a partition: number of messages, positions in bytes."""
 
     topic: str
     partition: int
     messages: int
     min_position: int | None
-    """None: no 1.x client has touched the partition, so that it has no positions yet."""
+    """None: no 1.x client has put or got anything yet, so positions have not been computed."""
     max_position: int | None
 
 
 def foreign_id(broker_id: int, log_offset: int) -> int:
-    """The id of a message that no 1.x client put: the same whenever it is read, and no broker's ids for puts are alike."""
+    """Return the id of a message that no 1.x client put: the same at each read, and never that of a put at any broker.
+
+    1.x consumers drop a message whose id is among the last 4096 that they have seen.
+    """
     return _FOREIGN | broker_id << _LOG_OFFSET_BITS | log_offset
 
 
 def born_id(time_ms: int, broker_id: int, sequence: int) -> int:
-    """The id of a message that a 1.x client put: time, broker and a number within the millisecond."""
+    """Return the id of a message that a 1.x client put: time, broker and a number within the millisecond, as in 1.x."""
     return time_ms - ID_EPOCH_MS << BROKER_ID_BITS + SEQUENCE_BITS | broker_id << SEQUENCE_BITS | sequence

@@ -1,4 +1,4 @@
-"""What a configuration says of single topics of MetaQ 1.x: partitions, flush, retention, who may put and get."""
+"""Settings of single topics of MetaQ 1.x: partitions, flush, retention, who may put and get."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLICIES: Final = "delete,168 (hours; or 30m, 90s), archive,168 or archive,168,
 
 
 class Expired(StrEnum):
-    """What becomes of messages whose time is up."""
+    """What becomes of expired messages."""
 
     DELETE = "delete"
     ARCHIVE = "archive"
@@ -31,7 +31,7 @@ class DeletePolicy(Struct, frozen=True):
     what: Expired
     keep_seconds: int
     compress: bool = False
-    """Whether the archive is a zip."""
+    """The archive is a zip file."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -60,14 +60,14 @@ class DeletePolicy(Struct, frozen=True):
 
 
 def _put_right(words: list[str]) -> str:
-    """`167,archive,true`, as old documents have it, in the order that is read."""
+    """Return `archive,167,true` for `167,archive,true`, the order in which 1.x's old documents show it; "" for others."""
     if len(words) > 1 and words[1] in {"delete", "archive"}:
         return ",".join([words[1], words[0], *words[2:]])
     return ""
 
 
 class PartitionSettings(Struct, frozen=True):
-    """What holds for one topic: what its section says, and for the rest the defaults."""
+    """Settings of one topic: its section's, and the defaults for the rest."""
 
     num_partitions: int
     unflush_threshold: int
@@ -82,7 +82,7 @@ class PartitionSettings(Struct, frozen=True):
 
     @classmethod
     def of(cls, options: Metaq1Options) -> Self:
-        """The defaults: what [system] says. Raises ConfigError: a policy that cannot be read."""
+        """Return the defaults, of the section [system]. Raises ConfigError: a delete policy that cannot be read."""
         return cls(
             options.num_partitions,
             options.unflush_threshold,
@@ -100,28 +100,28 @@ class PartitionRules(Struct, frozen=True):
 
     default: PartitionSettings
     topics: Mapping[str, PartitionSettings] = field(default_factory=dict)
-    """Of the topics that have a section of their own."""
+    """Settings of topics that have a section of their own."""
     wildcards: tuple[str, ...] = ()
     """Names with a `*`: they admit further topics, which get the defaults, whatever else such a section says."""
     sections: bool = False
     """Whether topics must be named by a section. Without one, the broker's autoCreateTopicEnable decides."""
 
     def accepts(self, topic: str) -> bool:
-        """Whether a section admits the topic; always true where there are none."""
+        """Return whether a section admits the topic; always true without sections."""
         return not self.sections or topic in self.topics or any(_admits(wildcard, topic) for wildcard in self.wildcards)
 
     def settings(self, topic: str) -> PartitionSettings:
-        """Of a topic, also of one that nobody knows."""
+        """Return the settings of a topic, known or not."""
         return self.topics.get(topic, self.default)
 
     def keeping(self, before: PartitionRules) -> PartitionRules:
-        """These rules, and those of topics that only `before` has: what is in use stays so while the broker runs."""
+        """Return these rules and those of topics that only `before` has: topics in use stay so while the broker runs."""
         wildcards = tuple(dict.fromkeys((*self.wildcards, *before.wildcards)))
         sections = self.sections or before.sections
         return PartitionRules(self.default, {**before.topics, **self.topics}, wildcards, sections=sections)
 
     def changed(self, before: PartitionRules) -> Collection[str]:
-        """The topics with a section, now or before, that have other settings than before or are new or gone."""
+        """Return the topics with a section, now or before, whose settings have changed, or that are new or gone."""
         names = self.topics.keys() | before.topics.keys()
         return {name for name in names if self.topics.get(name) != before.topics.get(name)}
 

@@ -1,4 +1,4 @@
-"""What a broker tells name servers of itself, and what it is told in return."""
+"""A broker's registration at a name server, and the answer."""
 
 from __future__ import annotations
 
@@ -6,33 +6,32 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from metaq.model.topics.topic import TopicConfig
-from metaq.model.topics.version import DataVersion
+from metaq.model.topics.topic import DataVersion, TopicConfig
 
 
 class BrokerIdentity(Struct, frozen=True):
-    """Which broker it is. Addresses are `host:port`."""
+    """A broker's names and addresses (`host:port`)."""
 
     cluster: str
     broker: str
     broker_id: int
     address: str
     ha_address: str
-    """Where its slaves replicate from."""
+    """Address from which its slaves replicate."""
 
 
 class Registration(Struct, frozen=True):
-    """What one broker says of itself."""
+    """Registration of one broker."""
 
     who: BrokerIdentity
     version: DataVersion
-    """Of the broker's topic table."""
+    """Version of the broker's topic table."""
     topics: Mapping[str, TopicConfig]
-    """The whole table, or what of it has changed."""
+    """The whole table, or its changed entries: a registration never removes a topic."""
 
 
 class Registered(Struct, frozen=True):
-    """What a broker is told. The addresses are for a slave whose master is alive."""
+    """Answer to a registration. The addresses are for a slave whose master is alive."""
 
     master: str | None = None
     master_ha_address: str | None = None
@@ -41,7 +40,7 @@ class Registered(Struct, frozen=True):
 
 
 class VersionCheck(Struct, frozen=True):
-    """Whether a broker must tell its table again, and the version that is known of it."""
+    """Answer to QUERY_DATA_VERSION: whether the broker must register again, and the version known of it."""
 
     changed: bool
     known: DataVersion | None

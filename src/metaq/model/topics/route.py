@@ -1,18 +1,71 @@
-"""Who holds a topic's queues, and where those brokers listen."""
+"""Routes: which brokers hold a topic's queues and where they listen, and the fixed layout of a strictly ordered topic.
+
+A layout says which queues an ordered topic has, whether or not their brokers are up. Name servers keep it in the KV namespace
+ORDER_TOPIC_CONFIG as `broker:queues;broker:queues`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Self
+
 from msgspec import Struct, field, structs
 
+from metaq.errors import ConfigError
 from metaq.model.queue import MessageQueue
-from metaq.model.topics.order import OrderLayout
-from metaq.model.topics.topic import Perm
+from metaq.model.topics.topic import QUEUES_MAX, Perm
+
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+"""Namespace of the name servers' KV configuration: topic → layout."""
+
+
+class OrderLayout(Struct, frozen=True):
+    """Broker names and their numbers of queues. The order is part of the layout: producers hash keys over it."""
+
+    parts: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Parse `broker:queues;...`. Raises ConfigError: something else, or a broker twice."""
+        parts: list[tuple[str, int]] = []
+        for part in filter(None, (part.strip() for part in text.split(";"))):
+            broker, _, count = part.rpartition(":")
+            if (
+                not broker
+                or set(broker) & set(":,")
+                or not (count.isascii() and count.isdecimal())
+                or not 0 < int(count[:8]) <= QUEUES_MAX
+            ):
+                raise ConfigError(
+                    f"{part[:80]!r} is no part of an order configuration: need broker:queues, several joined by ';', "
+                    f"queues from 1 to {QUEUES_MAX}"
+                )
+            parts.append((broker, int(count)))
+        brokers = [broker for broker, _ in parts]
+        if len(set(brokers)) < len(brokers):
+            raise ConfigError(f"the order configuration {text[:200]!r} names a broker twice")
+        if not parts:
+            raise ConfigError("the order configuration is empty: need broker:queues, several joined by ';'")
+        return cls(tuple(parts))
+
+    @classmethod
+    def from_counts(cls, counts: Iterable[tuple[str, int]]) -> Self:
+        """Make a layout of brokers and their numbers of queues, without those that have none. Raises ConfigError: nothing is left."""
+        return cls.of(";".join(f"{broker}:{count}" for broker, count in sorted(counts) if count))
+
+    def __str__(self) -> str:
+        return ";".join(f"{broker}:{count}" for broker, count in self.parts)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the topic's queues in their fixed order."""
+        return [MessageQueue(topic, broker, queue_id) for broker, count in self.parts for queue_id in range(count)]
+
 
 MASTER_ID = 0
 
 
 class QueueData(Struct, frozen=True):
-    """How many queues of a topic one broker (name) holds."""
+    """Queues of a topic at one broker name."""
 
     broker: str
     read_queues: int
@@ -34,12 +87,12 @@ class BrokerData(Struct, frozen=True):
 
     @property
     def any_address(self) -> str | None:
-        """The master if it is up, else any slave."""
+        """Address of the master if it is up, else of any slave."""
         return self.master or next(iter(self.addresses.values()), None)
 
 
 class Route(Struct, frozen=True):
-    """One topic's route as a name server told it."""
+    """Route of one topic, as a name server answered."""
 
     topic: str
     queues: tuple[QueueData, ...] = ()
@@ -50,7 +103,7 @@ class Route(Struct, frozen=True):
         return next((data for data in self.brokers if data.broker == name), None)
 
     def readable(self) -> list[MessageQueue]:
-        """Queues that can be pulled from, sorted."""
+        """Return the queues that can be pulled from, sorted."""
         return sorted(
             MessageQueue(self.topic, data.broker, queue_id)
             for data in self.queues
@@ -59,9 +112,9 @@ class Route(Struct, frozen=True):
         )
 
     def writable(self) -> list[MessageQueue]:
-        """Queues that can be sent to: the broker has write permission and a master that is up.
+        """Return the queues that can be sent to: with write permission, at a broker whose master is up.
 
-        Sorted; of an ordered topic, those of its layout, in the layout's order. Raises ConfigError: that cannot be read.
+        Sorted; of an ordered topic, those of its layout, in the layout's order. Raises ConfigError: the layout cannot be read.
         """
         found = sorted(
             MessageQueue(self.topic, data.broker, queue_id)
@@ -76,7 +129,10 @@ class Route(Struct, frozen=True):
 
 
 def guessed(topic: str, template: Route, queues: int) -> Route:
-    """The route that a topic will have once it is made like the one of `template`, with at most so many queues a broker."""
+    """Return the route that a topic will have once it is created from `template`, with at most `queues` at each broker.
+
+    As in RocketMQ's producer: the broker creates the topic at its first send.
+    """
     made = tuple(
         structs.replace(data, read_queues=min(data.read_queues, queues), write_queues=min(data.read_queues, queues))
         for data in template.queues
@@ -85,12 +141,12 @@ def guessed(topic: str, template: Route, queues: int) -> Route:
 
 
 class SystemTopics(Struct, frozen=True):
-    """What a name server names when it is asked for the topics that users did not make."""
+    """A name server's answer to GET_SYSTEM_TOPIC_LIST_FROM_NS."""
 
     names: tuple[str, ...]
-    """Of its clusters and brokers, each of which is a topic too."""
+    """Names of its clusters and brokers, each of which is a topic too."""
     broker_address: str | None
-    """Where to ask for the others, which all brokers have."""
+    """Address of a broker, to ask for the system topics that all brokers have."""
 
 
 class ClusterInfo(Struct, frozen=True):

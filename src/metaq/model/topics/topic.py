@@ -1,10 +1,11 @@
-"""Topic settings and the rules for names."""
+"""Topic settings, the version of a table of them, and the rules for names."""
 
 from __future__ import annotations
 
 import enum
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -14,12 +15,12 @@ from metaq.model.topics.system import SYSTEM_PREFIX, SYSTEM_TOPIC_NAMES, reply_t
 TOPIC_CHARS_MAX = 127
 GROUP_CHARS_MAX = 255
 QUEUES_MAX = 65_536
-"""Queues of one topic on one broker: each costs memory once it is used, and clients make lists of them."""
+"""Most queues of one topic on one broker: each costs memory once it is used, and clients make lists of them."""
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 UNIT, UNIT_SUBSCRIBED = 1, 2
-"""Bits of a topic's `sys_flag`: it belongs to a unit; a unit's group subscribes to it."""
+"""Bits of a topic's `sys_flag`: the topic belongs to a unit; a group of a unit subscribes to it."""
 _HIDDEN_PREFIXES = (SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
@@ -27,12 +28,11 @@ _PARTITION_NAME = re.compile(r"(?!.*\.deleted-)[%|a-zA-Z0-9_-][%|a-zA-Z0-9_.-]*\
 
 
 class Perm(enum.IntFlag):
-    """What a topic's queues may be used for."""
+    """Permissions of a topic's queues, RocketMQ's bits. INHERIT: automatic creation may copy the topic."""
 
     INHERIT = 1
     WRITE = 2
     READ = 4
-    PRIORITY = 8
 
 
 READ_WRITE = Perm.READ | Perm.WRITE
@@ -59,18 +59,18 @@ class TopicConfig(Struct, frozen=True):
 
 
 def check_topic(name: str) -> str:
-    """Return `name` if it may become a topic and a folder. Raises Refused with the rule that it breaks.
+    """Return `name` if it may become a topic, and a folder. Raises Refused INVALID with the rule that it breaks.
 
-    The rule is RocketMQ's, `[%|a-zA-Z0-9_-]{1,127}`; it has neither dot nor slash, so no name leaves its folder.
+    The rule is RocketMQ's, `[%|a-zA-Z0-9_-]{1,127}`; without dot and slash no name leaves the store's folder.
     """
     return _check(name, "topic", TOPIC_CHARS_MAX)
 
 
 def check_partition_topic(name: str) -> str:
-    """Return `name` if it may be a topic and a folder of this broker. Raises Refused with the rule that it breaks.
+    """Return `name` if it may be a topic of MetaQ 1.x, and a folder. Raises Refused INVALID with the rule that it breaks.
 
-    A topic of MetaQ 1.x may have dots, though not at the beginning: as with `check_topic`, no name leaves its folder. Nor
-    may it look like the folder of a topic that was deleted (`store.folder`).
+    As `check_topic`, and dots too: 1.x has such names. Not at the beginning, so that no name leaves the store's folder, and not
+    such that it looks like the folder of a deleted topic (`store.folder`).
     """
     return _check(
         name, "topic", TOPIC_CHARS_MAX, _PARTITION_NAME, "[%|a-zA-Z0-9_.-], a dot at its beginning, or '.deleted-'"
@@ -78,14 +78,14 @@ def check_partition_topic(name: str) -> str:
 
 
 def check_group(name: str) -> str:
-    """Return `name` if it may become a consumer or producer group. Raises Refused."""
+    """Return `name` if it may become a consumer or producer group. Raises Refused INVALID."""
     return _check(name, "group", GROUP_CHARS_MAX)
 
 
 def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
-    """Of the topics `found` at a name server those that users made, sorted.
+    """Return those of the topics `found` at a name server that users made, sorted.
 
-    `own`: the names of its clusters and brokers, each of which is a topic too (code 304 lists them).
+    `own`: names of its clusters and brokers, each of which is a topic too (304 lists them).
     """
     own = set(own)
     hidden = own | SYSTEM_TOPIC_NAMES | {reply_topic(name) for name in own}
@@ -102,3 +102,16 @@ def _check(name: str, what: str, chars_max: int, rule: re.Pattern[str] = _NAME, 
     if not rule.match(name):
         raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside {chars}")
     return name
+
+
+class DataVersion(NamedTuple):
+    """Version of a configuration table, by which its copies elsewhere see a change: compare for equality, it has no order."""
+
+    timestamp: int = 0
+    """When the table last changed, ms."""
+    counter: int = 0
+    """How often it changed."""
+
+    def next(self, now_ms: int) -> DataVersion:
+        """The version after a change at `now_ms`."""
+        return DataVersion(now_ms, self.counter + 1)

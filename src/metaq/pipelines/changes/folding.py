@@ -22,7 +22,6 @@ from metaq.pipelines.changes.change import (
 )
 
 KEY, TABLE, QUEUE, NONE = "key", "table", "queue", "none"
-SCOPES = (KEY, TABLE, QUEUE, NONE)
 """Scopes in which sequences grow: a key, a table within a queue, a queue; or none, and they are not checked."""
 
 

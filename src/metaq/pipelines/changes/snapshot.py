@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -260,8 +260,3 @@ def read_snapshot(folder: str | Path, table: str | None = None, *, spark: Any = 
 
         spark = session()
     return table_of(snapshot(folder), table, spark)
-
-
-def written_by(results: Iterator[BucketFiles]) -> set[str]:
-    """The paths of files, for `SnapshotFolder.commit`."""
-    return {path for one in results for path in (one.path, one.gone) if path}

@@ -18,7 +18,7 @@ from metaq.client.shared.ids import IdPrefixes
 from metaq.clock import Clock
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import properties as props
-from metaq.net.local import local_address
+from metaq.net.address import local_address
 from metaq.pipelines.metrics.alerts import Alert
 from metaq.pipelines.metrics.tables import moment
 from metaq.spark.cluster.courier import Courier

@@ -25,7 +25,7 @@ from metaq.model.metaq1.partition import Published
 SLASH: Final = "/"
 
 
-class TextBroker(Struct, frozen=True):
+class Metaq1Broker(Struct, frozen=True):
     """Who a broker is to clients of MetaQ 1.x."""
 
     broker_id: int
@@ -49,7 +49,7 @@ class Layout:
     def broker(self, broker_id: int) -> str:
         return f"{self.root}/brokers/ids/{broker_id}"
 
-    def who(self, broker: TextBroker) -> str:
+    def who(self, broker: Metaq1Broker) -> str:
         """The node that only one broker can have."""
         name = "master" if broker.slave is None else f"slave{broker.slave}"
         return f"{self.broker(broker.broker_id)}/{name}"
@@ -57,7 +57,7 @@ class Layout:
     def checksum(self, broker_id: int) -> str:
         return f"{self.broker(broker_id)}/master_config_checksum"
 
-    def topic(self, kind: str, topic: str, broker: TextBroker) -> str:
+    def topic(self, kind: str, topic: str, broker: Metaq1Broker) -> str:
         """A broker's node of a topic; `kind` is topics, topics-pub or topics-sub."""
         return f"{self.root}/brokers/{kind}/{topic}/{broker.role}"
 
@@ -68,7 +68,7 @@ class Layout:
     def offset(self, group: str, topic: str, partition: str) -> str:
         return f"{self.offsets(group, topic)}/{partition}"
 
-    def wanted(self, broker: TextBroker, config: bytes, topics: Mapping[str, Published]) -> dict[str, str]:
+    def wanted(self, broker: Metaq1Broker, config: bytes, topics: Mapping[str, Published]) -> dict[str, str]:
         """Path → text of the ephemeral nodes that a broker keeps beside `who`."""
         nodes = {} if broker.slave is not None else {self.checksum(broker.broker_id): config_checksum(config)}
         for topic, published in topics.items():
@@ -86,7 +86,7 @@ def config_checksum(config: bytes) -> str:
     return str(zlib.crc32(config))
 
 
-def topic_text(partitions: int, broker: TextBroker) -> str:
+def topic_text(partitions: int, broker: Metaq1Broker) -> str:
     """What a topic node says: a field more, and the Java client would not see the broker."""
     return json.encode({"numParts": partitions, "broker": broker.role}).decode()
 

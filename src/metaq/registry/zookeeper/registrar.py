@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from metaq.model.metaq1.partition import Published
-from metaq.registry.zookeeper.layout import Layout, TextBroker
-from metaq.registry.zookeeper.offsets import read_positions
+from metaq.registry.zookeeper.layout import Layout, Metaq1Broker, parse_offset
 from metaq.registry.zookeeper.session import Failures, Session
 
 log = logging.getLogger(__name__)
@@ -69,7 +68,9 @@ class ZookeeperRegistrar:
     Args: describe: what to advertise now; called in the event loop.
     """
 
-    def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Advertisement]) -> None:
+    def __init__(
+        self, settings: ZookeeperSettings, broker: Metaq1Broker, describe: Callable[[], Advertisement]
+    ) -> None:
         self._settings, self._broker, self._describe = settings, broker, describe
         self._layout = Layout(settings.root)
         self._wake = asyncio.Event()
@@ -256,7 +257,7 @@ class _Kept:
         self.place = False
         """Whether the broker's own node is ours."""
 
-    def renew(self, session: Session, layout: Layout, broker: TextBroker, advertised: Advertisement) -> str:
+    def renew(self, session: Session, layout: Layout, broker: Metaq1Broker, advertised: Advertisement) -> str:
         """Make ZooKeeper's nodes those of `advertised`. Returns the address of another broker that has our place, empty if
         none has.
 
@@ -305,8 +306,33 @@ class _Kept:
         session.watch(path)
         return ""
 
-    def farewell(self, session: Session, layout: Layout, broker: TextBroker) -> None:
+    def farewell(self, session: Session, layout: Layout, broker: Metaq1Broker) -> None:
         """Remove the text for very old clients; closing the session removes what is left."""
         if broker.slave is None:
             session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
             session.remove(layout.broker(broker.broker_id))
+
+
+def read_positions(
+    session: Session, layout: Layout, group: str, broker_id: int, topic: str | None
+) -> dict[tuple[str, int], int]:
+    """Return (topic, partition) → position of one broker's partitions that a 1.x group has read; of one topic, or of all.
+
+    Blocks: call it in a thread. Raises one of `metaq.registry.zookeeper.session.Failures`.
+    """
+    topics: Iterable[str] = [topic] if topic is not None else session.children([layout.offsets(group)])[0]
+    parents = [layout.offsets(group, name) for name in topics]
+    nodes = [
+        f"{parent}/{name}"
+        for parent, names in zip(parents, session.children(parents), strict=True)
+        for name in names
+        if name.startswith(f"{broker_id}-")
+    ]
+    found = {}
+    for path, text in session.texts(nodes).items():
+        *_, name, partition = path.split("/")
+        try:
+            found[name, int(partition.partition("-")[2])] = parse_offset(text).position
+        except ValueError:
+            log.warning("%s in ZooKeeper says %.100r, which is no offset", path, text)
+    return found

@@ -40,11 +40,11 @@ from metaq.model.metaq1.partition import (
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Saving
-from metaq.servers.callers import caller_of
 from metaq.servers.held_acks import HeldAcks
 from metaq.servers.metaq1.answers import Answers, Behind, Slot
 from metaq.servers.metaq1.counters import Counted, Counters
 from metaq.servers.pieces import ColdReads
+from metaq.servers.server import caller_of
 from metaq.servers.waiting import Parked, ParkedRequest, Parking
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import (

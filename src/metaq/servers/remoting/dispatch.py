@@ -11,31 +11,69 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
 from metaq.broker.channel import OnAnswer, Unanswered
 from metaq.broker.gatekeeper import Gatekeeper
-from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
+from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Reason, Refused, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.access import Caller
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
-from metaq.servers.callers import caller_of
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
-from metaq.servers.remoting.refusals import CODE_OF, remark_of
-from metaq.servers.waiting import Parked, Parking
+from metaq.servers.server import caller_of
+from metaq.servers.waiting import Parked, Parking, Wording
 from metaq.wire.codes import ResponseCode, request_name
-from metaq.wire.command import Command, decode, encode, reply
-from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
+from metaq.wire.command import FRAME_BYTES_MAX, LENGTH_BYTES, Command, decode, encode, frame_bytes, reply
 
 log = logging.getLogger(__name__)
 
 REMARK_CHARS_MAX = 4096
-"""Of an error text in an answer: some carry what the peer sent."""
+"""Characters of an error text in an answer: some carry what the peer sent."""
+
+CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
+    Reason.INVALID: ResponseCode.SYSTEM_ERROR,
+    Reason.NO_PERMISSION: ResponseCode.NO_PERMISSION,
+    Reason.NO_TOPIC: ResponseCode.TOPIC_NOT_EXIST,
+    Reason.NO_GROUP: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Reason.NOT_SUBSCRIBED: ResponseCode.SUBSCRIPTION_NOT_EXIST,
+    Reason.SUBSCRIPTION_OLD: ResponseCode.SUBSCRIPTION_NOT_LATEST,
+    Reason.BAD_FILTER: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    Reason.NO_FILTER: ResponseCode.FILTER_DATA_NOT_EXIST,
+    Reason.OFFLINE: ResponseCode.CONSUMER_NOT_ONLINE,
+    Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
+    Reason.ILLEGAL_MESSAGE: ResponseCode.MESSAGE_ILLEGAL,
+    Reason.STALE: ResponseCode.STALE_SEQUENCE,
+    Reason.BUSY: ResponseCode.SYSTEM_BUSY,
+    Reason.THROTTLED: ResponseCode.SYSTEM_BUSY,
+    Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.NOT_STORED: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+"""Complete: a reason without a code would be a request without an answer (tests/servers/remoting/test_refusals.py)."""
+
+BEGINNINGS: Final[Mapping[Reason, str]] = {
+    Reason.ILLEGAL_MESSAGE: "the message is illegal: ",
+    Reason.THROTTLED: "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: ",
+    Reason.NOT_STORED: "service not available now: ",
+}
+"""How RocketMQ begins such a remark: users and their alarms look for these words."""
+
+WAITED_IN_VAIN: Final = Wording(
+    too_often="[PCBUSY_CLEAN_QUEUE]broker busy: what the request needs is deleted as often as it is made",
+    too_many="[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {connection} bytes of your requests, "
+    "{total} of all, wait for topics and groups to be saved",
+    too_late="[TIMEOUT_CLEAN_QUEUE]broker busy: a change that the request needs was not saved within {seconds:g} s. ",
+)
+"""What requests hear that waited in vain; in RocketMQ's words, as `BEGINNINGS`."""
+
+
+def remark_of(refused: Refused) -> str:
+    """Return the remark of the answer that tells a refusal."""
+    return BEGINNINGS.get(refused.reason, "") + refused.text
 
 
 def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command | None:

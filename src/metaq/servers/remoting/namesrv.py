@@ -12,9 +12,8 @@ from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
-from metaq.servers.remoting.dispatch import Handling, RemotingSession
+from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
-from metaq.servers.remoting.refusals import WAITED_IN_VAIN
 from metaq.servers.waiting import Parking
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode

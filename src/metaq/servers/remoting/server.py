@@ -23,16 +23,14 @@ from metaq.servers.pieces import ColdReads
 from metaq.servers.remoting.admin import AdminHandlers
 from metaq.servers.remoting.asking import Asking, Questions
 from metaq.servers.remoting.clients import ClientHandlers
-from metaq.servers.remoting.dispatch import Handling, Identify
+from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, Identify
 from metaq.servers.remoting.handlers import table_of
 from metaq.servers.remoting.messages import MessageHandlers
-from metaq.servers.remoting.metaq1_transactions import BranchHandlers
-from metaq.servers.remoting.refusals import WAITED_IN_VAIN
 from metaq.servers.remoting.replies import ASKING, ReplyHandlers
 from metaq.servers.remoting.session import BrokerSession, Workspace
 from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
-from metaq.servers.remoting.transactions import TransactionHandlers
+from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandlers
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
 from metaq.servers.waiting import Parking
 

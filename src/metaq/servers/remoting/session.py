@@ -22,7 +22,6 @@ from metaq.broker.requests import PullRequest, SendBack
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
-from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.peer import Peer
 from metaq.net.sweep import Sweep
 from metaq.net.turns import TURN_BYTES, Source
@@ -31,14 +30,12 @@ from metaq.servers.held_acks import HeldAcks
 from metaq.servers.pieces import ColdPieces, ColdReads, Pieces
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import Call
-from metaq.servers.remoting.transaction_checks import check_of
+from metaq.servers.remoting.notices import notification_of
 from metaq.store.reads.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.reads.pull import ReadResult, ReadStatus
-from metaq.wire import bodies, hot
+from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
-from metaq.wire.frame import LENGTH_BYTES, frame_bytes
-from metaq.wire.headers import ConsumerGroupHeader, ResetOffsetHeader
+from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, Command, SerializeType, decode, frame_bytes
 
 log = logging.getLogger(__name__)
 
@@ -68,26 +65,6 @@ SINGLE_ROWS = 2
 SINGLES_BEFORE_JOINING = 8
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
-
-
-def notification_of(what: Notice) -> Command:
-    """What tells a client so."""
-    match what:
-        case MembersChanged(group):
-            header = ConsumerGroupHeader(consumer_group=group)
-            return request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
-        case OffsetsReset():
-            return reset_of(what)
-        case TransactionCheck():
-            return check_of(what)
-
-
-def reset_of(what: OffsetsReset) -> Command:
-    """220, which nobody answers."""
-    topic = next((queue.topic for queue in what.offsets), "")
-    header = ResetOffsetHeader(topic=topic, group=what.group, timestamp=what.time_ms, force=what.force)
-    write = bodies.queue_offset_list if what.language == "CPP" else bodies.queue_offsets
-    return request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, write(what.offsets), oneway=True)
 
 
 OLD_AT_ONCE: Final = 2

@@ -13,7 +13,7 @@ from typing import Final
 
 from metaq.net.sweep import ANSWERED, COLUMNS, Sweep, SweptStream
 from metaq.servers.remoting.session import Workspace
-from metaq.wire.frame import frame_bytes
+from metaq.wire.command import frame_bytes
 
 log = logging.getLogger(__name__)
 AWAKE_MICROS: Final = 50

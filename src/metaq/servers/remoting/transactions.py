@@ -1,19 +1,35 @@
-"""Ends of transactions (37), and half messages that are to be asked about again (323). Half messages come in as sends do, checks (39) go out as notices do."""
+"""Transactions: ends of half messages (37), checks begun anew (323); for operators, those of MetaQ 1.x clients (30008, 30009).
+
+Half messages come in as sends do (`messages`); checks (39) go out as notices do (`notices`).
+"""
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING, Final
+
 from metaq.broker.broker import Broker
 from metaq.broker.requests import EndTransaction
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import SysFlag, TransactionOutcome
 from metaq.model.access import Action
-from metaq.servers.remoting.handlers import LATER, Answer, Call, Reply, handles
+from metaq.model.transactions.staging import Outcome
+from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
 from metaq.servers.remoting.session import Workspace
+from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, reply
 from metaq.wire.headers import EndTransactionHeader, ResumeCheckHeader
 from metaq.wire.record import parse_offset_id
 
+if TYPE_CHECKING:
+    from metaq.broker.metaq1.transactions import Metaq1Transactions
+
+log = logging.getLogger(__name__)
+
+FORGET: Final = "forget"
+BRANCH_OUTCOMES: Final = {"commit": Outcome.COMMIT, "rollback": Outcome.ROLLBACK}
+"""What an operator may ask for an XA branch, beside `FORGET`."""
 _OUTCOMES = {
     0: TransactionOutcome.UNKNOWN,
     int(SysFlag.COMMITTED): TransactionOutcome.COMMIT,
@@ -22,7 +38,7 @@ _OUTCOMES = {
 
 
 class TransactionHandlers:
-    """Handlers of one broker."""
+    """RocketMQ's transactions of half messages."""
 
     def __init__(self, broker: Broker, workspace: Workspace) -> None:
         self._broker, self._workspace = broker, workspace
@@ -45,7 +61,7 @@ class TransactionHandlers:
 
 
 def end_of(header: EndTransactionHeader) -> EndTransaction:
-    """What a client asks for with this header. Raises BadRequest: an outcome that there is not."""
+    """Return the request in a header. Raises BadRequest: the outcome is none of commit (8), rollback (12) and unknown (0)."""
     outcome = _OUTCOMES.get(header.outcome)
     if outcome is None:
         raise BadRequest(f"commitOrRollback={header.outcome}: 8 commits, 12 rolls back, 0 leaves the transaction open")
@@ -56,3 +72,35 @@ def end_of(header: EndTransactionHeader) -> EndTransaction:
         outcome=outcome,
         message_id=header.message_id,
     )
+
+
+class BranchHandlers:
+    """XA branches of MetaQ 1.x clients, listed and ended by hand."""
+
+    def __init__(self, broker: Broker, workspace: Workspace) -> None:
+        self._services, self._workspace = broker.metaq1, workspace
+
+    @handles(RequestCode.LIST_BRANCHES, headers.ListBranchesHeader, Action.OBSERVE)
+    def _list(self, call: Call[headers.ListBranchesHeader]) -> Answer:
+        return staging.branch_list(self._service().listing(call.header.after, max(1, call.header.count)))
+
+    @handles(RequestCode.END_BRANCH, headers.EndBranchHeader, Action.ADMINISTER)
+    def _end(self, call: Call[headers.EndBranchHeader]) -> Later:
+        key, action = call.header.key, call.header.action
+        log.warning("%s: %.20r of the XA transaction %.240r", call.session.remote, action, key)
+        if action == FORGET:
+            self._service().forget_by_hand(key)
+        elif action in BRANCH_OUTCOMES:
+            self._service().end_by_hand(key, BRANCH_OUTCOMES[action])
+        else:
+            raise BadRequest(f"action={action[:40]!r}: there are {', '.join([*BRANCH_OUTCOMES, FORGET])}")
+        if not call.oneway:  # it waits for the disk as other decisions do
+            self._workspace.acks.extend(encode(reply(call.command, header={"key": key})))
+        return LATER
+
+    def _service(self) -> Metaq1Transactions:
+        if self._services is None:
+            raise Refused(
+                Reason.UNAVAILABLE, "this broker serves no clients of MetaQ 1.x: it has no transactions of theirs"
+            )
+        return self._services.transactions

@@ -20,7 +20,7 @@ from metaq.errors import InvalidMessage, TransactionEnded
 from metaq.model import MessageQueue
 from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.transactions.staging import Chunk, ManifestPart, Staged
-from metaq.net.local import local_address
+from metaq.net.address import local_address
 from metaq.spark.cluster.client import MADE_QUEUES
 from metaq.spark.cluster.courier import Courier
 from metaq.spark.cluster.pipelining import PipelinedRequests

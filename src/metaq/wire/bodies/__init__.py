@@ -1,19 +1,15 @@
-"""The JSON bodies of the remoting protocol: values in, bytes out, and back (reference: RocketMQ 4.9, section 2.8).
+"""JSON bodies of the remoting protocol (RocketMQ 4.9): values to bytes and back.
 
 For a body X, `x(...)` encodes and `x_of(body)` decodes. Encoders write compact standard JSON unless Java's readers need
-one of fastjson's odd forms. Decoders take all that fastjson takes, by its rules for types (`metaq.wire.beans`), and raise
-BadRequest for a wrong part; it names body and field. `x_tree` gives the parsed form and `x_of_tree` takes it, as a
+one of fastjson's odd forms (`metaq.wire.fastjson`). Decoders take all that fastjson takes, by its rules for types
+(`metaq.wire.beans`), and raise BadRequest for a wrong part, which names body and field. `x_tree` gives the parsed form and `x_of_tree` takes it, as a
 `beans.Value`; the configuration files share them.
 
-Each name has its home in the module of its subject; protocol code writes `bodies.X`, whichever that is.
+Protocol code writes `bodies.X`, whichever module X is in.
 """
 
 from metaq.wire.bodies.clients import *  # noqa: F403
-from metaq.wire.bodies.groups import *  # noqa: F403
-from metaq.wire.bodies.locks import *  # noqa: F403
-from metaq.wire.bodies.offsets import *  # noqa: F403
+from metaq.wire.bodies.name_servers import *  # noqa: F403
 from metaq.wire.bodies.parts import *  # noqa: F403
-from metaq.wire.bodies.register import *  # noqa: F403
-from metaq.wire.bodies.routes import *  # noqa: F403
-from metaq.wire.bodies.stats import *  # noqa: F403
-from metaq.wire.bodies.topics import *  # noqa: F403
+from metaq.wire.bodies.queues import *  # noqa: F403
+from metaq.wire.bodies.tables import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""What clients say of themselves, and what is said of them: heartbeats and lists of connections (34, 38, 46, 203, 204)."""
+"""Clients: heartbeats, lists of connections (34, 38, 46, 203, 204), and locks on queues (41, 42)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import math
 from collections.abc import Iterable
 
 from metaq.errors import BadRequest
-from metaq.model import ClientConnection, ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
+from metaq.model import (
+    ClientConnection,
+    ConsumeFrom,
+    ConsumerView,
+    Heartbeat,
+    MessageModel,
+    MessageQueue,
+    QueueLocks,
+    SubscriptionData,
+)
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.parts import Body, Tree
+from metaq.wire.bodies.queues import queue_of_key
 from metaq.wire.command import LANGUAGES
 from metaq.wire.extensions import KEEP_SECONDS, MEMBER_WANTS
 
@@ -27,7 +37,10 @@ def subscription_tree(data: SubscriptionData) -> Tree:
 
 
 def subscription_of_tree(tree: Value) -> SubscriptionData:
-    """Node leaves out `expressionType`, Go sends the hashes as texts, 5.x clients add parts: none of it matters."""
+    """Return a subscription. Raises BadRequest.
+
+    Node leaves `expressionType` out, Go sends `codeSet` as texts, 5.x clients add fields: all are read.
+    """
     return SubscriptionData(
         tree.text_in("topic"),
         tree.text_in("subString", "*"),
@@ -39,7 +52,8 @@ def subscription_of_tree(tree: Value) -> SubscriptionData:
     )
 
 
-# The names of Java's enums in their order, by which fastjson knows a number; LAST_... to MAX are of old clients.
+# Names of Java's enum in its order, since fastjson may write its number. The second to the fourth are deprecated, and old
+# clients still send them.
 _CONSUME_FROM = {
     "CONSUME_FROM_LAST_OFFSET": ConsumeFrom.LAST,
     "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST": ConsumeFrom.LAST,
@@ -80,7 +94,7 @@ def heartbeat_of(body: Body) -> Heartbeat:
 
 
 def heartbeat_names_of(body: Body) -> tuple[str, list[str]]:
-    """Client id and consumer groups of a heartbeat that is refused, as far as they can be read."""
+    """Return client id and consumer groups of a heartbeat that is refused, as far as they can be read."""
     try:
         tree = beans.parse(body, "heartbeat")
         return tree.text_in("clientID"), [one.text_in("groupName") for one in tree["consumerDataSet"].objects()]
@@ -105,7 +119,7 @@ def _consumer(tree: Value, subscriptions: Iterable[SubscriptionData]) -> Consume
 
 
 def client_check_of(body: Body) -> tuple[str, str, SubscriptionData]:
-    """46: (client id, group, the subscription to be checked)."""
+    """Return what CHECK_CLIENT_CONFIG (46) asks: client id, group, the subscription to be checked."""
     tree = beans.parse(body, "client configuration")
     return tree.text_in("clientId"), tree.text_in("group"), subscription_of_tree(tree["subscriptionData"])
 
@@ -119,12 +133,12 @@ def _connections_tree(connections: Iterable[ClientConnection]) -> list[Tree]:
 
 
 def producer_connections(connections: Iterable[ClientConnection]) -> bytes:
-    """204."""
+    """Encode the answer to GET_PRODUCER_CONNECTION_LIST (204)."""
     return fastjson.dumps({"connectionSet": _connections_tree(connections)})
 
 
 def consumer_connections(consumer: ConsumerView, connections: Iterable[ClientConnection]) -> bytes:
-    """203."""
+    """Encode the answer to GET_CONSUMER_CONNECTION_LIST (203)."""
     return fastjson.dumps(
         {
             "connectionSet": _connections_tree(connections),
@@ -137,7 +151,7 @@ def consumer_connections(consumer: ConsumerView, connections: Iterable[ClientCon
 
 
 def connections_of(body: Body) -> tuple[list[ClientConnection], ConsumerView]:
-    """203 and 204. The consumer part has no group name: the request named it."""
+    """Decode the answers to 203 and 204. The consumer's part has no group name: the request named it."""
     tree = beans.parse(body, "connection list")
     connections = [
         ClientConnection(
@@ -157,9 +171,39 @@ def connections_of(body: Body) -> tuple[list[ClientConnection], ConsumerView]:
 
 
 def consumer_ids(ids: Iterable[str]) -> bytes:
-    """38."""
+    """Encode the answer to GET_CONSUMER_LIST_BY_GROUP (38)."""
     return fastjson.dumps({"consumerIdList": list(ids)})
 
 
 def consumer_ids_of(body: Body) -> list[str]:
     return beans.parse(body, "consumer list")["consumerIdList"].texts(single=True)
+
+
+def queue_locks(asked: QueueLocks) -> bytes:
+    """Encode LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42)."""
+    return fastjson.dumps(
+        {"clientId": asked.client_id, "consumerGroup": asked.group, "mqSet": _queues_tree(asked.queues)}
+    )
+
+
+def queue_locks_of(body: Body) -> QueueLocks:
+    tree = beans.parse(body, "list of queues")
+    return QueueLocks(tree.text_in("consumerGroup"), tree.text_in("clientId"), tuple(_queues_of(tree["mqSet"])))
+
+
+def locked_queues(queues: Iterable[MessageQueue]) -> bytes:
+    """Encode the answer to LOCK_BATCH_MQ: of the queues asked for those that the client has now."""
+    return fastjson.dumps({"lockOKMQSet": _queues_tree(queues)})
+
+
+def locked_queues_of(body: Body) -> list[MessageQueue]:
+    return list(_queues_of(beans.parse(body, "list of locked queues")["lockOKMQSet"]))
+
+
+def _queues_tree(queues: Iterable[MessageQueue]) -> list[Tree]:
+    return [{"brokerName": queue.broker, "queueId": queue.queue_id, "topic": queue.topic} for queue in queues]
+
+
+def _queues_of(found: Value) -> Iterable[MessageQueue]:
+    """Return each queue once: the field is a Java Set."""
+    return dict.fromkeys(map(queue_of_key, found.objects()))

@@ -1,4 +1,4 @@
-"""Parts that several bodies and files share."""
+"""Parts that several bodies and configuration files share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tree = dict[Any, Any]
 
 
 def queues_in(tree: Value, field: str, default: int) -> int:
-    """A number of queues: clients make a list of them, so that nobody may claim a billion."""
+    """Return a number of queues. Raises BadRequest above `QUEUES_MAX`: clients make a list of all of them."""
     count = tree.whole_in(field, default, 32)
     if not 0 <= count <= QUEUES_MAX:
         raise tree[field].wrong(f"0 to {QUEUES_MAX}")
@@ -39,12 +39,12 @@ def data_version_of(body: Body) -> DataVersion:
 
 
 def kv_table(table: Mapping[str, str]) -> bytes:
-    """28, 219 and the answer to 103."""
+    """Encode the answers to GET_BROKER_RUNTIME_INFO (28), GET_KVLIST_BY_NAMESPACE (219) and REGISTER_BROKER (103)."""
     return fastjson.dumps({"table": dict(table)})
 
 
 def settings_of(body: Body) -> dict[str, str]:
-    """What the lines `key=value` of an answer to GET_BROKER_CONFIG (26) say; any other line is passed over."""
+    """Decode the answer to GET_BROKER_CONFIG (26), lines `key=value`. Any other line is passed over."""
     pairs = (line.partition("=") for line in bytes(body).decode("utf-8", "replace").splitlines())
     return {key.strip(): value.strip() for key, found, value in pairs if found}
 

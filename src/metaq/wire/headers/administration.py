@@ -1,4 +1,4 @@
-"""Administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300, 30010)."""
+"""Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300, 30010)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metaq.wire.headers.codec import Header, Int, Long
 
 
 class CreateTopicHeader(Header, kw_only=True):
-    """17."""
+    """UPDATE_AND_CREATE_TOPIC (17)."""
 
     topic: str
     default_topic: str = AUTO_CREATE_TOPIC
@@ -22,27 +22,30 @@ class CreateTopicHeader(Header, kw_only=True):
 
 
 class TopicHeader(Header, kw_only=True):
-    """202, 215, 300."""
+    """GET_TOPIC_STATS_INFO (202), DELETE_TOPIC_IN_BROKER (215), QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
     topic: str
 
 
 class DeleteGroupHeader(Header, kw_only=True):
-    """207."""
+    """DELETE_SUBSCRIPTIONGROUP (207)."""
 
     group: str = field(name="groupName")
     remove_offset: bool = False
 
 
 class ConsumeStatsHeader(Header, kw_only=True):
-    """208; without a topic, all that the group has offsets for."""
+    """GET_CONSUME_STATS (208). Without a topic: all topics in which the group has offsets."""
 
     consumer_group: str
     topic: str | None = None
 
 
 class ResetOffsetHeader(Header, kw_only=True):
-    """220, 222: to the first message stored at `timestamp` (milliseconds), -1: to the end."""
+    """RESET_CONSUMER_CLIENT_OFFSET (220), INVOKE_BROKER_TO_RESET_OFFSET (222).
+
+    The target is the first message stored at `timestamp` (ms); -1 is the end of the queue.
+    """
 
     topic: str
     group: str
@@ -51,15 +54,35 @@ class ResetOffsetHeader(Header, kw_only=True):
 
 
 class ClosePartitionsHeader(Header, kw_only=True):
-    """30010: partitions take and give nothing from now on; without `first` and `last`, all of the topic do again."""
+    """CLOSE_PARTITIONS (30010), ours: partitions [first, last] answer neither puts nor gets; without both, all open again."""
 
     topic: str
     first: Int = -1
     last: Int = -1
-    """Closed, too."""
+    """Inclusive."""
 
 
 class VersionReplyHeader(Header, kw_only=True):
-    """Answers 26: the DataVersion of the configuration, as JSON."""
+    """Answers GET_BROKER_CONFIG (26): the DataVersion of the configuration, as JSON."""
 
     version: str
+
+
+class UnregisterClientHeader(Header, kw_only=True):
+    """UNREGISTER_CLIENT (35)."""
+
+    client_id: str = field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class ConsumerGroupHeader(Header, kw_only=True):
+    """GET_CONSUMER_LIST_BY_GROUP (38), NOTIFY_CONSUMER_IDS_CHANGED (40), GET_CONSUMER_CONNECTION_LIST (203)."""
+
+    consumer_group: str
+
+
+class ProducerGroupHeader(Header, kw_only=True):
+    """GET_PRODUCER_CONNECTION_LIST (204)."""
+
+    producer_group: str

@@ -1,4 +1,4 @@
-"""How a typed header is flattened to `extFields` and read back.
+"""Typed headers to `extFields` and back.
 
 A field's wire name is its Python name in camelCase unless `field(name=...)` says otherwise. A field without a default
 must be there; None is not sent. Fields that the class does not have are passed over, as every RocketMQ endpoint does.
@@ -29,12 +29,14 @@ Int = Annotated[int, _Bits(32)]
 Long = Annotated[int, _Bits(64)]
 """Java's long."""
 
-_NUMBER_CHARS_MAX = 32  # Java takes leading zeros, so more than the 20 of a long's digits and sign.
-_TRUE = {"true", "1"}  # C++ sends `m` as 1.
+# Java's Long.parseLong takes leading zeros, so more characters than the 20 of a long's digits and sign.
+_NUMBER_CHARS_MAX = 32
+# C++ (librocketmq 2.x) sends the batch flag `m` as 1; Java and Go send true.
+_TRUE = {"true", "1"}
 
 
 class Item(NamedTuple):
-    """One field of a header class, as the codec needs it."""
+    """One field of a header class: its attribute, name on the wire, type and bounds."""
 
     attribute: str
     wire_name: str
@@ -47,7 +49,7 @@ class Header(Struct, kw_only=True, rename="camel"):
     """Base of the typed headers."""
 
     def to_ext(self) -> dict[str, str]:
-        """The fields as `extFields`: decimal numbers, `true`/`false`, None left out."""
+        """Return the fields as `extFields`: decimal numbers, `true`/`false`, None left out."""
         ext: dict[str, str] = {}
         for attribute, name, kind, _, _ in items(type(self)):
             value = getattr(self, attribute)
@@ -57,7 +59,7 @@ class Header(Struct, kw_only=True, rename="camel"):
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
-        """The header in `extFields`. Raises BadRequest that names the field and its value."""
+        """Return the header in `extFields`. Raises BadRequest, which names the field and its value."""
         return cls(**read_items(items(cls), ext))
 
 
@@ -68,7 +70,7 @@ def _plain(value: float | bool) -> str:
 
 
 def items(cls: type[Header]) -> tuple[Item, ...]:
-    """How the class is read and written; worked out at its first use."""
+    """Return the fields of a header class, worked out at its first use."""
     known = _ITEMS.get(cls)
     if known is None:
         known = _ITEMS[cls] = _work_out(cls)
@@ -111,7 +113,8 @@ def read_items(wanted: tuple[Item, ...], ext: Mapping[str, str]) -> dict[str, An
 
 def _whole(name: str, text: str, bits: _Bits) -> int:
     try:
-        if len(text) > _NUMBER_CHARS_MAX or "_" in text:  # Digits are counted first: int() is quadratic in them.
+        # The length first: int() takes quadratic time, and a peer may send a megabyte of digits. `_` is Python's alone.
+        if len(text) > _NUMBER_CHARS_MAX or "_" in text:
             raise ValueError  # noqa: TRY301  one place says what is wrong
         value = int(text)
     except ValueError:

@@ -8,7 +8,7 @@ from metaq.wire.headers.codec import Header, Int, Long
 
 
 class RegisterBrokerHeader(Header, kw_only=True):
-    """103. The body's checksum, 31 bits, is over the bytes as sent; 0 is unchecked."""
+    """REGISTER_BROKER (103). `body_crc32`: 31 bits of the CRC-32 of the body as sent, compressed or not; 0 is not checked."""
 
     broker_name: str
     broker_address: str = field(name="brokerAddr")
@@ -20,14 +20,14 @@ class RegisterBrokerHeader(Header, kw_only=True):
 
 
 class RegisterBrokerReplyHeader(Header, kw_only=True):
-    """Answers 103; both only to a slave whose master is alive."""
+    """Answers REGISTER_BROKER (103). Both fields are for a slave whose master is alive, and absent otherwise."""
 
     ha_address: str | None = field(name="haServerAddr", default=None)
     master_address: str | None = field(name="masterAddr", default=None)
 
 
 class BrokerHeader(Header, kw_only=True):
-    """104, 322: which broker speaks."""
+    """UNREGISTER_BROKER (104), QUERY_DATA_VERSION (322): the broker that asks."""
 
     broker_name: str
     broker_address: str = field(name="brokerAddr")
@@ -36,20 +36,20 @@ class BrokerHeader(Header, kw_only=True):
 
 
 class DataVersionReplyHeader(Header, kw_only=True):
-    """Answers 322."""
+    """Answers QUERY_DATA_VERSION (322)."""
 
     changed: bool
 
 
 class RouteHeader(Header, kw_only=True):
-    """105."""
+    """GET_ROUTEINFO_BY_TOPIC (105)."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class PutKvHeader(Header, kw_only=True):
-    """100."""
+    """PUT_KV_CONFIG (100)."""
 
     namespace: str
     key: str
@@ -57,50 +57,50 @@ class PutKvHeader(Header, kw_only=True):
 
 
 class KvKeyHeader(Header, kw_only=True):
-    """101, 102."""
+    """GET_KV_CONFIG (101), DELETE_KV_CONFIG (102)."""
 
     namespace: str
     key: str
 
 
 class KvValueReplyHeader(Header, kw_only=True):
-    """Answers 101."""
+    """Answers GET_KV_CONFIG (101)."""
 
     value: str
 
 
 class NamespaceHeader(Header, kw_only=True):
-    """219."""
+    """GET_KVLIST_BY_NAMESPACE (219)."""
 
     namespace: str
 
 
 class BrokerNameHeader(Header, kw_only=True):
-    """205, 327."""
+    """WIPE_WRITE_PERM_OF_BROKER (205), ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
 
 
 class WipedReplyHeader(Header, kw_only=True):
-    """Answers 205: topics touched."""
+    """Answers WIPE_WRITE_PERM_OF_BROKER (205): topics touched."""
 
     topics: Int = field(name="wipeTopicCount")
 
 
 class RestoredReplyHeader(Header, kw_only=True):
-    """Answers 327: topics touched."""
+    """Answers ADD_WRITE_PERM_OF_BROKER (327): topics touched."""
 
     topics: Int = field(name="addTopicCount")
 
 
 class DeleteRouteHeader(Header, kw_only=True):
-    """216; with a cluster, only that cluster's brokers lose the topic."""
+    """DELETE_TOPIC_IN_NAMESRV (216); with a cluster, only that cluster's brokers lose the topic."""
 
     topic: str
     cluster: str | None = field(name="clusterName", default=None)
 
 
 class ClusterHeader(Header, kw_only=True):
-    """224."""
+    """GET_TOPICS_BY_CLUSTER (224)."""
 
     cluster: str

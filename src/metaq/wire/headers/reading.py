@@ -10,12 +10,12 @@ from metaq.wire.headers.codec import Header, Int, Long
 
 
 class PullHeader(Header, kw_only=True):
-    """11."""
+    """PULL_MESSAGE (11)."""
 
     COMMIT_OFFSET: ClassVar[int] = 1
     SUSPEND: ClassVar[int] = 2
     SUBSCRIPTION: ClassVar[int] = 4
-    """Bits of `sys_flag`: commit_offset is valid; may be held; subscription here beats the heartbeat's."""
+    """Bits of `sys_flag`: `commit_offset` is valid; the pull may be held; `subscription` here beats the heartbeat's."""
 
     group: str = field(name="consumerGroup")
     topic: str
@@ -34,7 +34,7 @@ class PullHeader(Header, kw_only=True):
 
 
 class PullReplyHeader(Header, kw_only=True):
-    """Answers 11 with code 0, 19, 20 or 21: clients decode all four fields for each."""
+    """Answers PULL_MESSAGE (11) with code 0, 19, 20 or 21: Java's client decodes all four for each of them."""
 
     suggest_broker_id: Long = field(name="suggestWhichBrokerId", default=0)
     next_offset: Long = field(name="nextBeginOffset")
@@ -43,7 +43,7 @@ class PullReplyHeader(Header, kw_only=True):
 
 
 class QueueHeader(Header, kw_only=True):
-    """30, 31, 32."""
+    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
     queue_id: Int
@@ -51,7 +51,7 @@ class QueueHeader(Header, kw_only=True):
 
 
 class SearchOffsetHeader(Header, kw_only=True):
-    """29: the offset at a store time in milliseconds."""
+    """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset at a store time, ms."""
 
     topic: str
     queue_id: Int
@@ -60,19 +60,19 @@ class SearchOffsetHeader(Header, kw_only=True):
 
 
 class OffsetReplyHeader(Header, kw_only=True):
-    """Answers 14, 29, 30, 31."""
+    """Answers QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30), GET_MIN_OFFSET (31)."""
 
     offset: Long
 
 
 class TimestampReplyHeader(Header, kw_only=True):
-    """Answers 32; -1 for an empty queue."""
+    """Answers GET_EARLIEST_MSG_STORETIME (32); -1 for an empty queue."""
 
     timestamp: Long
 
 
 class QueryOffsetHeader(Header, kw_only=True):
-    """14."""
+    """QUERY_CONSUMER_OFFSET (14)."""
 
     group: str = field(name="consumerGroup")
     topic: str
@@ -81,7 +81,7 @@ class QueryOffsetHeader(Header, kw_only=True):
 
 
 class UpdateOffsetHeader(Header, kw_only=True):
-    """15."""
+    """UPDATE_CONSUMER_OFFSET (15)."""
 
     group: str = field(name="consumerGroup")
     topic: str
@@ -91,7 +91,7 @@ class UpdateOffsetHeader(Header, kw_only=True):
 
 
 class QueryMessageHeader(Header, kw_only=True):
-    """12: look messages up by key. Times in ms, both inclusive."""
+    """QUERY_MESSAGE (12): messages by key. Times in ms, both inclusive."""
 
     topic: str
     key: str
@@ -102,13 +102,13 @@ class QueryMessageHeader(Header, kw_only=True):
 
 
 class QueryMessageReplyHeader(Header, kw_only=True):
-    """Answers 12."""
+    """Answers QUERY_MESSAGE (12)."""
 
     index_last_update_ms: Long = field(name="indexLastUpdateTimestamp")
     index_last_update_offset: Long = field(name="indexLastUpdatePhyoffset")
 
 
 class ViewMessageHeader(Header, kw_only=True):
-    """33: the record at a LogOffset."""
+    """VIEW_MESSAGE_BY_ID (33): the record at a LogOffset."""
 
     offset: Long

@@ -1,4 +1,4 @@
-"""Sends, and messages that come back (10, 36, 310, 320, 324, 325)."""
+"""Sends, messages that come back, and half messages (10, 36, 37, 39, 310, 320, 323-326)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from metaq.wire.headers.codec import Header, Int, Item, Long, items, read_items
 
 
 class SendHeader(Header, kw_only=True):
-    """10, 310, 320 and 324, 325. Sent with V2's one-letter names; both spellings are read."""
+    """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325).
+
+    Written with V2's one-letter names. Codes 10 and 324 have long ones: Go sends 10; both spellings are read.
+    """
 
     producer_group: str = field(name="a")
     topic: str = field(name="b")
     default_topic: str = field(name="c", default=AUTO_CREATE_TOPIC)
-    """The topic whose settings an automatically created one copies."""
+    """Template of an automatically created topic."""
     default_topic_queues: Int = field(name="d", default=4)
     queue_id: Int = field(name="e")
-    """Below zero lets the broker choose."""
+    """Negative: the broker chooses."""
     sys_flag: Int = field(name="f", default=0)
     born_ms: Long = field(name="g")
     flag: Int = field(name="h", default=0)
@@ -29,7 +32,7 @@ class SendHeader(Header, kw_only=True):
     reconsume_times: Int = field(name="j", default=0)
     unit_mode: bool = field(name="k", default=False)
     max_reconsume_times: Int | None = field(name="l", default=None)
-    """Only looked at in sends to `%RETRY%` topics: Go sends 0 with every message."""
+    """Obeyed in sends to `%RETRY%` topics only: Go sends 0 with every message."""
     batch: bool = field(name="m", default=False)
     broker_name: str | None = field(name="n", default=None)
 
@@ -59,7 +62,10 @@ def _long_send_items() -> tuple[Item, ...]:
 
 
 class SendReplyHeader(Header, kw_only=True):
-    """Answers 10, 310, 320. Java needs `MSG_REGION` and `TRACE_ON` beside these; the server adds them."""
+    """Answers SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+
+    The server adds `MSG_REGION` and `TRACE_ON`: Java's client reads both, and crashes on an answer without ext fields.
+    """
 
     message_id: str = field(name="msgId")
     """The offset id; of a batch, all of them, comma-separated."""
@@ -70,7 +76,7 @@ class SendReplyHeader(Header, kw_only=True):
 
 
 class PushReplyHeader(Header, kw_only=True):
-    """326, of a broker: this is the reply to your request. The body is the reply's, compressed if `sys_flag` says so."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client: the reply to a request, its body compressed as `sys_flag` says."""
 
     producer_group: str
     topic: str
@@ -91,17 +97,55 @@ class PushReplyHeader(Header, kw_only=True):
 
 
 class SendBackHeader(Header, kw_only=True):
-    """36: this message failed; deliver it again later, or file it with the dead letters."""
+    """CONSUMER_SEND_MSG_BACK (36): a message failed; deliver it again later, or store it in the dead-letter topic."""
 
     offset: Long
     """LogOffset of the record that failed."""
     group: str
     delay_level: Int
-    """Below zero: straight to the dead letters; 0: the broker chooses; above: that level."""
+    """Negative: to the dead letters at once; 0: the broker chooses by the number of retries; else this level."""
     origin_message_id: str | None = field(name="originMsgId", default=None)
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int | None = None
     broker_name: str | None = field(name="bname", default=None)
     repeated: bool | None = field(name="metaqRepeated", default=None)
-    """Ours: an earlier request like this one may have been answered, and the answer lost."""
+    """Ours: this may repeat a request that was done and whose answer was lost."""
+
+
+class EndTransactionHeader(Header, kw_only=True):
+    """END_TRANSACTION (37): the outcome of the local transaction of a half message."""
+
+    producer_group: str
+    half_queue_offset: Long = field(name="tranStateTableOffset")
+    """QueueOffset of the half record."""
+    log_offset: Long = field(name="commitLogOffset")
+    """LogOffset of the half record."""
+    outcome: Int = field(name="commitOrRollback")
+    """`SysFlag.COMMITTED`, `SysFlag.ROLLED_BACK`, or 0: unknown."""
+    from_check: bool = field(name="fromTransactionCheck", default=False)
+    """Whether this answers CHECK_TRANSACTION_STATE."""
+    message_id: str = field(name="msgId", default="")
+    """UNIQ_KEY of the message. May be missing; MetaQ brokers refuse that of another message."""
+    transaction_id: str | None = None
+    broker_name: str | None = field(name="bname", default=None)
+
+
+class CheckTransactionHeader(Header, kw_only=True):
+    """CHECK_TRANSACTION_STATE (39), broker to client. The body is the half record with the topic and queue that it is for."""
+
+    half_queue_offset: Long = field(name="tranStateTableOffset")
+    """QueueOffset of the half record, to be named in the answer."""
+    log_offset: Long = field(name="commitLogOffset")
+    """LogOffset of the half record, to be named in the answer."""
+    message_id: str | None = field(name="msgId", default=None)
+    """The producer's unique id of the message."""
+    transaction_id: str | None = None
+    offset_message_id: str | None = field(name="offsetMsgId", default=None)
+
+
+class ResumeCheckHeader(Header, kw_only=True):
+    """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up after transactionCheckMax checks."""
+
+    message_id: str = field(name="msgId")
+    """The offset id of its record in TRANS_CHECK_MAX_TIME_TOPIC."""

@@ -1,4 +1,4 @@
-"""Staged transactions (30000 to 30006; docs/formats/staging.md). What is a list or a decision travels in the body: `metaq.wire.staging`."""
+"""Staged transactions (30000-30006, 30008, 30009; docs/formats/staging.md). `metaq.wire.staging` has their bodies."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from metaq.wire.headers.codec import Header, Int, Long
 
 
 class StageHeader(Header, kw_only=True):
-    """30000: keep these chunks. The body is a run of sections."""
+    """STAGE (30000): stage chunks. The body is a run of sections."""
 
     transaction: str = field(name="transactionId")
     lifetime: str = "a"
-    """When parts end that nobody decides: the letter of a `metaq.model.transactions.staging.Lifetime`."""
+    """When undecided parts are rolled back: the letter of a `metaq.model.transactions.staging.Lifetime`."""
     seconds: Int = 0
-    """With `a`: after so many; 0: as long as the broker keeps such parts at most."""
+    """Lifetime `a`: age in seconds; 0: the longest that the broker allows."""
     born_ms: Long = field(name="bornTimestamp")
     broker: str | None = field(name="bname", default=None)
-    """Whom it is for, in all of these: another broker, which has taken over an address, refuses it."""
+    """Name of the broker meant, in all of these headers: another one that has taken over the address refuses the request."""
 
 
 class SealPartHeader(Header, kw_only=True):
-    """30001: a part ends here."""
+    """SEAL (30001): end a part, with its counts and its checksum."""
 
     transaction: str = field(name="transactionId")
     part: str
@@ -29,23 +29,23 @@ class SealPartHeader(Header, kw_only=True):
     rows: Int
     """Messages in all its chunks."""
     bytes: Long
-    """Of all its chunks' bodies."""
+    """Bytes of all its chunks' bodies."""
     crc: Long
-    """The part's CRC-32, without a sign."""
+    """The part's CRC-32, unsigned (`metaq.model.transactions.staging.part_crc`)."""
     broker: str | None = field(name="bname", default=None)
 
 
 class StagedTransactionHeader(Header, kw_only=True):
-    """30002 and 30003, whose body is a decision."""
+    """DECIDE (30002), APPLY (30003). The body is a decision."""
 
     transaction: str = field(name="transactionId")
     settle: bool | None = None
-    """30002, of a participant: roll it back, unless it is decided or prepared. There is no body then."""
+    """With DECIDE, from a participant: roll the transaction back unless it is decided or prepared. No body then."""
     broker: str | None = field(name="bname", default=None)
 
 
 class StagedSubjectHeader(Header, kw_only=True):
-    """30004 and 30005: a transaction or a writer's row, one of both."""
+    """STAGED_STATE (30004), FORGET_STAGED (30005) of either a transaction or a writer's row."""
 
     transaction: str | None = field(name="transactionId", default=None)
     row: str | None = None
@@ -53,15 +53,15 @@ class StagedSubjectHeader(Header, kw_only=True):
 
 
 class ListBranchesHeader(Header, kw_only=True):
-    """30008: the transactions of MetaQ 1.x clients that a broker has, in the order of their staged transactions' ids."""
+    """LIST_BRANCHES (30008): a broker's transactions of MetaQ 1.x clients, sorted by the ids of their staged transactions."""
 
     after: str = ""
-    """Begin behind this one."""
+    """Exclusive start of the list."""
     count: Int = 100
 
 
 class EndBranchHeader(Header, kw_only=True):
-    """30009: what an operator does with an XA branch of a MetaQ 1.x client."""
+    """END_BRANCH (30009): an operator ends an XA branch of a MetaQ 1.x client."""
 
     key: str
     """`XID:...`"""
@@ -70,10 +70,10 @@ class EndBranchHeader(Header, kw_only=True):
 
 
 class ListStagedHeader(Header, kw_only=True):
-    """30006: the transactions that a broker has, in the order of their ids."""
+    """LIST_STAGED (30006): a broker's staged transactions, sorted by id."""
 
     after: str = ""
-    """Begin behind this one."""
+    """Exclusive start of the list."""
     count: Int = 100
     rows: bool | None = None
-    """List the rows of writers instead, in the order of their keys."""
+    """List the rows of writers instead, sorted by key."""

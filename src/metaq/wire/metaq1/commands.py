@@ -1,4 +1,4 @@
-"""The text protocol of MetaQ 1.x: command lines, some with a body behind them, and the two answers.
+"""The text protocol of MetaQ 1.x: command lines, some with a body behind them, and two kinds of answers.
 
     put TOPIC PARTITION BODYLEN FLAG [CHECKSUM] [TRANSACTION] OPAQUE
     get TOPIC GROUP PARTITION OFFSET MAXSIZE OPAQUE
@@ -9,10 +9,10 @@
     result CODE BODYLEN OPAQUE   value BODYLEN OPAQUE
 
 Words are separated by one space, a line ends with CR LF, a body follows its line and ends without one. Numbers are decimal;
-partition, flag, sizes, timeout and opaque have 32 bits, offset and id 64, all signed. What is a body, a frame of messages,
-stands in `metaq1_frame`.
+partition, flag, sizes, timeout and opaque have 32 bits, offset and id 64, all signed. `metaq.wire.metaq1.frame` has the frames
+in the body of a `value`.
 
-There is no way to tell a peer that a line is wrong: its connection ends (RemoteProtocolError).
+The protocol has no answer to a malformed line: the connection ends (RemoteProtocolError), as at the original server.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from metaq.errors import BadRequest, LocalProtocolError, RemoteProtocolError
-from metaq.model.transactions.metaq1_keys import TransactionKey, transaction_key
+from metaq.model.transactions.metaq1 import TransactionKey, transaction_key
 
 PORT: Final = 8123
 LINE_BYTES_MAX: Final = 128 * 1024
-"""The original has no limit. Its longest lines hold a key of some hundred bytes."""
+"""Longest line. The original has no limit; its longest lines hold a key of some hundred bytes."""
 NO_OPAQUE: Final = 2**31 - 1
-"""What answers to `version` and `stats` carry that came without an opaque."""
+"""Opaque of the answers to `version` and `stats` that came without one, as the original has it."""
 NO_CHECKSUM: Final = -1
 ANY_PARTITION: Final = -1
-END_OFFSET: Final = 2**63 - 1
-"""The offset by which a consumer asks for the end."""
 NO_KEY: Final = "null"
-"""How a line says that there is no transaction."""
+"""Key of a line about no transaction: RECOVER has it."""
 
 _INT: Final = (-(2**31), 2**31 - 1)
 _LONG: Final = (-(2**63), 2**63 - 1)
@@ -45,7 +43,7 @@ _NUMBER_CHARS_MAX: Final = 64
 
 
 class Code(enum.IntEnum):
-    """What an answer says. The names follow HTTP's, the meanings only roughly."""
+    """Codes of answers. The names are HTTP's, the meanings only roughly."""
 
     SUCCESS = 200
     MOVED = 301
@@ -58,7 +56,7 @@ class Code(enum.IntEnum):
 
 
 class Step(enum.Enum):
-    """What is to be done to a transaction; the values are the words of the protocol."""
+    """Steps of a transaction; the values are the words of the protocol."""
 
     BEGIN = "BEGIN"
     END = "END"
@@ -71,7 +69,7 @@ class Step(enum.Enum):
 
 
 class PutLine(Struct, frozen=True):
-    """A message for a partition."""
+    """`put`: store a message in a partition."""
 
     topic: str
     partition: int
@@ -80,14 +78,14 @@ class PutLine(Struct, frozen=True):
     body: bytes
     opaque: int
     checksum: int = NO_CHECKSUM
-    """Of the body, as `metaq1_frame.checksum` computes it."""
+    """Checksum of the body (`metaq.wire.metaq1.frame.checksum`). Clients before 1.4.4 send none."""
     transactional: bool = False
-    """Whether the line names a transaction; `key` may be None all the same, and then nothing can be put into it."""
+    """The line names a transaction. Its key may be `null` all the same (None here); such a put is refused."""
     key: TransactionKey | None = None
 
 
 class GetLine(Struct, frozen=True):
-    """Asks for frames."""
+    """`get`: frames from an offset on."""
 
     topic: str
     group: str
@@ -98,7 +96,7 @@ class GetLine(Struct, frozen=True):
 
 
 class OffsetLine(Struct, frozen=True):
-    """Asks where a frame begins."""
+    """`offset`: an offset at which a frame begins, for a client that lost its place."""
 
     topic: str
     group: str
@@ -108,7 +106,7 @@ class OffsetLine(Struct, frozen=True):
 
 
 class TransactionLine(Struct, frozen=True):
-    """A step of a transaction. `key` is None where the step is about all of them."""
+    """`transaction`: a step of a transaction. `key` is None where the step is about all of them (RECOVER)."""
 
     key: TransactionKey | None
     session_id: str
@@ -120,7 +118,7 @@ class TransactionLine(Struct, frozen=True):
 
 
 class SyncLine(Struct, frozen=True):
-    """A message that a master sends to its slave, with the id that it has there."""
+    """`sync`: a message from a master to its synchronous slave, with its id."""
 
     topic: str
     partition: int
@@ -132,24 +130,24 @@ class SyncLine(Struct, frozen=True):
 
 
 class StatsLine(Struct, frozen=True):
-    """Asks for figures, of the broker or of an item."""
+    """`stats`: figures of the broker or of an item."""
 
     item: str | None = None
     opaque: int = NO_OPAQUE
 
 
 class VersionLine(Struct, frozen=True):
-    """Asks for the version; also a client's heartbeat."""
+    """`version`: the server's version. Java clients send it as a heartbeat after 10 idle seconds."""
 
     opaque: int = NO_OPAQUE
 
 
 class QuitLine(Struct, frozen=True):
-    """Asks for the end of the connection."""
+    """`quit`: close the connection."""
 
 
 class ResultLine(Struct, frozen=True):
-    """The answer to everything but a `get` that found something."""
+    """`result`: the answer to everything but a `get` that found something."""
 
     code: int
     body: bytes
@@ -157,7 +155,7 @@ class ResultLine(Struct, frozen=True):
 
 
 class ValueLine(Struct, frozen=True):
-    """The answer to a `get` that found something."""
+    """`value`: the answer to a `get` that found something."""
 
     body: bytes
     opaque: int
@@ -172,43 +170,44 @@ Line: TypeAlias = Command | Answer
 
 
 class TooLong(Struct, frozen=True):
-    """A line whose body is longer than the reader takes: the body is passed over, `line` is without it."""
+    """A line whose body is longer than the reader takes. The body is skipped; `line` has none."""
 
     line: Line
     body_bytes: int
 
 
 class Reader:
-    """Lines and their bodies out of a stream of bytes, which its owner keeps: between two calls nothing is held here.
+    """Reads lines and their bodies from a stream of bytes. The owner keeps the bytes; nothing is held here between two calls.
 
-    A body longer than `body_bytes_max` takes no memory, however long it claims to be.
+    Args:
+        body_bytes_max: longest body; a longer one takes no memory, however long it claims to be (`TooLong`).
     """
 
     def __init__(self, body_bytes_max: int) -> None:
         self.body_bytes_max = body_bytes_max
         self.needed = 0
-        """Bytes that must be there, from what is unused on, before `next` can give more; 0 if that is not known."""
+        """Bytes of the unfinished line and its body that `next` needs, counted from its start; 0 while unknown."""
         self._searched = 0
-        """Bytes of the line under way in which there is no line end."""
+        """Bytes of the unfinished line that hold no line end: they are not searched again."""
         self._passing = 0
-        """Bytes of a body that are yet to be passed over."""
+        """Bytes of a body still to skip."""
         self._broken: str = ""
-        """Why the connection is to end when they are."""
+        """Why the connection ends once they are skipped."""
 
     @property
     def passing(self) -> bool:
-        """Whether what comes next belongs to a body that is passed over."""
+        """Whether the next bytes belong to a body that is skipped."""
         return bool(self._passing or self._broken)
 
     def forget(self) -> None:
-        """The line under way has been taken by somebody else."""
+        """Forget the unfinished line: the fast path has taken it."""
         self.needed = self._searched = 0
 
     def next(self, data: bytes, start: int = 0) -> tuple[Line | TooLong | None, int]:
-        """The next line of `data[start:]`, the bytes that no call has used yet, and where it ends.
+        """Return the next line of `data[start:]`, the bytes that no call has used yet, and its end.
 
-        None: more bytes are needed; those before the returned place are used all the same.
-        Raises RemoteProtocolError: what comes is no line; nothing behind it can be read.
+        The line is None if more bytes are needed; those before the returned end are used all the same.
+        Raises RemoteProtocolError: no line; nothing behind it can be read.
         """
         if self._passing:
             passed = min(self._passing, len(data) - start)
@@ -221,7 +220,7 @@ class Reader:
         self.needed = 0
         line_end = data.find(_END, start + self._searched)
         if line_end < 0:
-            # The last byte may be the first one of a line end.
+            # The last byte is searched again: it may be the CR of a line end.
             self._searched = max(len(data) - start - 1, 0)
             if self._searched >= LINE_BYTES_MAX:
                 raise RemoteProtocolError(_too_long_line(data[start : start + 40]))
@@ -235,7 +234,7 @@ class Reader:
             return self._pass(words, size), body_start
         end = body_start + size
         if end > len(data):
-            # The line is parsed again when its body is there.
+            # The line is parsed again when its body has come: keeping it would be state between two calls.
             self._searched, self.needed = line_end - start, end - start
             return None, start
         self._searched = 0
@@ -251,7 +250,7 @@ class Reader:
 
 
 def split(line: bytes) -> list[str]:
-    """The words of a line: empty ones between two spaces count, at its end they do not."""
+    """Return the words of a line. Two spaces have an empty word between them: Java's client sends `stats  N` for "no item"."""
     words = line.decode("utf-8", "replace").split(" ")
     while len(words) > 1 and not words[-1]:
         words.pop()
@@ -262,7 +261,7 @@ _BODY_SIZE_AT: Final = {"put": 3, "sync": 3, "result": 2, "value": 1}
 
 
 def body_bytes(words: Sequence[str]) -> int:
-    """How many bytes follow the line. Raises RemoteProtocolError: that is not to be known."""
+    """Return the size of the body that follows a line. Raises RemoteProtocolError: the line does not say."""
     at = _BODY_SIZE_AT.get(words[0])
     if at is None:
         return 0
@@ -275,11 +274,11 @@ def body_bytes(words: Sequence[str]) -> int:
 
 
 def line_of(words: Sequence[str], body: bytes) -> Line:
-    """The line of these words, with its body. Raises RemoteProtocolError: there is no such line."""
+    """Return the line of these words, with its body. Raises RemoteProtocolError: there is no such line."""
     read = _READ.get(words[0])
     if read is not None:
         return read(words, body)
-    # The original looks at the first letter of these two alone.
+    # The original looks only at the first letter of these two: `vxx 3` is a version, every q-word a quit.
     match words[0][:1]:
         case "v":
             return _version(words, body)
@@ -292,6 +291,7 @@ def _put(words: Sequence[str], body: bytes) -> PutLine:
     count = len(words)
     if not 6 <= count <= 8:
         raise _malformed(words, f"it has {count} words, a put has 6 to 8")
+    # 6 words: clients before 1.4.4. 7: a checksum, or before 1.4.4 a transaction's key. 8: both.
     checksum, key = NO_CHECKSUM, None
     if count == 8 or (count == 7 and words[5][:1] in _DIGITS):
         checksum = _number(words, 5, _INT)
@@ -356,6 +356,7 @@ def _transaction(words: Sequence[str], body: bytes) -> TransactionLine:  # noqa:
         step = Step(words[3])
     except ValueError:
         raise _malformed(words, f"a transaction has no step {words[3][:40]!r}") from None
+    # A qualifier of digits alone is read as a timeout, as the original does.
     timeout = qualifier = None
     if count == 7 or (count == 6 and words[4].isascii() and words[4].isdigit()):
         timeout = _number(words, 4, _INT)
@@ -432,10 +433,10 @@ def _too_long_line(start: bytes) -> str:
 
 
 def encode(line: Line) -> bytes:
-    """The bytes of a line and its body. Raises LocalProtocolError: a word of it cannot be written."""
+    """Encode a line and its body. Raises LocalProtocolError: a word of it cannot be written."""
     match line:
         case PutLine():
-            # Without a checksum the line has the words that servers before 1.4.4 read.
+            # Without a checksum the line has the 6 words that servers before 1.4.4 read.
             more = _checksum_words(line.checksum)
             if line.transactional:
                 more.append(_key_word(line.key))
@@ -464,22 +465,22 @@ def encode(line: Line) -> bytes:
 
 
 def result(code: int, body: bytes, opaque: int) -> bytes:
-    """An answer. `body` is text in UTF-8."""
+    """Encode a `result`. `body` is UTF-8 text."""
     return b"result %d %d %d\r\n%b" % (code, len(body), opaque, body)
 
 
 def value_head(size: int, opaque: int) -> bytes:
-    """What stands before the `size` bytes of frames that answer a `get`."""
+    """Encode the line before the `size` bytes of frames that answer a `get`."""
     return b"value %d %d\r\n" % (size, opaque)
 
 
 def put_body(message_id: int, partition: int, offset: int) -> bytes:
-    """The body of the answer to a put that is stored."""
+    """Encode the body of the answer to a put that is stored."""
     return b"%d %d %d" % (message_id, partition, offset)
 
 
 def put_place(body: bytes) -> tuple[int, int, int]:
-    """Id, partition and offset of a message that was put. Raises RemoteProtocolError."""
+    """Decode the body of the answer to a put: id, partition, offset. Raises RemoteProtocolError."""
     words = split(body)
     if len(words) != 3:
         raise _malformed(words, "an answer to a put has three words: id, partition, offset")

@@ -1,4 +1,4 @@
-"""The frames of MetaQ 1.x, as they stand in its files and in the body of a `value`.
+"""Frames of MetaQ 1.x, in its data files and in the body of a `value`.
 
     offset  bytes
     0       4      L = bytes of the body
@@ -26,7 +26,7 @@ HEAD_BYTES: Final = HEAD.size
 HAS_ATTRIBUTE: Final = 1
 NAME_DIGITS: Final = 20
 LIVE, ARCHIVED, ZIPPED = ".meta", ".meta.arc", ".meta.zip"
-"""How names of data files end, behind the position of the first frame in `NAME_DIGITS` digits."""
+"""Suffixes of data files; the name before is the position of the first frame in `NAME_DIGITS` digits."""
 _ATTRIBUTE: Final = struct.Struct(">i")
 _CHECKSUM_MASK: Final = 0x7FFF_FFFF
 
@@ -44,17 +44,17 @@ class Frame(NamedTuple):
 
 
 def checksum(body: bytes | memoryview) -> int:
-    """Of a body, attribute and payload together."""
+    """Return the checksum of a body, attribute and payload together."""
     return zlib.crc32(body) & _CHECKSUM_MASK
 
 
 def frame(message_id: int, flag: int, body: bytes) -> bytes:
-    """The bytes of a frame."""
+    """Encode a frame."""
     return HEAD.pack(len(body), checksum(body), message_id, flag) + body
 
 
 def frames(data: bytes, start: int = 0) -> Iterator[Frame]:
-    """The whole frames of `data[start:]`; one that is cut off at the end is left out.
+    """Yield the whole frames of `data[start:]`; one that is cut off at the end is left out.
 
     Raises BadRequest: a frame's length or checksum is wrong.
     """
@@ -75,13 +75,13 @@ def frames(data: bytes, start: int = 0) -> Iterator[Frame]:
 
 
 def with_attribute(attribute: str, payload: bytes) -> bytes:
-    """The body of a message that has an attribute, maybe an empty one; its flag is to have `HAS_ATTRIBUTE`."""
+    """Return the body of a message with an attribute, perhaps an empty one. Its flag must have `HAS_ATTRIBUTE`."""
     text = attribute.encode()
     return _ATTRIBUTE.pack(len(text)) + text + payload
 
 
 def split_attribute(flag: int, body: bytes) -> tuple[bytes | None, bytes]:
-    """Attribute, in UTF-8 as it came, and payload of a body; None: it has none.
+    """Return attribute (UTF-8 as it came; None if there is none) and payload of a body.
 
     Raises BadRequest: the flag promises an attribute that the body does not hold.
     """

@@ -19,8 +19,7 @@ from metaq.client.conversation.sending.send_frames import (
 from metaq.client.conversation.sending.sending import Outgoing, Send, Template
 from metaq.errors import MetaqError
 from metaq.model import Message, MessageQueue, SendStatus
-from metaq.wire.command import RESPONSE_FLAG, Command, decode, encode
-from metaq.wire.frame import FRAME_BYTES_MAX
+from metaq.wire.command import FRAME_BYTES_MAX, RESPONSE_FLAG, Command, decode, encode
 from metaq.wire.headers import SendReplyHeader
 
 names = st.text("abcXYZ019%|-_", min_size=1, max_size=20)

@@ -14,9 +14,8 @@ from metaq.client.conversation.sending.transactions import EndTransaction, check
 from metaq.errors import BadRequest
 from metaq.model import TransactionOutcome
 from metaq.model import properties as props
-from metaq.model.message import COMPRESSION_ZLIB, SysFlag
+from metaq.model.message import COMPRESSION_ZLIB, HalfMessage, SysFlag
 from metaq.model.notices import TransactionCheck
-from metaq.model.transactions.outcome import HalfMessage
 from metaq.wire import compression
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command

@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from metaq.client.conversation.sending.sending import Outgoing, Send, Template
 from metaq.model import MessageQueue
-from metaq.wire.command import encode
-from metaq.wire.frame import FRAME_BYTES_MAX
+from metaq.wire.command import FRAME_BYTES_MAX, encode
 
 OPAQUE_FIRST, OPAQUE_LAST = 1_000_000_000, 2_147_483_647
 _ID = "\ue000"

@@ -18,9 +18,8 @@ from metaq.client.conversation.sending.sending import Outgoing
 from metaq.errors import BadRequest, MetaqError
 from metaq.model import StoredMessage
 from metaq.model import properties as props
-from metaq.model.message import BODY_BYTES_MAX, SysFlag
+from metaq.model.message import BODY_BYTES_MAX, HalfMessage, SysFlag, TransactionOutcome
 from metaq.model.notices import TransactionCheck
-from metaq.model.transactions.outcome import HalfMessage, TransactionOutcome
 from metaq.wire import compression, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request

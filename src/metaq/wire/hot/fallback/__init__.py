@@ -1,6 +1,5 @@
 """The pure-Python fallback of `_native`: the same names and results, at the speed of Python. Contract: __init__.pyi."""
 
-from metaq.wire.hashing import crc31, index_hash, java_hash
 from metaq.wire.hot.fallback.answer import PullGate, PullPath, answer_held, answer_pulls, pull_key
 from metaq.wire.hot.fallback.append import append, append_record, append_records
 from metaq.wire.hot.fallback.back import give_back
@@ -72,6 +71,7 @@ from metaq.wire.hot.fallback.tails import (
     TransactionGate,
     rewind_index,
 )
+from metaq.wire.record import crc31, index_hash, java_hash
 
 unwritten = bytearray
 

@@ -8,7 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from metaq.errors import LocalProtocolError
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.wire.hashing import crc31
 from metaq.wire.hot.fallback.frames import KIND_BACK, KIND_ENDING, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies
 from metaq.wire.hot.fallback.tails import (
     SENDER_FLAGS,
@@ -37,6 +36,7 @@ from metaq.wire.record import (
     HOST_V4,
     MAGIC,
     RECORD_BYTES_MIN,
+    crc31,
     encode_record,
 )
 

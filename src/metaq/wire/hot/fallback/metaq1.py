@@ -7,7 +7,6 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
-from metaq.wire.hashing import crc31
 from metaq.wire.hot.fallback.frames import Replies
 from metaq.wire.hot.fallback.positions import FRAME_HEAD_BYTES, PositionTail
 from metaq.wire.hot.fallback.tails import (
@@ -20,7 +19,7 @@ from metaq.wire.hot.fallback.tails import (
     no_room,
     tags_code_of,
 )
-from metaq.wire.record import HEAD_V4, HOST_V4, MAGIC, RECORD_BYTES_MIN
+from metaq.wire.record import HEAD_V4, HOST_V4, MAGIC, RECORD_BYTES_MIN, crc31
 
 _LENGTH = struct.Struct(">h")
 _PUT: Final = re.compile(

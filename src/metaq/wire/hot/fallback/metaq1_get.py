@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from metaq.errors import RemoteProtocolError
-from metaq.wire.hashing import crc31
 from metaq.wire.hot.fallback.tails import NUMBER
-from metaq.wire.record import Broken, split
+from metaq.wire.record import Broken, crc31, split
 
 _HEADER: Final = struct.Struct(">iiqi")
 _HAS_ATTRIBUTE: Final = 1

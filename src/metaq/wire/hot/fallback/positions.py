@@ -7,8 +7,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any, Final
 
-from metaq.wire.hashing import crc31
-from metaq.wire.record import RECORD_BYTES_MIN, Broken, split
+from metaq.wire.record import RECORD_BYTES_MIN, Broken, crc31, split
 
 SIZES_END: Final = 0
 SIZES_ELSEWHERE: Final = 1

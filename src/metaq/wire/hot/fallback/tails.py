@@ -7,8 +7,7 @@ import struct
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from metaq.wire.hashing import java_hash
-from metaq.wire.record import BLANK_BYTES_MIN, BLANK_MAGIC, TOPIC_BYTES_MAX
+from metaq.wire.record import BLANK_BYTES_MIN, BLANK_MAGIC, TOPIC_BYTES_MAX, java_hash
 
 STOP_END: Final = 0
 STOP_SLOW: Final = 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
-from metaq.model.transactions.metaq1_keys import BranchKey, LocalKey, transaction_key
+from metaq.model.transactions.metaq1 import BranchKey, LocalKey, transaction_key
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 NAMES = st.text(st.characters(blacklist_characters=":", blacklist_categories=["Cs"]))

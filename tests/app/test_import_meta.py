@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from metaq.app.partition_import import PartitionImport
+from metaq.app.import_meta import PartitionImport
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import FakeClock
 from metaq.errors import Refused

@@ -1,0 +1,145 @@
+"""Figures and positions by queue (43, 45, 202, 208, 220, 222).
+
+Java's tables have the queue, an object, for a key, and fastjson writes it so: `{{"brokerName":...}:value}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from metaq.model import ConsumeStats, MessageQueue, QueueStats
+from metaq.wire import beans, fastjson
+from metaq.wire.beans import Value
+from metaq.wire.bodies.parts import Body, Tree
+
+
+def queue_key(queue: MessageQueue) -> fastjson.ObjectKey:
+    """Return a queue as fastjson writes it for a map key."""
+    return (("brokerName", queue.broker), ("queueId", queue.queue_id), ("topic", queue.topic))
+
+
+def queue_of_key(key: Value) -> MessageQueue:
+    """Return the queue in such a key: an object, the text of one, or the object of a pair."""
+    tree = key.tree
+    if isinstance(tree, tuple):
+        key = Value(dict(tree), key.path)
+    elif isinstance(tree, str):
+        key = beans.parse(tree, key.path)
+    return MessageQueue(key.text_in("topic"), key.text_in("brokerName"), key.whole_in("queueId", 0, 32))
+
+
+def queue_items(table: Value) -> Iterator[tuple[MessageQueue, Value]]:
+    """Yield a map by queue: `{{..}:v}` as Java writes it, or `[[{..},v],..]` as some clients do."""
+    if not isinstance(table.tree, list):
+        for key, value in table.entries(nulls=True):
+            yield queue_of_key(key), value
+        return
+    for pair in table.elements():
+        if not isinstance(pair.tree, list) or len(pair.tree) != 2:
+            raise pair.wrong("a pair of queue and value")
+        key, value = pair.elements()
+        yield queue_of_key(key), value
+
+
+def topic_stats(stats: Mapping[MessageQueue, QueueStats]) -> bytes:
+    """Encode the answer to GET_TOPIC_STATS_INFO (202)."""
+    table = {
+        queue_key(queue): {"lastUpdateTimestamp": one.last_ms, "maxOffset": one.max_offset, "minOffset": one.min_offset}
+        for queue, one in stats.items()
+    }
+    return fastjson.dumps_java({"offsetTable": table})
+
+
+def topic_stats_of(body: Body) -> dict[MessageQueue, QueueStats]:
+    table = beans.parse(body, "topic statistics")["offsetTable"]
+    return {
+        queue: QueueStats(one.whole_in("minOffset"), one.whole_in("maxOffset"), one.whole_in("lastUpdateTimestamp"))
+        for queue, one in queue_items(table)
+    }
+
+
+def consume_stats(stats: Mapping[MessageQueue, ConsumeStats], tps: float) -> bytes:
+    """Encode the answer to GET_CONSUME_STATS (208)."""
+    table = {
+        queue_key(queue): {
+            "brokerOffset": one.broker_offset,
+            "consumerOffset": one.consumer_offset,
+            "lastTimestamp": one.last_ms,
+        }
+        for queue, one in stats.items()
+    }
+    return fastjson.dumps_java({"consumeTps": tps, "offsetTable": table})
+
+
+def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], float]:
+    tree = beans.parse(body, "consume statistics")
+    stats = {
+        queue: ConsumeStats(one.whole_in("brokerOffset"), one.whole_in("consumerOffset"), one.whole_in("lastTimestamp"))
+        for queue, one in queue_items(tree["offsetTable"])
+    }
+    return stats, tree["consumeTps"].decimal()
+
+
+SEPARATOR = "@"
+"""Separator of topic and group in a key; no name of either holds it."""
+
+
+def group_offsets_tree(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> Tree:
+    """Return the tree of (topic, group) → queue id → offset, with `topic@group` for a key."""
+    return {"offsetTable": {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in offsets.items()}}
+
+
+def group_offsets_of_tree(tree: Value) -> dict[str, dict[int, int]]:
+    """Return the offsets by the keys as they stand there, for `topics_and_groups`."""
+    return {key.key(): _by_number(queues) for key, queues in tree["offsetTable"].entries()}
+
+
+def topics_and_groups(offsets: Mapping[str, dict[int, int]]) -> dict[tuple[str, str], dict[int, int]]:
+    """Return the offsets by (topic, group). Keys without the separator are left out."""
+    split = ((key.partition(SEPARATOR), queues) for key, queues in offsets.items())
+    return {(topic, group): queues for (topic, found, group), queues in split if found}
+
+
+def group_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> bytes:
+    """Encode the answer to GET_ALL_CONSUMER_OFFSET (43)."""
+    return fastjson.dumps_java(group_offsets_tree(offsets))
+
+
+def delay_offsets_tree(offsets: Mapping[int, int]) -> Tree:
+    """Return the tree of delay level → offset."""
+    return {"offsetTable": dict(offsets)}
+
+
+def delay_offsets_of_tree(tree: Value) -> dict[int, int]:
+    return _by_number(tree["offsetTable"])
+
+
+def delay_offsets(offsets: Mapping[int, int]) -> bytes:
+    """Encode the answer to GET_ALL_DELAY_OFFSET (45)."""
+    return fastjson.dumps_java(delay_offsets_tree(offsets))
+
+
+def _by_number(table: Value) -> dict[int, int]:
+    return {key.given_whole(32): offset.given_whole() for key, offset in table.entries()}
+
+
+def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """Encode RESET_CONSUMER_CLIENT_OFFSET (220) and the answer to INVOKE_BROKER_TO_RESET_OFFSET (222)."""
+    return fastjson.dumps_java({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
+
+
+def queue_offset_list(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """Encode RESET_CONSUMER_CLIENT_OFFSET (220) for C++ clients, which cannot read objects as keys. RocketMQ does so too."""
+    return fastjson.dumps(
+        {
+            "offsetTable": [
+                {"brokerName": queue.broker, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
+                for queue, offset in offsets.items()
+            ]
+        }
+    )
+
+
+def queue_offsets_of(body: Body) -> dict[MessageQueue, int]:
+    table = beans.parse(body, "offset table")["offsetTable"]
+    return {queue: offset.whole() for queue, offset in queue_items(table)}
