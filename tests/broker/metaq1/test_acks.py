@@ -20,7 +20,7 @@ class Log:
         self.tail, self.state = SimpleNamespace(end=0), SimpleNamespace(flushed=0)
         self.flushes = []
         environment = SimpleNamespace(
-            store=SimpleNamespace(log=self, state=self.state, when_flushed=self.asked),
+            store=SimpleNamespace(log=self, state=self.state, flusher=SimpleNamespace(when_flushed=self.asked)),
             options=SimpleNamespace(unflushed_bytes_max=10**9),
             store_options=SimpleNamespace(flush_disk_type=flush),
         )
