@@ -108,7 +108,7 @@ class Tails(Struct, frozen=True):
         """Read the file; None if it is missing or damaged, which only makes the start read more of the log."""
         try:
             text = file.load()
-        except ConfigError as error:
+        except ConfigError as error:  # it only saves reading: no reason not to start
             log.warning("%s; it is only a hint, so it is ignored", error)
             return None
         if not text:

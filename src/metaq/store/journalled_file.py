@@ -146,7 +146,9 @@ class JournalledFile:
 
     def change(self, step: Step) -> None:
         """Append what `step` changes to the journal, durably. Raises OSError: it may be there after a crash, until `replace`."""
-        if self._is_behind or (self._descriptor < 0 and not self.path.exists()):
+        if self._is_behind or (
+            self._descriptor < 0 and not self.path.exists()
+        ):  # a journal needs a file that it follows
             self.replace(step)
             return
         self._is_behind = True  # until the sync went well: behind a line that may be torn nothing is appended
@@ -161,6 +163,7 @@ class JournalledFile:
 
     def make_room(self, step: Step) -> None:
         """If the journal has outgrown the file, begin another one behind `step`, the newest, and write the file anew."""
+        # Not before the journal is as large as the file: so rewriting stays in proportion to the changes.
         if self._folding or self._is_behind or self._bytes < max(self._fold_bytes, self._size()):
             return
         number = self._number

@@ -104,7 +104,7 @@ class MessageStore:
         self.writer = MessageWriter(parts, writer, populator, flusher=flusher, housekeeper=housekeeper, repairs=repairs)
         self.reader = MessageReader(parts, puller, repairs, housekeeper.floors)
         self.keeper = StoreKeeper(parts, housekeeper, repairs, workers)
-        for path in folder.moved_aside():
+        for path in folder.moved_aside():  # deletions of topics that a crash has cut short
             self._housekeeper.remove(path)
         if untouched:
             self._housekeeper.start_as_found()

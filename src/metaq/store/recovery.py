@@ -135,7 +135,7 @@ class IndexPlan(Struct, frozen=True):
 
 def choose_start(facts: Facts) -> Start:
     """Where reading must begin. Pure."""
-    if facts.checkpoint.log_ms == 0:
+    if facts.checkpoint.log_ms == 0:  # RocketMQ leaves zeros in a young store, and reads all of it then, too
         return Start(facts.log_min, "the checkpoint is young: the whole log is read")
     if facts.tails is not None:
         # After a crash the newest record is looked at once more: its index entries may have been cut short.
@@ -166,6 +166,7 @@ def plan_index(facts: Facts, start: Start, log_end: int) -> IndexPlan:
         # Also without a crash: a broker that knows nothing of the tails may have gone on writing.
         as_marked = facts.clean and not drop and headers[kept.files[-1]] == kept.header
         return IndexPlan(drop, first, None if as_marked else kept)
+    # Without tails RocketMQ's rule: after a crash it deletes index files that are newer than the checkpoint's third time.
     bad = [
         name
         for name, header in facts.index
@@ -423,7 +424,7 @@ class Recovery:
             self._log.secure(plan.start.log_offset, again=not in_order)
         for held in list(self._queues.values()):
             held.correct_min(self._facts.log_min)
-            held.run.close()
+            held.run.close()  # a start has opened thousands: whoever needs a queue opens it again
         return dispatcher.messages
 
     def checkpoint_meanwhile(self, plan: Plan) -> Checkpoint | None:

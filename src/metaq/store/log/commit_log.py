@@ -174,6 +174,8 @@ class CommitLog:
                 return self.run.files[-1]  # the log was cut meanwhile
             if file is None:
                 first = start - start % self.file_bytes
+                # Size and name are durable before the first record: syncing the log later would not bring back a file whose
+                # name a power cut has taken, with acknowledged messages in it.
                 file = self.run.add(first, reserved=self.file_bytes, durable=True)
             if self.run.unsynced:
                 try:
@@ -197,7 +199,7 @@ class CommitLog:
         file = self.run.find(offset)
         if file is None:
             return b""
-        try:
+        try:  # not beyond the end: behind it lie zeros, or a record that is being written
             return file.read(offset, max(0, min(size, self.end - offset)))
         except FileNotFoundError:  # retention took the file between the two lines
             return b""

@@ -138,7 +138,7 @@ class Flusher:
 
     def cut(self, log_end: int) -> None:
         """Take note that the log ends at `log_end` now; whoever waits for more gets `done(False)`."""
-        with self._syncing, self._lock:
+        with self._syncing, self._lock:  # no sync under way may report bytes durable that are gone
             self._state.flushed = min(self._state.flushed, log_end)
             if self._beside is not None:
                 self._beside.cut(log_end)
@@ -152,7 +152,7 @@ class Flusher:
         with self._lock:
             self._stopping = True
         self.worker.stop()
-        self.flush()
+        self.flush()  # what came since the thread's last step
         with self._syncing, self._lock:
             beside, self._beside = self._beside, None
             waiters, self._waiters = self._waiters, []

@@ -74,7 +74,7 @@ class State:
             self._look()
             told = self._told
         log.critical("the store %s has failed: %s", self._root, self.failed)
-        for tell in told:
+        for tell in told:  # without the lock, which they may take
             tell(self.failed)
 
     def when_failed(self, tell: Callable[[str], None]) -> None:
@@ -86,6 +86,7 @@ class State:
         tell(self.failed)
 
     def _look(self) -> None:
+        # Under the lock: a failed sync and a disk with room again may be told by two threads at the same time.
         self.takes = self.failed is None and not self.closed and self._writable
 
     def refusal(self) -> StoreError:

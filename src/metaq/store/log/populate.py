@@ -60,7 +60,7 @@ class Populator:
         self.worker.wake()
 
     def wake(self) -> None:
-        self.due_at = 1 << 62  # until the round has set the next mark
+        self.due_at = 1 << 62  # until the round has set the next mark: one wake-up, not one for each append
         self.worker.wake()
 
     def restart(self) -> None:
@@ -84,7 +84,7 @@ class Populator:
         start, stop = max(end, self._populated), end + ahead
         while start < stop and self.works and not self.worker.stopping:
             file = self._log.run.find(start)
-            if file is None:
+            if file is None:  # the next file is not made yet
                 break
             if self._advised != (file, unhurried):
                 file.touch_singly(singly=unhurried)

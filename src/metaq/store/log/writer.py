@@ -234,7 +234,7 @@ class Writer:
                 self._log.start_at(log_offset)
                 self.roll()
             now_ms, touched = self._clock.now_ms(), set[QueueKey]()
-            keys_max = self._index.entries_max - 1 if self._index else 1 << 62
+            keys_max = self._index.entries_max - 1 if self._index else 1 << 62  # a group's keys fit into one index file
             for run in runs:
                 for records, heads, keys in groups(run, keys_max, restarts):
                     touched |= self._append_group(records, heads, keys, restarts, now_ms)
@@ -292,6 +292,7 @@ class Writer:
         first = heads[0]
         if first.log_offset in restarts:  # `groups` begins a group there: the units so far are of the deleted topic
             self._queues.made(first.topic.decode(), first.queue_id).restart_at(first.queue_offset)
+        # As in `put`: all room first, so that a full disk refuses the group as a whole.
         for key, count in counts.items():
             self._queues.made(*key).prepare(count)
         if self._index and keys > self._index.tail.room():
@@ -349,7 +350,7 @@ class Writer:
                     queue.start_at(end, unit.log_end if unit else 0)
                     queue.min_offset = min(queue.min_offset, end)
                     queue.cut()
-                    queue.run.unsynced = True
+                    queue.run.unsynced = True  # the deletions become durable with the next checkpoint
             self._log.cut(log_offset)
             self._log.tail.store_ms = left.store_ms
             if self._index:

@@ -191,7 +191,7 @@ class Index:
         Returns False if not even a new file has: put them one by one. Raises StoreFull; nothing has changed then.
         """
         if not self._attached or self.tail.count + needed > self.entries_max:
-            if self._attached and self.tail.count == 1:
+            if self._attached and self.tail.count == 1:  # an empty file: a whole one has fewer entries than are needed
                 return self._reserve(self.entries_max - 1)
             self._new_file(now_ms)
         return self._reserve(needed)
@@ -275,7 +275,7 @@ class Index:
                 file = files[name]
                 next_ordinal = mark.header[5] if name == mark.files[-1] else file.header.next_ordinal
                 file.file.sync(0, file.entries_at(next_ordinal))
-                if name != mark.files[-1]:
+                if name != mark.files[-1]:  # a full file never changes again: once synced, it is left alone
                     self._whole.add(name)
         if last:
             if self._unsynced and mark.files:

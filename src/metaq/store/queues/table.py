@@ -54,7 +54,7 @@ class Queues:
             if queue_id < 0:
                 raise Refused(Reason.INVALID, f"topic {topic} has no queue {queue_id}")
             found = ConsumeQueue(self._folder.consume_queues, topic, queue_id, self._file_bytes, self._disk)
-            with self._lock:
+            with self._lock:  # another thread may have made it since: one queue must not have two tails
                 found = self.table.setdefault((topic, queue_id), found)
         return found
 
@@ -110,7 +110,7 @@ def find_queues(folder: StoreFolder, options: StoreOptions, disk: Disk) -> Itera
 def _queues_of(topic: str, folder: StoreFolder, options: StoreOptions, disk: Disk) -> Iterator[ConsumeQueue]:
     try:
         check_partition_topic(topic)
-    except Refused:
+    except Refused:  # `NAME.deleted-N`, for one: moved aside by a deletion that a crash has cut short
         return
     for name in _folders(folder.consume_queues / topic):
         # `01` would be queue 1 a second time.

@@ -333,6 +333,7 @@ class Puller:
         bytes_max = in_memory if look.bytes_max is None else look.bytes_max
         if bytes_max > in_memory or self.is_recent(first_log):
             return look.count_max, bytes_max
+        # As RocketMQ: old records come in small portions, by default 8 messages and 64 KiB.
         return (
             min(look.count_max, options.max_transfer_count_on_message_in_disk),
             min(bytes_max, options.max_transfer_bytes_on_message_in_disk),

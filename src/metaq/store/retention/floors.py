@@ -153,6 +153,7 @@ class Floors:
         self._flush()  # a power cut must not leave saved floors behind the log's end
         if self._parts.state.failed is not None:
             return
+        # The settled begin: a floor may be forgotten only if no power cut brings back a log file below it.
         log_min = self._parts.log.settled_min
         table = {topic: floor for topic, floor in {**self.table, **moved}.items() if floor > log_min}
         self._file.save(msgspec.json.encode(_Saved(table)).decode())
