@@ -58,7 +58,7 @@ class MappedFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
-                os.ftruncate(descriptor, size)  # first: reserving alone would make a size of its own
+                os.ftruncate(descriptor, size)  # first: reserving a part alone would make the file only as long as that
                 disk.reserve(descriptor, 0, reserved)
                 if durable:
                     disk.sync_file(descriptor)

@@ -72,7 +72,7 @@ class FrameReader:
             pulled = pulled.job()
         if pulled.status is ReadStatus.FOUND:
             first = int.from_bytes(pulled.body[_QUEUE_OFFSET], "big")
-            if first != run.queue_offset:
+            if first != run.queue_offset:  # the pull has passed over lost messages: the positions go on behind them
                 return FramesRead(b"", first)
             body, count, frame_bytes = hot.frames(pulled.body, self._broker_id, run.skip, run.size, expand)
             return FramesRead(body, first, count, frame_bytes)

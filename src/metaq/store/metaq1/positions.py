@@ -145,7 +145,9 @@ class Positions:
 
     def sync(self, ends: Sequence[tuple[QueuePositions, int]]) -> None:
         """Make units up to these durable; in the thread. Raises OSError."""
-        if len(ends) > _SYNCED_SINGLY_MAX:
+        if (
+            len(ends) > _SYNCED_SINGLY_MAX
+        ):  # one pass over the file system is cheaper than a sync of each of many small files
             descriptor = self.store.disk.open(self.root, os.O_RDONLY)
             try:
                 self.store.disk.sync_all(descriptor)

@@ -220,6 +220,7 @@ class QueuePositions:
         if end - begin != frame_bytes:
             self.verify()
             return False
+        # A consumer asks next for the position behind what it got: the hint saves that get the search.
         if len(self._hints) >= _HINTS_MAX:
             del self._hints[next(iter(self._hints))]
         self._hints[end] = queue_offset + count
@@ -263,7 +264,7 @@ class QueuePositions:
         if stop - tail.next_offset > STEP_MESSAGES or tail.next_offset < queue.min_offset:
             return False
         unit = queue.unit(tail.next_offset)
-        if unit is None or not self._owner.is_recent(unit.log_offset):
+        if unit is None or not self._owner.is_recent(unit.log_offset):  # the event loop must not wait for the disk
             return False
         try:
             found = sizes_of(self._owner.store, queue, tail.next_offset, stop, None)

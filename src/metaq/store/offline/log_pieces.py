@@ -236,7 +236,7 @@ def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
                 place += size
             if outcome == hot.END_BLANK:
                 return
-            if outcome == hot.END_CLEAN:
+            if outcome == hot.END_CLEAN:  # a block's worth, or the border of the piece
                 if not rows:
                     return  # the file is shorter than it was
                 continue
@@ -362,7 +362,7 @@ def find_end(files: Sequence[LogFile], borders: Borders) -> LogEnd:
     if not files:
         return LogEnd(0)
     tail = len(files) - 1
-    while tail and not _begins(files[tail]):
+    while tail and not _begins(files[tail]):  # brokers make the next file ahead of need: it is empty
         tail -= 1
     end = LogEnd(files[tail].start)
     for number, file in enumerate(files[tail:]):
@@ -429,11 +429,13 @@ def _not_the_log(source: _Bytes, block_start: int, place: int, behind: int, bord
     head = _heads(source, behind, file.size, 1)[0]
     if borders.points_at(head):
         return ""
-    if borders.known:
+    if borders.known:  # consumers read by units: what has none, nobody has consumed
         return f"records from byte {behind} on to which no consume queue points"
     before = _heads(source, block_start, place, None)
     if before and head.store_ms < before[-1].store_ms - BACKWARDS_MS_MAX:
         return f"older records from byte {behind} on"
+    # The size of the first record of a run is written last: zeros in front of a few whole records are an append under way, or
+    # one that a kill has cut short.
     if bytes(source.read(place, 4)) == bytes(4):
         at = behind
         while at < file.size and at - place <= UNPUBLISHED_BYTES_MAX:

@@ -77,7 +77,7 @@ class StoreReader:
         judge = Judge({}, 0, self._has_unit, whole_log=True)
         for ordinal, (first, path) in enumerate(files):
             data = _map(path)
-            if first + len(data) <= self.end:
+            if first + len(data) <= self.end:  # it lies before `start`
                 continue
             if self.end < first:
                 raise StoreCorrupt(f"{path} begins at {first}, and the log file before it ends at {self.end}")

@@ -33,6 +33,7 @@ def sizes_found(options: StoreOptions) -> dict[str, int]:
 def _first_size(folder: Path, pattern: str) -> int:
     try:
         for path in folder.glob(pattern):
+            # An empty file says nothing: a power cut can leave one of a consume queue.
             if len(path.name) == NAME_DIGITS and path.name.isdecimal() and (size := path.stat().st_size):
                 return size
     except OSError:  # whoever opens the folder will say what is wrong with it

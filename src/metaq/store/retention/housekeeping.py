@@ -84,7 +84,7 @@ class Housekeeper:
         try:
             if (now_ms := self._retain_at) is not None:
                 self.retain(now_ms)
-                if self._retain_at == now_ms:  # kept when it failed, and when the next one is due already
+                if self._retain_at == now_ms:  # kept after a failure, and when the next look is due already
                     self._retain_at = None
             self.checkpoint()
         finally:
@@ -100,7 +100,7 @@ class Housekeeper:
         """
         with self.work:
             parts = self._parts
-            snapshot = self._writer.snapshot()
+            snapshot = self._writer.snapshot()  # first: what is appended during the syncs is not promised
             saved = (snapshot.log_end, parts.log.min, len(snapshot.queues))
             removals = len(self._removals)  # those that the tails written below leave out; more may come meanwhile
             if (saved == self._saved and not closing and not removals) or parts.state.failed is not None:
