@@ -22,9 +22,9 @@ _MARGIN_MS: Final = 3000
 
 
 class Checkpoint(Struct, frozen=True):
-    """Store time (ms) of the newest record known to be durable in the log, the consume queues and the index.
+    """Store time, ms, of the newest record known to be durable in the log, in the consume queues and in the index; 0: not known.
 
-    Zero: not known. See docs/formats/checkpoint.md.
+    RocketMQ's file, byte for byte (docs/formats/checkpoint.md).
     """
 
     log_ms: int = 0
@@ -33,7 +33,8 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def safe_ms(self) -> int:
-        """Records up to this time are whole in log and queues; the margin is RocketMQ's."""
+        """Store time, ms, up to which records are whole in log and queues."""
+        # RocketMQ starts 3 s before the older of the two, too, and leaves out the index unless `messageIndexSafe` is set.
         return max(0, min(self.log_ms, self.queues_ms) - _MARGIN_MS)
 
     @classmethod
@@ -51,6 +52,7 @@ class Checkpoint(Struct, frozen=True):
             raise StoreForeign(
                 f"{path} cannot be read ({error.strerror}): nothing was touched; move it away, it is made anew"
             ) from None
+        # RocketMQ leaves zeros in a young store, and a crash may leave a short file: both only mean that a start reads more.
         if len(data) < _TIMES.size:
             return cls()
         times = _TIMES.unpack(data)
@@ -60,7 +62,8 @@ class Checkpoint(Struct, frozen=True):
         return _TIMES.pack(self.log_ms, self.queues_ms, self.index_ms).ljust(CHECKPOINT_BYTES, b"\0")
 
     def save(self, path: Path, disk: Disk) -> None:
-        """Write in place, all in one sector, and make it durable. Raises OSError."""
+        """Write in place and make it durable. Raises OSError."""
+        # In place, as RocketMQ does: the three times lie in one sector, which a power cut does not split.
         made = not path.exists()
         descriptor = disk.open(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -73,39 +76,39 @@ class Checkpoint(Struct, frozen=True):
 
 
 class IndexMark(Struct, frozen=True):
-    """A moment of the index all of which is durable."""
+    """How far the index is durable."""
 
     files: tuple[str, ...]
-    """The names, oldest first. All but the last are full. None of them: no record has a key."""
+    """Names of the index files, oldest first. All but the last are full. Empty: no record has a key."""
     header: tuple[int, int, int, int, int, int]
-    """That of the last file. Entries from its last number on are of later, and durable or not."""
+    """Header of the last file. Entries from its `next_ordinal` on came later, and may not be durable."""
     log: int
     """LogOffset below which every record is indexed."""
 
 
 class Tails(Struct, frozen=True):
-    """Where everything stood when all of it was durable: what a start can rely on without reading the log.
+    """The ends of log, queues and index at a moment when all of them were durable: a start reads the log from there.
 
-    RocketMQ neither writes nor reads this file; without it we go by the checkpoint.
+    `config/metaqTails.json`. RocketMQ neither writes nor reads it; without it the checkpoint counts.
     """
 
     log_end: int
-    """All records that end at or below are durable, and so are their units and index entries."""
+    """LogOffset. Records that end at or below it are durable, and so are their units and index entries."""
     last_record: int
-    """Where the newest of them that is in a queue begins. A start reads on from here."""
+    """LogOffset of the newest of them that is in a queue; -1: there is none. After a crash a start reads on from here."""
     last_store_ms: int
-    """Its store time: by it a start sees that the log is still the same."""
+    """Store time of that record. Another one there: a different broker has cut the log since, and the tails are void."""
     queues: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Topic → queue id → max offset. A queue that is missing or shorter was damaged, and is rebuilt."""
+    """Topic → queue id → max offset. A queue that is missing or shorter is rebuilt from the log."""
     index: IndexMark | None = None
-    """How far the index is durable; None if nothing of it is known to be."""
+    """None: nothing of the index is known to be durable."""
 
     @classmethod
     def load(cls, file: ConfigFile) -> Tails | None:
-        """Read the file; None if there is none, or it is not whole: it only saves time, so it is no reason not to start."""
+        """Read the file; None if it is missing or damaged, which only makes the start read more of the log."""
         try:
             text = file.load()
-        except ConfigError as error:
+        except ConfigError as error:  # it only saves reading: no reason not to start
             log.warning("%s; it is only a hint, so it is ignored", error)
             return None
         if not text:
@@ -117,5 +120,5 @@ class Tails(Struct, frozen=True):
             return None
 
     def save(self, file: ConfigFile) -> None:
-        """Raises OSError."""
+        """Write the file, durably. Raises OSError."""
         file.save(msgspec.json.encode(self).decode())

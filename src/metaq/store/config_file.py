@@ -37,7 +37,7 @@ class ConfigFile:
         return self.path, self._beside(".bak")
 
     def load(self) -> str:
-        """The text; that of `.bak` if the file is missing or empty (a crash of RocketMQ can leave that); else "".
+        """Return the text; that of `.bak` if the file is missing or empty; "" if there is neither.
 
         Raises ConfigError: it is there and cannot be read.
         """
@@ -49,12 +49,13 @@ class ConfigFile:
             except (OSError, UnicodeDecodeError) as error:
                 why = error.strerror if isinstance(error, OSError) else "not UTF-8"
                 raise ConfigError(f"cannot read {path}: {why}; mend it or move it away") from None
-            if text.strip():
+            if text.strip():  # RocketMQ does not sync before its rename: a crash can leave an empty file
                 return text
         return ""
 
     def save(self, text: str) -> None:
         """Replace the text, durably. Raises OSError: which of the two texts is there after a crash is unknown then."""
+        # `.tmp`, `.bak`, rename: RocketMQ's steps, so that either broker finds a whole file whatever the other left.
         self._disk.make_folder(self.path.parent)
         temporary = self._beside(".tmp")
         descriptor = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -79,7 +80,7 @@ class ConfigFile:
         done(ending(lambda: self.save(text())))
 
     def flush(self) -> None:
-        """Return when what was saved is on the disk: `save` has seen to it."""
+        """Do nothing: `save` returns when the text is on the disk."""
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(self.path.name + ending)
@@ -127,7 +128,7 @@ class BackgroundFile:
 
 
 def ending(save: Callable[[], None]) -> OSError | None:
-    """Save something: how that ended. Whatever happens, it is known afterwards: whoever waits must hear of it."""
+    """Call `save`. Returns how it failed, None if it did not: also a fault of ours, since the caller has somebody waiting."""
     try:
         save()
     except OSError as error:

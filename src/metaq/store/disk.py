@@ -1,7 +1,7 @@
-"""The file system and the kernel, as an argument: a test hands in a `Disk` that fails (`metaq.testing.FaultyDisk`).
+"""The file system and the kernel, behind an object that tests replace: `metaq.testing.FaultyDisk`, `PowerLossDisk`.
 
-Everything that decides whether bytes are durable goes through it: which files are opened for writing, what is reserved,
-what is synced. So a disk of a test knows what a power cut may take (`metaq.testing.PowerLossDisk`).
+Everything that decides whether bytes are durable goes through `Disk`: files opened for writing, reservations, syncs. So a
+test's disk knows what a power cut may take.
 
 Everything here releases the GIL while it waits. `mmap.flush` and `mmap.madvise` do not (measured: stalls of 68 and
 630 ms for every thread), so msync and madvise are called through ctypes.
@@ -40,7 +40,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Mapped(NamedTuple):
-    """A file as memory, writable: where it begins, and which file it is. `address` is good as long as the tuple is held."""
+    """A writable mapping of a file: its address, valid as long as the tuple is held, and the file's inode."""
 
     buffer: mmap.mmap
     address: int
@@ -54,7 +54,11 @@ def pages(mapped: Mapped, start: int, stop: int) -> tuple[int, int]:
 
 
 class SyncNotBegun(OSError):
-    """A sync that never reached the kernel. Unlike a failed one it has lost nothing, and may be tried again."""
+    """A sync that never reached the kernel.
+
+    It may be tried again. After one that failed the kernel counts the dirty pages as written, so a second try would succeed
+    without having written them.
+    """
 
 
 class Disk:
@@ -80,7 +84,7 @@ class Disk:
         """
         if not _NO_WAIT:
             return False
-        try:
+        try:  # preadv2 with RWF_NOWAIT: EAGAIN instead of waiting, and a short count where only a part is in the page cache
             return os.preadv(descriptor, [into], place, _NO_WAIT) == len(into)
         except OSError as error:
             if error.errno in _NOT_IN_MEMORY:
@@ -100,6 +104,7 @@ class Disk:
 
     def make_folder(self, path: Path) -> None:
         """Make a folder and those above it, as far as they are missing, with durable entries. Raises OSError."""
+        # Each entry is its parent's to sync: a folder whose name a power cut takes, takes the files in it along.
         missing = []
         while not path.exists():
             missing.append(path)
@@ -133,7 +138,7 @@ class Disk:
         """
         buffer = mapped.buffer
         for place in range(start - start % PAGE_BYTES, start + size, PAGE_BYTES):
-            buffer[place] = buffer[place]
+            buffer[place] = buffer[place]  # a store of the same byte makes the page dirty again
 
     def sync_file(self, descriptor: int) -> None:
         """Make a file's data and size durable; its name is its folder's. Raises OSError."""
@@ -157,10 +162,8 @@ class Disk:
             os.close(descriptor)
 
     def resync_folder(self, path: Path) -> None:
-        """Make a folder's entries durable, also if an earlier sync of it has failed. Raises OSError.
-
-        A folder is written again when it changes.
-        """
+        """Make a folder's entries durable, also if an earlier sync of it has failed. Raises OSError."""
+        # The failed sync left the folder clean in the kernel's eyes. A file made and removed again makes it dirty.
         scratch = path / f"{'0' * 20}.tmp"
         os.close(self.open(scratch, os.O_RDWR | os.O_CREAT))
         scratch.unlink()
@@ -177,7 +180,7 @@ class Disk:
             raise _last_error()
 
     def used_percent(self, path: Path) -> float:
-        """How full the file system of `path` is, as `df` tells it: what is reserved for root counts as used."""
+        """How full the file system of `path` is, in percent, as `df` tells it: what is reserved for root counts as used."""
         facts = os.statvfs(path)
         used = facts.f_blocks - facts.f_bfree
         return 100.0 * used / max(1, used + facts.f_bavail)
@@ -189,7 +192,7 @@ def _last_error() -> OSError:
 
 
 def read_ahead(address: int, size: int, *, on: bool) -> None:
-    """Tell the kernel whether a touch of a mapping's page is worth making those behind it; a new mapping has it on.
+    """Switch read-ahead of a mapping; a new one has it on.
 
     With it the first touch of a new file makes as many pages as the device reads ahead: with 8 MiB (a common setting
     of virtual disks) 1 ms and the whole file's memory for each of 10 000 queues, against 8 µs and one page.
@@ -204,16 +207,15 @@ def populate(address: int, size: int) -> bool:
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep freed blocks up to 32 MiB instead of returning each to the kernel. Call once at start.
+    """Tell glibc to keep freed blocks up to 32 MiB instead of returning each to the kernel. Call once at start; False: it refuses.
 
     A pull's answer of 1 MiB is a fresh allocation; by default glibc maps and unmaps it each time, 256 page faults a go
     (measured: 1.0 GB/s of pulls before, 3.0 after).
-    Returns False where there is no `mallopt`, or it refuses.
     """
     try:
         kept = _libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES_MAX) and _libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES_MAX)
         return bool(kept and _libc.mallopt(_M_ARENA_MAX, 2))  # one arena per thread would hold as much again each
-    except AttributeError:
+    except AttributeError:  # not glibc: musl and macOS have no mallopt
         return False
 
 

@@ -1,4 +1,4 @@
-"""The store's folder: where everything is, whose it is, and who has it open (docs/formats/store-folder.md)."""
+"""The store's folder: its paths, its lock, and the mark of a run that has not ended in order (docs/formats/store-folder.md)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _OURS: Final = frozenset({
 })  # fmt: skip
 """What RocketMQ and we put into a store folder."""
 _HARMLESS: Final = frozenset({"lost+found"})
+"""An ext4 volume that is mounted as the store's folder has it."""
 
 _ASIDE: Final = ".deleted-"
 
 _open_here: set[Path] = set()
-"""Folders open in this process: the lock of a file is the process's, it does not keep us from ourselves."""
+"""Folders open in this process. A POSIX record lock belongs to the process, so it does not keep a second store of it out."""
 
 
 class StoreFolder:
@@ -43,9 +44,9 @@ class StoreFolder:
         self._lock = -1
 
     def open(self) -> None:
-        """Take the folder; make it if there is none.
+        """Lock the folder; make it if there is none.
 
-        Raises StoreForeign: it holds something, and nothing of it is a store's. StoreLocked: another broker has it.
+        Raises StoreForeign: it holds files, and none of them is a store's. StoreLocked: another broker has it open.
         """
         self._refuse_foreign()
         with reserving(self.root):
@@ -61,22 +62,21 @@ class StoreFolder:
         """Make the names of all parts durable: they may have been made by a process that was killed. Raises OSError."""
         for folder in dict.fromkeys(part.parent for part in self._parts()):
             if folder.is_relative_to(self.root):
-                self._disk.resync_folder(folder)
+                self._disk.resync_folder(folder)  # again: a sync of the killed process may have failed
             else:
                 with contextlib.suppress(PermissionError):  # then we have not made anything in it
                     self._disk.sync_folder(folder)
 
     def secure_config(self) -> None:
-        """Make the names of the configuration files durable, also after what looks like an end in order. Raises OSError.
-
-        Only their own saves know whether they are: if somebody has taken away the abort file of a broker that was killed
-        in one, a power cut could bring the old text back after the new one has been believed.
-        """
+        """Make the names of the configuration files durable, also after what looks like an end in order. Raises OSError."""
+        # The abort file says nothing about them: an administrator may have removed it after a kill in the middle of a save.
+        # Then a power cut could bring the old text back after this start has acted on the new one.
         self._disk.sync_folder(self.config)
 
     def _refuse_foreign(self) -> None:
         if self.root.exists() and not self.root.is_dir():
             raise StoreForeign(f"{self.root} is not a folder: nothing was touched; name another one (storePathRootDir)")
+        # `storePathRootDir` may point at a home folder by mistake: nothing is put between somebody's files.
         names = {path.name for path in self.root.glob("*")} if self.root.exists() else set()
         names = {name for name in names if not name.startswith(".") and name not in _HARMLESS}
         if names and not names & _OURS:
@@ -104,7 +104,11 @@ class StoreFolder:
         _open_here.add(root)
 
     def move_aside(self, topic: str) -> Path | None:
-        """Give a topic's consume queues a name that no topic can have; None if it has none."""
+        """Rename the folder of a topic's consume queues to a name that no topic can have. Returns the new path; None: no folder.
+
+        Raises OSError.
+        """
+        # Deleting thousands of queue files takes long, and the topic may be made again meanwhile. A rename is at once.
         taken = len(self.moved_aside())
         while True:
             aside = self.consume_queues / f"{topic}{_ASIDE}{taken}"
@@ -123,26 +127,26 @@ class StoreFolder:
 
     @property
     def was_clean(self) -> bool:
-        """The last run ended in order."""
+        """Whether the last run ended in order, as RocketMQ marks it: by removing `abort`."""
         return not self.abort.exists()
 
     def mark_running(self) -> None:
-        """From here on, also on the disk, an end without `mark_stopped` counts as a crash. Raises StoreFull."""
+        """Make `abort`, durably: from here on an end without `mark_stopped` counts as a crash. Raises StoreFull."""
         with reserving(self.abort):
             was_there = self.abort.exists()
             os.close(self._disk.open(self.abort, os.O_RDWR | os.O_CREAT))
-            if was_there:
+            if was_there:  # it may be in the page cache only: of a run whose sync failed
                 self._disk.resync_folder(self.abort.parent)
             else:
                 self._disk.sync_folder(self.abort.parent)
 
     def keep_hints(self) -> None:
-        """Make durable what a start has read, before it changes what that speaks of. Raises OSError.
+        """Make checkpoint and tails durable as a start has read them, before it changes the files that they speak of.
 
-        Somebody may have deleted or replaced one of these files a moment ago. If a power cut brought the old one back, it
-        would say that files are durable which this start has written anew. So would the version before, if it was not the
-        one that was read.
+        Raises OSError.
         """
+        # An administrator may have deleted or replaced one of them a moment ago. If a power cut brought the old one back, it
+        # would call files durable which this start has written anew. So would a `.bak` that was not the one that was read.
         tails, before = self.tails.paths
         if tails.exists() and tails.stat().st_size:
             before.unlink(missing_ok=True)
@@ -159,7 +163,7 @@ class StoreFolder:
             self._disk.sync_folder(folder)
 
     def mark_stopped(self) -> None:
-        """Everything is durable. Raises OSError."""
+        """Remove `abort`, durably: everything is durable. Raises OSError."""
         self.abort.unlink(missing_ok=True)
         self._disk.sync_folder(self.abort.parent)
 

@@ -35,7 +35,7 @@ FOLD_BYTES: Final = 256 * 1024
 class JournalledFile:
     """A `ConfigFile` and its journals. All but `_fold` is called in one thread, the caller's.
 
-    Args: beside: runs the long part of what makes room, writing the file anew; by default at once.
+    Args: beside: runs the rewriting of the file when the journal has grown; by default at once.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class JournalledFile:
         self._bytes = 0
         self._number = max(self._numbers(), default=0)
         self._is_behind = self._number > 0
-        """What file and journals hold is not known for sure, or not durable: only the whole table mends that."""
+        """File and journals may not hold, or not durably hold, the table: it has to be written whole before the next change."""
         self._folding = False
         self._failing = ""
 
@@ -69,12 +69,12 @@ class JournalledFile:
 
     @property
     def is_behind(self) -> bool:
-        """The file is to be written anew before anybody believes what was read: an earlier process was not stopped in order."""
+        """Whether the file has to be written anew before the table is used: an earlier process was not stopped in order."""
         return self._is_behind
 
     @property
     def has_journal(self) -> bool:
-        """The file alone does not say all."""
+        """Whether the file alone does not hold the whole table."""
         return self._descriptor >= 0 or self._is_behind
 
     def load(self) -> str:
@@ -82,7 +82,7 @@ class JournalledFile:
         return self._file.load()
 
     def journals(self) -> Sequence[JournalFound]:
-        """What journals there are, the oldest first. A last line that is torn is left out, and the log says so.
+        """Return the journals, the oldest first. A last line that is torn is left out, and logged.
 
         Raises ConfigError: one cannot be read, or is damaged.
         """
@@ -108,7 +108,8 @@ class JournalledFile:
         return found
 
     def _secure(self, path: Path) -> None:
-        """What is about to be believed may be known to the page cache only. Raises OSError."""
+        """Sync a journal before its lines are used. Raises OSError."""
+        # After a kill they may be in the page cache only: a power cut would undo a table that clients have seen by then.
         descriptor = self._disk.open(path, os.O_RDONLY)
         try:
             self._disk.sync_file(descriptor)
@@ -117,7 +118,7 @@ class JournalledFile:
 
     # -- writing
     def save(self, text: str) -> None:
-        """Replace the file by a text that no journal follows. Raises OSError."""
+        """Replace the file by a text, and delete all journals. Raises OSError."""
         self._settle()
         self._close()
         self._file.save(text)
@@ -126,13 +127,14 @@ class JournalledFile:
         self._is_behind = False
 
     def replace(self, step: Step) -> None:
-        """Write the file anew, as the table is behind `step`, and let the journals go. Raises OSError."""
+        """Write the file anew, with the table as it is after `step`, and delete the journals. Raises OSError."""
         self._settle()
         self._is_behind = True
         self._close()
         last = self._number
         if last and self._numbers():
-            # Where the new file belongs in what the journals tell: they may still be there after a crash.
+            # A journal that begins at the new file's version: after a crash a start finds old journals and new file, and sees
+            # by it that the file stands behind them.
             os.close(self._begin(step.goes_on()))
         self._file.save(step.text())
         if self._number > last:
@@ -143,11 +145,13 @@ class JournalledFile:
         self._is_behind = False
 
     def change(self, step: Step) -> None:
-        """Write down what `step` changes. Raises OSError: whether a crash leaves it is unknown then, until `replace`."""
-        if self._is_behind or (self._descriptor < 0 and not self.path.exists()):
+        """Append what `step` changes to the journal, durably. Raises OSError: it may be there after a crash, until `replace`."""
+        if self._is_behind or (
+            self._descriptor < 0 and not self.path.exists()
+        ):  # a journal needs a file that it follows
             self.replace(step)
             return
-        self._is_behind = True  # until all went well
+        self._is_behind = True  # until the sync went well: behind a line that may be torn nothing is appended
         data = journal.line(step.line())
         if self._descriptor < 0:
             self._descriptor = self._begin(step.begins(), data)
@@ -158,7 +162,8 @@ class JournalledFile:
         self._is_behind = False
 
     def make_room(self, step: Step) -> None:
-        """Begin another journal behind `step`, which is the newest, and write the file anew, if this one has grown enough."""
+        """If the journal has outgrown the file, begin another one behind `step`, the newest, and write the file anew."""
+        # Not before the journal is as large as the file: so rewriting stays in proportion to the changes.
         if self._folding or self._is_behind or self._bytes < max(self._fold_bytes, self._size()):
             return
         number = self._number
@@ -175,7 +180,7 @@ class JournalledFile:
         self._beside(lambda: self._fold(text, number))
 
     def _fold(self, text: Callable[[], str], number: int) -> None:
-        """Write the file anew beside the changes that go on; then the journals up to that number have had their day."""
+        """Write the file anew beside the changes that go on, then delete the journals up to `number`."""
         try:
             self._file.save(text())
             self._remove(number)
@@ -188,7 +193,7 @@ class JournalledFile:
             self._folding = False
 
     def fold(self, step: Step) -> None:
-        """At rest: leave the file alone, with all that the journals hold. A failure is logged: they stay then."""
+        """Write the file anew and delete the journals, when nothing changes. A failure is logged, and the journals stay."""
         if self._descriptor < 0 and not self._is_behind and not self._numbers():
             return
         try:
@@ -225,11 +230,11 @@ class JournalledFile:
         self.fold(step)
 
     def flush(self) -> None:
-        """Return when what was saved is on the disk: all but the file anew, which nobody waits for."""
+        """Do nothing: all but the rewriting of the file, which nobody waits for, is done at once."""
 
     # -- the journals' files
     def _numbers(self) -> list[int]:
-        """Of the journals that there are."""
+        """Return the numbers of the journals that there are, ascending."""
         ends = (path.name.rpartition(".")[2] for path in self.path.parent.glob(f"{self.path.name}{_MARK}*"))
         return sorted(int(end) for end in ends if end.isascii() and end.isdigit())
 
@@ -237,7 +242,7 @@ class JournalledFile:
         return self.path.with_name(f"{self.path.name}{_MARK}{number}")
 
     def _begin(self, first: str, more: bytes = b"") -> int:
-        """Make the next journal, durably. Returns its descriptor. Raises OSError: it is not there, or of no account."""
+        """Make the next journal, durably. Returns its descriptor. Raises OSError: there is none, or one without changes."""
         self._number += 1
         path = self._journal(self._number)
         descriptor = self._disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
@@ -261,7 +266,7 @@ class JournalledFile:
             return 0
 
     def _remove(self, last: int) -> None:
-        """Those up to that number. The oldest first: what a crash leaves has no hole."""
+        """Delete the journals up to that number, the oldest first: a missing one in between would stop the next start."""
         for number in self._numbers():
             if number <= last:
                 self._journal(number).unlink(missing_ok=True)
@@ -277,7 +282,7 @@ class JournalledFile:
 
 
 class BackgroundTable:
-    """A `JournalledFile` that a thread writes, and another one anew: no event loop should stall with a sync."""
+    """A `JournalledFile` with a thread that writes changes and one that rewrites the file: no sync stalls the event loop."""
 
     def __init__(self, path: Path, disk: Disk | None = None, *, fold_bytes: int = FOLD_BYTES) -> None:
         self._writer = ThreadPoolExecutor(1, f"metaq-save-{path.stem}")
@@ -347,7 +352,7 @@ class BackgroundTable:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """All of it. Raises OSError."""
+    """Write all of `data`. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

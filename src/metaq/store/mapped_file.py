@@ -1,9 +1,9 @@
 """Files of one fixed size, named by the offset of their first byte, and runs of them.
 
 A file gets its name only when it has its full size: it is made as `NAME.tmp` and renamed. So a crash never leaves a
-file of a wrong size, which RocketMQ, and we, would refuse to open.
+file of a wrong size, which RocketMQ and this store refuse to open.
 
-Mappings are never closed by hand. A pull's answer may be a view of one that waits in a socket's queue; the mapping goes
+Mappings are never closed explicitly. A pull's answer may be a view of one that waits in a socket's queue; the mapping goes
 when the last view does, also if the file was deleted meanwhile.
 """
 
@@ -31,7 +31,7 @@ _files_lock = threading.Lock()
 class MappedFile:
     """One file: read by offset through a descriptor, read and written in place through a mapping.
 
-    Both are opened when first asked for; 10 000 queues cost no descriptors until they are used.
+    Both are opened at first use, so that 10 000 queues cost no descriptors until then.
     """
 
     __slots__ = ("_descriptor", "_mapped", "disk", "end", "given_up", "path", "size", "start")
@@ -40,7 +40,7 @@ class MappedFile:
         self.path, self.start, self.size, self.disk = path, start, size, disk
         self.end = start + size
         self.given_up = False
-        """The file is about to be moved away, and another may get its path: what is open stays, nothing more is opened."""
+        """The topic is being deleted, and another file may get this path: what is open stays open, nothing more is opened."""
         self._mapped: Mapped | None = None
         self._descriptor = -1
 
@@ -58,7 +58,7 @@ class MappedFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
-                os.ftruncate(descriptor, size)  # first: reserving alone would make a size of its own
+                os.ftruncate(descriptor, size)  # first: reserving a part alone would make the file only as long as that
                 disk.reserve(descriptor, 0, reserved)
                 if durable:
                     disk.sync_file(descriptor)
@@ -78,7 +78,7 @@ class MappedFile:
 
     @property
     def mapped(self) -> Mapped:
-        """The whole file, for who holds on to it. Raises OSError."""
+        """The mapping, to be held beyond `release`. Raises OSError."""
         return self._mapping()
 
     def _mapping(self) -> Mapped:
@@ -92,7 +92,8 @@ class MappedFile:
             return self._mapped
 
     def _refuse_another(self) -> None:
-        """What was just opened by its path may be another file. The mark comes before the move, so look after opening."""
+        """Raises FileNotFoundError: what was just opened by its path may be another topic's file."""
+        # `give_up` sets the mark before the folder is renamed: if it is not set after the opening, the file is the right one.
         if self.given_up:
             raise FileNotFoundError(errno.ENOENT, "moved away", str(self.path))
 
@@ -129,7 +130,7 @@ class MappedFile:
         return memoryview(mapped.buffer)[place : place + size] if self.disk.is_cached(mapped, place, size) else None
 
     def peek(self, offset: int, size: int) -> bytes:
-        """The same, and a file that nobody has open is not kept open for it."""
+        """Read as `read`, but close a file again that was not open."""
         if self._descriptor >= 0:
             return self.read(offset, size)
         descriptor = self.disk.open(self.path, os.O_RDONLY)
@@ -140,7 +141,7 @@ class MappedFile:
             os.close(descriptor)
 
     def reserve(self, offset: int, size: int) -> None:
-        """Give [offset, offset + size) its blocks. Raises StoreFull."""
+        """Reserve blocks for [offset, offset + size). Raises StoreFull."""
         with reserving(self.path):
             descriptor = self.disk.open(self.path, os.O_RDWR)
             try:
@@ -162,12 +163,12 @@ class MappedFile:
             os.close(descriptor)
 
     def rewrite(self, offset: int, stop: int) -> None:
-        """Have the next sync write [offset, stop) whatever the kernel believes: see `Disk.rewrite`."""
+        """Make the next sync write [offset, stop), also pages that the kernel takes for written: see `Disk.rewrite`."""
         if stop > offset:
             self.disk.rewrite(self._mapping(), offset - self.start, stop - offset)
 
     def touch_singly(self, *, singly: bool = True) -> None:
-        """The mapping is written page by page, with pauses: no reading ahead; or it is not, as at first."""
+        """Switch read-ahead of the mapping off, or on again: see `disk.read_ahead`."""
         held = self._mapping()
         read_ahead(held.address, self.size, on=not singly)
 
@@ -177,12 +178,12 @@ class MappedFile:
         return populate(held.address + offset - self.start, size)
 
     def zero(self, offset: int, *, again: bool = False) -> bool:
-        """Zero the file from `offset` to its end, durably, where anything is written. True if anything was.
+        """Zero the file from `offset` to its end, durably. Returns whether there was anything but zeros.
 
-        Only stretches with data are looked at (SEEK_DATA): the untouched rest of 1 GiB costs nothing. `again`: zeros are
-        written too, since the sync of an earlier zeroing may have failed.
+        `again`: pages that hold zeros are written too, since the sync of an earlier zeroing may have failed.
         """
         changed = False
+        # Only stretches with data are read (SEEK_DATA): the untouched rest of 1 GiB costs nothing.
         with self.path.open("r+b", buffering=0) as file:
             for start, stop in self._data(offset - self.start):
                 if again:
@@ -207,7 +208,7 @@ class MappedFile:
             place = stop
 
     def release(self) -> None:
-        """Let the mapping go once nobody looks at it any more; it comes back when asked for."""
+        """Drop the mapping; it is unmapped when its last view goes, and made again when it is needed."""
         self._mapped = None
 
     def close(self) -> None:
@@ -218,10 +219,8 @@ class MappedFile:
             self._descriptor = -1
 
     def delete(self, folder: int) -> None:
-        """Remove the file; `folder` is a descriptor of the folder that it is in, whatever that is called now.
-
-        Its own descriptor is left to `__del__`: a reader in another thread may still hold it.
-        """
+        """Remove the file; `folder` is a descriptor of the folder that it is in, whatever that is called now."""
+        # Its own descriptor is left to `__del__`: a reader in another thread may still hold it.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path.name, dir_fd=folder)
 
@@ -243,9 +242,9 @@ class FileRun:
         self.folder, self.file_bytes, self.disk = folder, file_bytes, disk
         self.files: tuple[MappedFile, ...] = ()
         self.unsynced = False
-        """Files were made whose names are not durable yet: `sync_folder` is due."""
+        """Files were made whose directory entries are not durable yet: `sync_folder` is due."""
         self.given_up = False
-        """The folder is about to be moved away, and another may get its name: see `give_up`."""
+        """The topic is being deleted, and another folder may get the name: see `give_up`."""
         self._settled = True
         """No file was deleted that a power cut could bring back."""
         self._leftovers: list[Path] = []
@@ -265,17 +264,18 @@ class FileRun:
         self._leftovers = []
         for entry in entries:
             if entry.name.endswith(TEMPORARY) and entry.name[:-4].isdigit():
-                continue  # being made when its process was killed
+                continue  # its process was killed while it made the file
             if len(entry.name) != NAME_DIGITS or not (entry.name.isascii() and entry.name.isdigit()):
                 raise StoreForeign(
                     f"{entry.path} is no store file (their names are 20 digits): nothing was touched; "
                     "move it away, or name another folder"
                 )
             start, size = int(entry.name), entry.stat().st_size
+            # Queue files are not synced when they are made: a power cut can leave one empty, or take one out of the middle.
             if derived and (self._leftovers or size == 0 or (found and start != found[-1].end)):
                 self._leftovers.append(Path(entry.path))
                 continue
-            if size != self.file_bytes or entry.is_dir():
+            if size != self.file_bytes or entry.is_dir():  # as RocketMQ, which refuses to start
                 raise StoreCorrupt(
                     f"{entry.path} has {size} bytes, expected are {self.file_bytes} ({option}): nothing was touched; "
                     f"set {option}={size} if the folder was made with that, else restore the file from a copy"
@@ -339,19 +339,19 @@ class FileRun:
         return gone
 
     def _delete(self, gone: list[MappedFile]) -> None:
-        """One after the other, also on the disk: two deletions at once may survive a power cut in the other order.
-
-        So may those of two processes, and one whose sync has failed; then it takes more than one that succeeds
-        (`Disk.resync_folder`). Those that an error leaves are known again: forgotten, they would lie beside a hole after
-        the next deletion.
-        """
+        """Delete files one after the other, each durably before the next. Raises OSError: the rest stays in `files`."""
+        # Two deletions under way may survive a power cut in the other order, and leave a hole, with which no start opens the
+        # run. So may those of two processes, and one whose sync has failed: hence `Disk.resync_folder`. Files that an error
+        # leaves stay known: forgotten, they would lie beside a hole after the next deletion.
         if not gone:
             return
         deleted = 0
         try:
             folder = self.disk.open(self.folder, os.O_RDONLY)
             try:
-                if self.given_up:  # then `folder` may be another's. If not, it is ours, and stays so when it is moved
+                if (
+                    self.given_up
+                ):  # then the descriptor may be another topic's folder; else it stays ours when that is renamed
                     raise FileNotFoundError(errno.ENOENT, "moved away", str(self.folder))
                 for file in gone:
                     if not self._settled:
@@ -367,7 +367,7 @@ class FileRun:
                     self.files = tuple(sorted((*self.files, *left), key=lambda file: file.start))
 
     def settle(self) -> None:
-        """See that no power cut brings deleted files back. Raises OSError."""
+        """Make deletions durable: no power cut brings the files back. Raises OSError."""
         if not self._settled:
             self._settle()
 
@@ -381,7 +381,7 @@ class FileRun:
         self._settled = True
 
     def sync_folder(self, above: int = 0) -> None:
-        """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError.
+        """Make the folder's entries durable: a file whose name is lost is lost. Raises OSError.
 
         Args: above: how many of the folders above it may be new, and are synced too.
         """
@@ -394,10 +394,8 @@ class FileRun:
             raise
 
     def give_up(self) -> None:
-        """Before the folder is moved away: from here on, nothing is opened, made or deleted by its name.
-
-        Other threads may be at work on the run, and somebody else may get the name. What is open already stays readable.
-        """
+        """Open, make and delete nothing by name any more: the folder is renamed next. What is open stays readable."""
+        # Other threads may be at work on the run, and a topic made again gets a folder of the same name.
         self.given_up = True
         for file in self.files:
             file.given_up = True

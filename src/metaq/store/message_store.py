@@ -104,7 +104,7 @@ class MessageStore:
         self.writer = MessageWriter(parts, writer, populator, flusher=flusher, housekeeper=housekeeper, repairs=repairs)
         self.reader = MessageReader(parts, puller, repairs, housekeeper.floors)
         self.keeper = StoreKeeper(parts, housekeeper, repairs, workers)
-        for path in folder.moved_aside():
+        for path in folder.moved_aside():  # deletions of topics that a crash has cut short
             self._housekeeper.remove(path)
         if untouched:
             self._housekeeper.start_as_found()
@@ -114,7 +114,7 @@ class MessageStore:
         self._checkpoint_at_start()
 
     def _recover(self) -> bool:
-        """Make the files whole. Returns whether the last run ended in order and everything is as it left it."""
+        """Recover log, queues and index. Returns whether the last run ended in order and everything is as it left it."""
         facts = survey(self.folder, self.log, self.index)
         check_crc = self.options.check_crc_on_recover
         recovery = Recovery(facts, self.log, self._queues.table, self.index, check_crc=check_crc)
@@ -132,7 +132,7 @@ class MessageStore:
         return untouched
 
     def _checkpoint_at_start(self) -> None:
-        """All that was recovered becomes durable before a message is taken or a hint says that it is."""
+        """Make all that was recovered durable, before a message is taken. Raises OSError, StoreFailed."""
         try:
             self._housekeeper.checkpoint()
         except OSError as error:
@@ -146,14 +146,15 @@ class MessageStore:
             raise StoreFailed(self.state.failed)
 
     def options_changed(self) -> None:
-        """Some of `options` have other values now."""
+        """Take over options that were changed in place."""
         self._puller.take_options()
         self.flusher.worker.wake()  # it may be waiting for a longer interval
 
     def close(self) -> None:
-        """Make everything durable, say so in the folder, and let others have it. May be called twice."""
+        """Make everything durable, mark the end as orderly, and unlock the folder. May be called twice."""
         if not self.state.close():
             return
+        # Threads first, so that nothing changes behind the last checkpoint; the flusher's last flush answers who still waits.
         self._repairs.worker.stop()
         self._populator.stop()
         self.flusher.stop()
@@ -167,7 +168,7 @@ class MessageStore:
             self.folder.close()
 
     def _checkpoint_at_end(self) -> bool:
-        """Whether everything is durable and written down."""
+        """Make the last checkpoint. Returns False if it failed: the next start then recovers as after a crash."""
         if self.state.failed is None:
             try:
                 self._housekeeper.checkpoint(closing=True)

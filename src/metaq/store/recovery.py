@@ -1,8 +1,8 @@
 """Opening a folder: the facts, a plan made of them by reading alone, then one act.
 
 The log is the truth. Consume queues and index are derived from it, and are trusted up to the place where all three are
-known to be durable: `config/metaqTails.json` says it to the byte, RocketMQ's `checkpoint` to the log file. From there
-on the log is read and judged, and dispatched anew.
+known to be durable: `config/metaqTails.json` gives it to the byte, RocketMQ's `checkpoint` to the log file. From there
+on the log is read and checked, and its records are dispatched again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOTHING: Final[frozenset[Key]] = frozenset()
 
 
 class Facts(Struct, frozen=True):
-    """What the folder says of itself, before the log is read."""
+    """What the folder's small files and file names say, before the log is read."""
 
     clean: bool
     """No abort file: the last run ended in order."""
@@ -51,7 +51,7 @@ class Facts(Struct, frozen=True):
     deleted: Mapping[str, int] = field(default_factory=dict)
     """Topic → the log offset below which records of this name are of a topic that was deleted there."""
     began_empty: bool = False
-    """The tails say that the log was empty where it begins now: all records are ours, and none is known to be durable."""
+    """The tails say that the log was empty: all its records are this broker's, none a RocketMQ's, and none is known to be durable."""
 
 
 def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:
@@ -84,23 +84,21 @@ def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> F
 
 
 def _deleted_topics(folder: StoreFolder) -> dict[str, int]:
-    """Topic → the LogOffset below which its records are of a topic that was deleted.
-
-    They stay in the log until their time is up. Without this memory a start would find them there and, if a topic of
-    that name exists again, give them back to it.
-    """
+    """Return topic → the LogOffset below which its records are of a topic that was deleted."""
+    # They stay in the log until retention takes them. A start that dispatched them would give them to a new topic of the name.
     found = read(ConfigFile(folder.config / DELETED_TOPICS.name), DELETED_TOPICS)
     return found[1] if found else {}
 
 
 def _fits(tails: Tails, commit_log: CommitLog) -> bool:
-    """Whether the log is the one that the tails speak of: their last record is where they say, and as large."""
+    """Whether the tails are this log's: their newest record is where they say, as large and of the same store time."""
+    # A RocketMQ may have worked on the folder since, or an administrator may have put another log there.
     last = commit_log.head(tails.last_record)
     return last is not None and last == (tails.log_end - tails.last_record, tails.last_store_ms)
 
 
 class Start(Struct, frozen=True):
-    """From where the log is read and judged. Everything below is durable in log and queues."""
+    """The LogOffset from which the log is read and checked. Everything below is durable in log and queues."""
 
     log_offset: int
     why: str
@@ -108,7 +106,7 @@ class Start(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What will be true, and what has to be done for it."""
+    """Where log, queues and index will end, and what has to be done for it."""
 
     start: Start
     log_end: int
@@ -125,7 +123,7 @@ class Plan(Struct, frozen=True):
 
 
 class IndexPlan(Struct, frozen=True):
-    """What becomes of the index."""
+    """Which index files are deleted, and which records are indexed again."""
 
     drop: frozenset[str]
     """Names of files to delete."""
@@ -137,7 +135,7 @@ class IndexPlan(Struct, frozen=True):
 
 def choose_start(facts: Facts) -> Start:
     """Where reading must begin. Pure."""
-    if facts.checkpoint.log_ms == 0:
+    if facts.checkpoint.log_ms == 0:  # RocketMQ leaves zeros in a young store, and reads all of it then, too
         return Start(facts.log_min, "the checkpoint is young: the whole log is read")
     if facts.tails is not None:
         # After a crash the newest record is looked at once more: its index entries may have been cut short.
@@ -150,11 +148,8 @@ def choose_start(facts: Facts) -> Start:
 
 
 def plan_index(facts: Facts, start: Start, log_end: int) -> IndexPlan:
-    """What of the index can be believed. Pure.
-
-    After an orderly end all of it; else what was synced, as our tails or RocketMQ's checkpoint say. That it is there is
-    no proof: a page of a mapping that nobody synced may be lost while those around it are not.
-    """
+    """Decide how much of the index is valid: after a stop in order all, else what was synced by tails or checkpoint. Pure."""
+    # That entries can be read is no proof: a page of a mapping that nobody synced may be lost while those around it are not.
     if facts.index is None:
         return IndexPlan(frozenset(), log_end)
     headers = dict(facts.index)
@@ -171,6 +166,7 @@ def plan_index(facts: Facts, start: Start, log_end: int) -> IndexPlan:
         # Also without a crash: a broker that knows nothing of the tails may have gone on writing.
         as_marked = facts.clean and not drop and headers[kept.files[-1]] == kept.header
         return IndexPlan(drop, first, None if as_marked else kept)
+    # Without tails RocketMQ's rule: after a crash it deletes index files that are newer than the checkpoint's third time.
     bad = [
         name
         for name, header in facts.index
@@ -204,7 +200,7 @@ class Recovery:
     # ------------------------------------------------------------------ the plan
 
     def plan(self) -> Plan:
-        """Read and judge. Changes nothing. Raises StoreCorrupt: damage that no crash explains."""
+        """Read and check the log; changes nothing. Raises StoreCorrupt: damage that no crash explains."""
         start = choose_start(self._facts)
         rebuild = self._damaged(start) | self._outlived()
         while True:
@@ -216,7 +212,7 @@ class Recovery:
                 start = Start(self._facts.log_min, f"queue {lost.queue[1]} of topic {topic} misses units")
 
     def _damaged(self, start: Start) -> frozenset[Key]:
-        """Queues that hold less than the tails say, or nothing at all in a log that holds something."""
+        """Return the queues that hold fewer units than the tails say: somebody deleted or damaged their files."""
         tails = self._facts.tails
         if tails is None or start.log_offset not in {tails.last_record, tails.log_end}:
             return _NOTHING
@@ -232,7 +228,7 @@ class Recovery:
         return frozenset(found)
 
     def _outlived(self) -> frozenset[Key]:
-        """Queues whose topic was deleted, and which a crash kept from going: they begin with one of its records."""
+        """Return queues of deleted topics that a crash kept from going: they begin with one of the deleted topic's records."""
         found = set()
         for key, queue in self._queues.items():
             place = self._facts.deleted.get(key[0], 0)
@@ -246,6 +242,7 @@ class Recovery:
         ends = {
             key: 0 if key in rebuild else self._true_end(queue, start.log_offset) for key, queue in self._queues.items()
         }
+        # An administrator may delete all consume queues to have them rebuilt. Then the checkpoint says nothing of queues.
         no_queues = not any(ends.values()) and start.log_offset > facts.log_min
         if no_queues and facts.tails is None:
             start = Start(facts.log_min, "there are no consume queues: the whole log is read")
@@ -297,12 +294,10 @@ class Recovery:
         return scan.end, scan.why, records
 
     def _ends_in_zeros(self, head: hot.RecordHead) -> bool:
-        """Whether the record looks like one that lost what lies behind a sector's border, all of it properties.
-
-        They carry no checksum, and the sizes in front of them are right. What never reached the disk reads as zeros, and
-        so does a property whose value ends in NUL characters. Our own writer ends no record so (`end_properties`), so in
-        a store of ours it is a torn one, unless it is known to be durable. In RocketMQ's it is given the benefit.
-        """
+        """Whether the record's bytes behind the last sector border are zeros, all of them properties: it may be torn."""
+        # Properties have no checksum, and the sizes in front of them are right. What never reached the disk reads as zeros, and
+        # so does a property whose value ends in NUL characters. `Writer` ends no record so (`end_properties`): in its store it
+        # is a torn one, unless it is known to be durable. In a RocketMQ's it is kept.
         file = self._log.run.find(head.log_offset)
         record = file.read(head.log_offset, head.size) if file else b""
         end = head.log_offset + head.size
@@ -312,7 +307,7 @@ class Recovery:
         return behind < head.size and lost > 0 and not any_byte(record[-lost:])
 
     def _walk(self, start: int, stop: int) -> None:
-        """Make sure that the log can be read from `start` to `stop`, before anything is changed."""
+        """Check, before anything is changed, that the log can be read from `start` to `stop`. Raises StoreCorrupt."""
         scan = LogScan(self._log.run, start, stop, check_crc=False)
         for _ in scan:
             pass
@@ -320,11 +315,9 @@ class Recovery:
             raise self._corrupt(scan.end, scan.why)
 
     def _refuse_damage(self, log_end: int, why: str) -> None:
-        """A crash damages what was not flushed. Damage in front of a file that was flushed is something else.
-
-        The tails know what was flushed to the byte. The checkpoint knows a time, and a record that was not may bear the
-        same one, or with a clock that was set back an older one.
-        """
+        """Raises StoreCorrupt: the log would end in front of a file that was flushed, so this is no damage of a crash."""
+        # To go on would delete flushed messages. The tails know what was flushed to the byte. The checkpoint knows a time, and
+        # a record that was not flushed may bear the same one, or an older one if the clock was set back.
         tails = self._facts.tails
         for start, first_ms in self._facts.first_ms:
             flushed = start < tails.log_end if tails else 0 < first_ms <= self._facts.checkpoint.safe_ms
@@ -341,11 +334,9 @@ class Recovery:
         )
 
     def _true_end(self, queue: ConsumeQueue, log_offset: int) -> int:
-        """One past the last unit below `log_offset` that a record answers for.
-
-        RocketMQ leaves units behind a tail that it has cut off. Our own tails file is written when there are none, but
-        a power cut may bring back a file of them that a start has deleted: what the tails do not count is none.
-        """
+        """Return one past the last unit below `log_offset` that points at its record."""
+        # RocketMQ leaves units behind a tail that it has cut off. Our tails are written when there are none, but a power cut
+        # may bring back a file of them that a start has deleted: units that the tails do not count are void.
         tails = self._facts.tails
         if tails is not None:
             counted = tails.queues.get(queue.topic, {}).get(queue.queue_id, 0)
@@ -381,10 +372,10 @@ class Recovery:
     def act(
         self, plan: Plan, queue: Callable[[str, int], ConsumeQueue], delays_ms: tuple[int, ...], now_ms: int
     ) -> int:
-        """Make the plan true. Returns the number of units dispatched. Raises StoreFull, OSError.
+        """Carry out the plan. Returns the number of units dispatched. Raises StoreFull, OSError.
 
         A crash anywhere in it leaves a folder for which the same plan is made again. Afterwards the log is durable;
-        queues and index know how much of them is.
+        queues and index know how far they are.
         """
         untouched = self.untouched(plan)
         # A stop in order leaves the log where the tails say. Where it is not, a missing abort file proves nothing.
@@ -433,14 +424,13 @@ class Recovery:
             self._log.secure(plan.start.log_offset, again=not in_order)
         for held in list(self._queues.values()):
             held.correct_min(self._facts.log_min)
-            held.run.close()
+            held.run.close()  # a start has opened thousands: whoever needs a queue opens it again
         return dispatcher.messages
 
     def checkpoint_meanwhile(self, plan: Plan) -> Checkpoint | None:
-        """What the checkpoint has to say while the plan is carried out; None if the present one stays true.
-
-        It must not say that index entries are durable which are made anew: they have the old times, and nobody has synced them.
-        """
+        """Return the checkpoint that holds while the plan is carried out; None if the present one stays true."""
+        # Index entries that are made anew have the old store times, and nobody has synced them: without this, the next start
+        # would take them for durable if this one is killed.
         before = self._facts.checkpoint
         return structs.replace(before, index_ms=0) if before.index_ms and plan.index.first < plan.log_end else None
 

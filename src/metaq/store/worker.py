@@ -1,4 +1,4 @@
-"""A background thread that nobody has to watch: what fails in it is logged, tried again with growing pauses, and told."""
+"""Background threads of the store: a failing step is logged, tried again with growing pauses, and reported as `trouble`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pause_after(failures: int) -> float:
 
 
 def is_no_room(error: BaseException) -> bool:
-    """Whether the disk was full: it passes when somebody makes room, and is no fault of ours."""
+    """Whether the disk was full, which passes when somebody makes room."""
     return isinstance(error, StoreFull) or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
@@ -90,7 +90,9 @@ class Worker:
     def _failed(self, error: Exception) -> None:
         self._failures += 1
         self.trouble = f"{self.name} failed {self._failures} times in a row: {type(error).__name__}: {error}"
-        if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th ... time
+        if (
+            self._failures & (self._failures - 1) == 0
+        ):  # the 1st, 2nd, 4th, 8th ... time: a full disk must not fill the log
             expected = isinstance(error, OSError | StoreFull)
             log.error("%s; it is tried again", self.trouble, exc_info=None if expected else error)
         if self._failures == FAILURES_MAX and self._on_failure is not None and not is_no_room(error):

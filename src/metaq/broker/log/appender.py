@@ -26,7 +26,7 @@ message, which somebody may have waited for before the queue was made. The log m
 messages: by the rest of a file that was full.
 """
 
-Many = ParamSpec("Many")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
@@ -53,9 +53,12 @@ class Appender(BrokerPart):
     ) -> None:
         self._environment, self._acks = environment, acks
         self._writer, self._existing_queue = environment.store.writer, environment.store.reader.existing_queue
-        self.deliver = self._in_turn(self._writer.deliver)
-        """`FastPath.deliver`. Raises Refused as `put` does; rows before `outcome.row` are delivered. So do the other two."""
-        self.expand, self.expand_all = self._in_turn(self._writer.expand), self._in_turn(self._writer.expand_all)
+        self.deliver = self._guarded(self._writer.deliver)
+        """As `FastPath.deliver`, and raises Refused as `put` does; rows before `outcome.row` are appended then."""
+        self.expand = self._guarded(self._writer.expand)
+        """As `FastPath.expand`, and raises Refused in the same way."""
+        self.expand_all = self._guarded(self._writer.expand_all)
+        """As `FastPath.expand_all`, and raises Refused as `put` does."""
         self._stats, self._closed = stats, closed
         self.closed_queues = closed_queues
         """Services that let a sender wait ask them first; `put` refuses."""
@@ -214,12 +217,12 @@ class Appender(BrokerPart):
             self._grew(outcome.touched, 1, outcome.size)
         return done
 
-    def _in_turn(
-        self, append: Callable[Concatenate[AppendOutcome, Many], Result]
-    ) -> Callable[Concatenate[AppendOutcome, Many], Result]:
-        """An append of `FastPath` as services call it: what is refused is Refused, what has grown is told."""
+    def _guarded(
+        self, append: Callable[Concatenate[AppendOutcome, Arguments], Result]
+    ) -> Callable[Concatenate[AppendOutcome, Arguments], Result]:
+        """Wrap an append of `FastPath` for services: errors of the store become Refused, and hooks hear of the growth."""
 
-        def call(outcome: AppendOutcome, /, *args: Many.args, **named: Many.kwargs) -> Result:
+        def call(outcome: AppendOutcome, /, *args: Arguments.args, **named: Arguments.kwargs) -> Result:
             outcome.touched, outcome.messages, outcome.size = [], 0, 0
             refusal = self.refusal()
             if refusal is not None:

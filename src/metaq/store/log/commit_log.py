@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 BLANK_BYTES: Final = 8
 """Kept free behind the last record of a file, for the blank record that says "go on with the next file"."""
 _NEXT_FILE_AT = 0.8
-"""Make the next file when this part of the current one is used: it is there when it is needed."""
+"""Part of the current file after which the populator makes the next one, so that no append waits for it."""
 
 
 class CommitLog:
-    """The run of log files and its writable end.
+    """The run of log files and its writable end. Offsets are LogOffsets throughout.
 
-    `tail` is written by native code; rolling to the next file is ours. Offsets are LogOffsets throughout.
+    Native code appends through `tail`, within the current file. Going on in the next file is done here.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class CommitLog:
         self.tail, self.on_failure = tail, on_failure
         self._end = 0
         self.settled_min = 0
-        """No power cut brings back what lies before: what was deleted last may come back until `settle`."""
+        """LogOffset below which deleted files stay deleted. The file deleted last may come back in a power cut until `settle`."""
         self._attached: MappedFile | None = None
         self._making = threading.Lock()
 
     @property
     def min(self) -> int:
-        """Where the oldest file begins; the end for a log without files."""
+        """LogOffset at which the oldest file begins; the end for a log without files."""
         files = self.run.files
         return files[0].start if files else self.end
 
@@ -77,20 +77,19 @@ class CommitLog:
         return self.run.file_bytes
 
     def start_at(self, end: int) -> None:
-        """The next record goes to `end`. Its file is attached if it exists; else `roll` makes it."""
+        """Go on at `end`. The file there is attached if it exists; else `roll` makes it."""
         self._end = end
-        self.settled_min = max(
-            0, self.min - self.run.file_bytes
-        )  # An earlier process may have deleted the file before.
+        # An earlier process may have deleted the file before, and been killed before that was settled.
+        self.settled_min = max(0, self.min - self.run.file_bytes)
         if file := self.run.find(end):
             self._attach(file, end)
-        else:  # `tail` tells the end all the same
+        else:  # the hot path asks the tail, not the log, where the end is
             self.tail.end = end
             self.tail.detach()
 
     def settle(self) -> None:
-        """See that no power cut brings deleted files back. Raises OSError: one may, and the next deletion tries again."""
-        low = self.min
+        """Make deletions durable. Raises OSError: a power cut may bring files back; the next deletion tries again."""
+        low = self.min  # before the sync: a file that goes meanwhile is not covered by it
         self.run.settle()
         self.settled_min = low
 
@@ -105,13 +104,14 @@ class CommitLog:
         Raises StoreFull: nothing has changed, and the same call may work later.
         """
         following = self._file_from(self._attached.end if self._attached else self._end)
-        if self._attached:
+        if self._attached:  # only now: had the disk no room for the next file, the current one must stay open
             self.tail.pad()
             self.detach()
         self._attach(following, following.start)
 
     def _attach(self, file: MappedFile, end: int) -> None:
         self._close_descriptor()
+        # With SYNC_FLUSH each append is synced, and a page changed through the mapping costs the sync more than a written one.
         if self._by_writes:
             try:
                 self._descriptor = self.run.disk.open(file.path, os.O_RDWR)
@@ -134,24 +134,23 @@ class CommitLog:
             self._descriptor = -1
 
     def write(self, records: memoryview, store_ms: int) -> None:
-        """Copy whole records, stored as late as `store_ms`, behind the newest one; they fit into the current file.
-
-        The size of the first one is written last: until then nobody takes any of them for a record.
-        """
+        """Copy whole records behind the newest one; they fit into the current file. `store_ms`: of the latest of them."""
         file, end = self._attached, self.tail.end
         assert file is not None
         place = end - file.start
+        # The size of the first one last: a kill in the middle leaves zeros there, and zeros end the log.
         file.buffer[place + 4 : place + len(records)] = records[4:]
         file.buffer[place : place + 4] = records[:4]
         self.tail.attach(file.buffer, file.start, file.size, end + len(records), self._descriptor)
         self.tail.store_ms = max(self.tail.store_ms, store_ms)
 
     def end_file(self, blank: memoryview) -> None:
-        """As `roll`, with a blank record that is given: it fills the rest of the file. Raises StoreFull."""
+        """Write a given blank record, which fills the rest of the file, and go on in the next file. Raises StoreFull."""
         file = self._attached
         assert file is not None
         following = self._file_from(file.end)
         place = self.tail.end - file.start
+        # The rest of a blank record may be anything; a replica's log is to be the same bytes as its master's.
         file.buffer[place + 4 :] = blank[4:]
         file.buffer[place : place + 4] = blank[:4]
         self.detach()
@@ -175,6 +174,8 @@ class CommitLog:
                 return self.run.files[-1]  # the log was cut meanwhile
             if file is None:
                 first = start - start % self.file_bytes
+                # Size and name are durable before the first record: syncing the log later would not bring back a file whose
+                # name a power cut has taken, with acknowledged messages in it.
                 file = self.run.add(first, reserved=self.file_bytes, durable=True)
             if self.run.unsynced:
                 try:
@@ -188,7 +189,7 @@ class CommitLog:
             return file
 
     def release_before(self, offset: int) -> None:
-        """Unmap files that end before `offset`: they are read by pread."""
+        """Unmap files that end before `offset`: from now on they are read by pread."""
         for file in self.run.files:
             if file.end < offset and file is not self._attached:
                 file.release()
@@ -198,13 +199,13 @@ class CommitLog:
         file = self.run.find(offset)
         if file is None:
             return b""
-        try:
+        try:  # not beyond the end: behind it lie zeros, or a record that is being written
             return file.read(offset, max(0, min(size, self.end - offset)))
         except FileNotFoundError:  # retention took the file between the two lines
             return b""
 
     def recent(self, offset: int) -> memoryview | None:
-        """The record that begins at `offset` in the file that is written to, none of it looked at; None if it is elsewhere."""
+        """The record at `offset`, unchecked, if it lies in the file that is written to: a view of the mapping; else None."""
         file, end = self._attached, self.tail.end
         if file is None or not file.start <= offset <= end - RECORD_BYTES_MIN:
             return None
@@ -216,6 +217,7 @@ class CommitLog:
         """The record that begins at `offset`, or None if none does, or its checksum is wrong."""
         head = self.read(offset, RECORD_BYTES_MIN)
         size = int.from_bytes(head[:4], "big")
+        # Offsets come from clients too (message ids, ends of transactions): any bytes may lie there.
         if (
             len(head) < RECORD_BYTES_MIN
             or size < RECORD_BYTES_MIN
@@ -258,9 +260,10 @@ class CommitLog:
     def secure(self, start: int, *, again: bool) -> None:
         """Make all that was found from `start` on durable, file sizes and names included. Raises OSError.
 
-        What a killed process has written is in the page cache at best; nobody has synced it. `again`: not even that a
-        page counts as written is believed, since a sync of that process may have failed.
+        `again`: also pages that the kernel takes for written.
         """
+        # What a killed process has written is in the page cache at best; nobody has synced it. And a sync of that process may
+        # have failed, after which the kernel calls the pages clean.
         for file in self.run.files:
             if file.end > start:
                 if again:
@@ -280,21 +283,22 @@ class CommitLog:
 
     def cut(self, end: int) -> None:
         """Make the log end at `end`, durably, and go on there. Raises OSError: how much of it was done is unknown."""
-        with self._making:
+        with self._making:  # the populator must not make the next file of a log that is just being cut
             self.detach()
             self.truncate(end, zero=True)
             self.run.sync_folder()
             self.start_at(end)
 
     def truncate(self, end: int, *, zero: bool, again: bool = False) -> None:
-        """Cut the log at `end`: later files go, and with `zero` whatever is written behind it in its file.
+        """Cut the log at `end`: delete later files, and with `zero` the bytes behind it in its file. `again`: as in `secure`.
 
-        Zeroed, because the bytes of records that were cut off look like records, checksum and all: when newer ones
-        grow up to such a place exactly, they would come back to life. `again`: as in `secure`.
+        Raises OSError.
         """
         if self._attached:
             raise StoreError("the log is being written")
         self.run.drop_from(end)
+        # RocketMQ leaves the bytes there. They look like records, checksum and all: once newer records have grown up to such
+        # a place exactly, a later start would take the old ones behind it for the log's newest.
         if zero and (file := self.run.find(end)):
             file.zero(end, again=again)
         self._end = end

@@ -1,7 +1,7 @@
-"""The fast path into the log: many messages by one native call, as far as they are plain.
+"""Appends runs of messages by one native call each, as far as they are plain.
 
-Each method appends what is attached has room for, and goes on where a file was full. What is not plain is left to the caller, who
-takes the slow path with it: `Writer.put`.
+Native code writes into the files that are attached, and stops where one is full; here it gets the next one. What is not
+plain is left to the caller, who appends it by `Writer.put`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 
 
 class FastPath:
-    """Appends runs of messages. From any thread, one at a time: the lock is the writer's."""
+    """Appends runs of messages, under the writer's lock. From any thread."""
 
     def __init__(self, parts: Parts, populator: Populator, writer: Writer) -> None:
         self._populator, self._writer, self._lock = populator, writer, writer.lock
@@ -54,7 +54,7 @@ class FastPath:
                 raise self._state.refusal()
             try:
                 hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
-                if outcome.stop > hot.STOP_SLOW:
+                if outcome.stop > hot.STOP_SLOW:  # a file is full, or what is reserved of it
                     run = functools.partial(  # a closure would make cells of all arguments, for each run: 0.1 us
                         hot.append, table, end=end, gates=gates, log=log, index=index, now_ms=now_ms, born_host=born_host,
                         replies=replies, outcome=outcome,
@@ -161,9 +161,9 @@ class FastPath:
         level: int,
         outcome: hot.AppendOutcome,
     ) -> tuple[Put, int] | None:
-        """Append what stands for a record that a consumer gave back (see `hot.give_back`), and its delay level.
+        """Append the delayed copy of a record that a consumer gave back (see `hot.give_back`). Returns its delay level, too.
 
-        None: it has to be put as any other record, which the caller does or is told why not.
+        None: nothing was appended; the caller puts it as any other record, and is told there if that cannot be.
         """
         log, index = self._log.tail, self._index_tail
         now_ms = self._clock.now_ms()
@@ -209,10 +209,10 @@ class FastPath:
     def expand_all(
         self, outcome: hot.AppendOutcome, places: Sequence[int], gates: Mapping[bytes, hot.TopicGate]
     ) -> int:
-        """Append copies of these chunks, each whole and as long as that is simple: they are in the current log file, and so is
-        room for the copies. Returns how many chunks are there; of the next one, `outcome.row` messages.
+        """Append copies of these chunks as long as chunk and room for the copies are in the current log file.
 
-        `outcome` covers all of them. Raises StoreFull, StoreFailed: nothing was appended.
+        Returns how many chunks were appended whole; of the next one, `outcome.row` messages were. `outcome` covers all of
+        them. Raises StoreFull, StoreFailed: nothing was appended.
         """
         log, index = self._log.tail, self._index_tail
         touched, messages, size, done = list[hot.QueueTail](), 0, 0, 0
@@ -274,19 +274,20 @@ class FastPath:
             self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
 
     def _make_room_ahead(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
-        """The same as `_make_room`; units that reach into further queue files are reserved there."""
+        """Make room as `_make_room`, and reserve units in further queue files: a chunk lies in one log file, not in one queue file."""
         if outcome.stop == hot.STOP_QUEUE_FULL and (queue := self._queue_of(outcome)):
             queue.prepare(outcome.needed)
             return queue.tail.room() >= outcome.needed
         return self._make_room(outcome, now_ms)
 
     def _not_written(self, error: hot.RunLost) -> StoreError:
-        """The log's end covers records of which nobody knows how far they are in the file: the store stops."""
+        """Stop the store, and return the refusal. Only with SYNC_FLUSH, where runs are written through a descriptor."""
+        # The log's end covers them already, and how much of them is in the file is unknown: nothing may come behind it.
         self._state.fail(f"records could not be written to the commit log: {os.strerror(error.errno or 0)}")
         return self._state.refusal()
 
     def _append_rest(self, run: Callable[[int], None], now_ms: int, outcome: hot.AppendOutcome) -> None:
-        """Go on where a file was full, as often as one is; `outcome` then covers all of it."""
+        """Call `run(row)` again as often as a file was full; `outcome` then covers all runs."""
         touched, messages, size = outcome.touched, outcome.messages, outcome.size
         try:
             while outcome.stop > hot.STOP_SLOW:
@@ -301,7 +302,7 @@ class FastPath:
             outcome.touched, outcome.messages, outcome.size = touched, messages, size
 
     def _make_room(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
-        """Give the stopped row the room that it needs; False if only the slow path can. Raises StoreFull."""
+        """Make the room for which a run has stopped. Returns False if only the slow path can. Raises StoreFull."""
         if outcome.stop == hot.STOP_LOG_FULL:
             if outcome.needed > self._log.file_bytes:
                 return False
@@ -314,7 +315,7 @@ class FastPath:
         return queue is not None and queue.grow(outcome.needed)
 
     def _queue_of(self, outcome: hot.AppendOutcome) -> ConsumeQueue | None:
-        """The queue that is full; None: it was deleted."""
+        """Return the queue that is full; None: its topic was deleted, and a gate still leads to its tail."""
         assert outcome.queue is not None, "STOP_QUEUE_FULL names its queue"
         queue = self._queues.get(outcome.queue.topic.decode(), outcome.queue.queue_id)
         return queue if queue is not None and queue.tail is outcome.queue else None

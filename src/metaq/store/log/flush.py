@@ -1,4 +1,4 @@
-"""When bytes become durable: one thread syncs the log for all who wait (group commit)."""
+"""Group commit: one thread syncs the log for all who wait."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class Flusher:
-    """Syncs the log at least every `interval_ms()`, and at once when somebody waits.
+    """`MessageStore.flusher`. Syncs the log at least every `interval_ms()`, and at once when somebody waits.
 
-    While one sync runs, further waiters gather; the next one serves them all. A failed sync is final: after it the
-    kernel forgets which pages were dirty, so a second try would lie.
+    While one sync runs, further waiters gather; the next one serves them all.
     """
 
     def __init__(self, commit_log: CommitLog, interval_ms: Callable[[], int], state: State) -> None:
@@ -29,7 +28,7 @@ class Flusher:
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
         self._beside: SyncThread | None = None
-        state.flushed = commit_log.end  # recovery has seen to it
+        state.flushed = commit_log.end  # recovery has synced what it found
         self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, state.fail)
         state.when_failed(lambda _why: self.worker.wake())  # nothing is durable any more: whoever waits is told
 
@@ -37,10 +36,10 @@ class Flusher:
         self.worker.start()
 
     def watch(self, look_at: Callable[[int, Callable[[], None]], None], forget: Callable[[int], object]) -> bool:
-        """Let a thread sync that does not need the interpreter, and tell those who wait where `look_at` brings us to.
+        """Sync in a thread that does not hold the GIL, and call those who wait from an event loop.
 
-        Args: look_at(descriptor, call): call whenever the descriptor is readable: `loop.add_reader`. forget: the end of that.
-        Returns whether there is such a thread: not without the compiled module, nor on a disk that is not the machine's.
+        Args: look_at: the loop's `add_reader`; forget: its `remove_reader`.
+        Returns False, and changes nothing, without the compiled module or on a test's disk.
         """
         if not self._state.takes or not SyncThread.possible(self._log.run.disk):
             return False
@@ -50,9 +49,9 @@ class Flusher:
         return True
 
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
-        """Call `done(True)` once the log is durable up to `log_end`; `done(False)` if it fails.
+        """Call `done(True)` once the log is durable up to `log_end`; `done(False)` if it never will be.
 
-        That is in the flush thread, or where `watch` has us called; at once if the log is durable so far already.
+        `done` runs in the flush thread, or in the loop of `watch`: hand over to your own. At once if it is durable already.
         """
         with self._lock:
             beside = self._beside
@@ -67,7 +66,7 @@ class Flusher:
             self._ask(beside)
 
     def flush(self) -> None:
-        """Sync what is there now. The thread's own step; others may call it too."""
+        """Make the log durable up to here, and answer those who wait. The thread's own step; others may call it too."""
         with self._syncing:
             if self._state.failed is None:
                 if self._beside is None:
@@ -80,7 +79,7 @@ class Flusher:
         end = self._log.end
         try:
             start = self._state.flushed
-            while start < end:  # in steps: waiters for the first bytes need not wait for the last
+            while start < end:  # in steps of 64 MiB: waiters for the first bytes need not wait for the last
                 stop = min(end, start + STEP_BYTES)
                 self._log.sync(start, stop)
                 start = self._state.flushed = stop
@@ -122,6 +121,7 @@ class Flusher:
             self._fail(error)
 
     def _fail(self, error: int) -> None:
+        # Final: after a failed sync the kernel forgets which pages were dirty, so a second one would succeed and prove nothing.
         self._state.fail(f"the commit log could not be made durable: {os.strerror(error)}")
 
     def _tell(self) -> None:
@@ -137,8 +137,8 @@ class Flusher:
                 log.exception("a callback that waited for the flush of log offset %d failed", end)
 
     def cut(self, log_end: int) -> None:
-        """The log ends at `log_end` now. Who waits for more is told that it will not be."""
-        with self._syncing, self._lock:
+        """Take note that the log ends at `log_end` now; whoever waits for more gets `done(False)`."""
+        with self._syncing, self._lock:  # no sync under way may report bytes durable that are gone
             self._state.flushed = min(self._state.flushed, log_end)
             if self._beside is not None:
                 self._beside.cut(log_end)
@@ -152,7 +152,7 @@ class Flusher:
         with self._lock:
             self._stopping = True
         self.worker.stop()
-        self.flush()
+        self.flush()  # what came since the thread's last step
         with self._syncing, self._lock:
             beside, self._beside = self._beside, None
             waiters, self._waiters = self._waiters, []

@@ -1,4 +1,4 @@
-"""What a store is made of, handed to those who work on it: the writer, housekeeping, pulls."""
+"""The parts of an open store, as writer, reader and housekeeping share them, and the state that all of them obey."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class State:
-    """Whether the store takes messages, why not, and what of them is durable. Read from any thread."""
+    """`MessageStore.state`: whether messages are taken, why not, and how far they are durable. Read from any thread."""
 
     __slots__ = ("_lock", "_root", "_told", "_writable", "closed", "failed", "flushed", "takes")
 
@@ -31,22 +31,23 @@ class State:
         self._lock = threading.Lock()
         self._told: tuple[Callable[[str], None], ...] = ()
         self.takes = True
-        """Whether a message is taken now: all of the following in one look."""
+        """Whether a message is taken now: not failed, not closed, and room on the disk. One attribute, for the hot path."""
         self.failed: str | None = None
         """Why the store has stopped for good; None while it works."""
         self.closed = False
         self.flushed = 0
-        """LogOffset up to which the log is durable: the flush thread's word."""
+        """LogOffset up to which the log is durable. Written by the flusher."""
         self._writable = True
 
     @property
     def carries(self) -> bool:
-        """Whether records are taken that are written anew so that a file can go: also while the disk is too full for others."""
+        """Whether records are taken that replace older ones so that a log file can go."""
+        # Also on a full disk: were they refused, the file would stay, and the disk full.
         return self.failed is None and not self.closed
 
     @property
     def writable(self) -> bool:
-        """False while the disk is so full that no message is taken."""
+        """False while the disk is more than 90 percent full."""
         return self._writable
 
     def set_writable(self, writable: bool) -> None:
@@ -56,14 +57,14 @@ class State:
             self._look()
 
     def close(self) -> bool:
-        """Take nothing any more. False: it was closed already."""
+        """Take no more messages. Returns False if it was closed already."""
         with self._lock:
             was, self.closed = self.closed, True
             self._look()
         return not was
 
     def fail(self, why: str) -> None:
-        """Stop for good: nothing is taken or acknowledged any more. The first reason stands."""
+        """Stop for good: take and acknowledge nothing any more. The first reason stands."""
         with self._lock:
             if self.failed is not None:
                 return
@@ -73,7 +74,7 @@ class State:
             self._look()
             told = self._told
         log.critical("the store %s has failed: %s", self._root, self.failed)
-        for tell in told:
+        for tell in told:  # without the lock, which they may take
             tell(self.failed)
 
     def when_failed(self, tell: Callable[[str], None]) -> None:
@@ -85,6 +86,7 @@ class State:
         tell(self.failed)
 
     def _look(self) -> None:
+        # Under the lock: a failed sync and a disk with room again may be told by two threads at the same time.
         self.takes = self.failed is None and not self.closed and self._writable
 
     def refusal(self) -> StoreError:
@@ -99,7 +101,7 @@ class State:
 
 
 class Parts(Struct, frozen=True):
-    """The files of one open store, and what they are worked on with. Hot options change in `options` while it runs."""
+    """The files of one open store, and its clock, disk and options. Hot options change in place while it runs."""
 
     options: StoreOptions
     clock: Clock

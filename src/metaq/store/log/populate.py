@@ -1,4 +1,4 @@
-"""Pages ahead of the log's end, faulted in before they are written, and the next log file before it is needed.
+"""Faults in pages ahead of the log's end, and makes the next log file before it is needed.
 
 A first touch of a page costs 1-1.5 µs in the writing thread, and up to 18 ms when the file system has to find blocks;
 populated ahead it costs 0.2-0.35 µs there (docs/architecture.md, "The log"). The thread waits until a part of what it
@@ -26,21 +26,21 @@ AHEAD_BYTES_MIN: Final = 4 * 1024 * 1024
 AHEAD_BYTES_MAX: Final = 64 * 1024 * 1024
 _SECONDS_AHEAD: Final = 0.25
 UNHURRIED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A larger window, for more than 32 MiB/s, is populated in haste."""
+"""A larger window, for more than 32 MiB/s, is populated with read-ahead."""
 _STEP_BYTES: Final = 4 * 1024 * 1024
 _ROUND_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.05
-"""The rate is that of so long at least: a burst of some hundred messages is no flood."""
+"""Time over which the rate is taken, at least: a burst of some hundred messages is no flood."""
 
 
 def window(written: int, seconds: float) -> int:
-    """How many bytes to hold ready when `written` were written in the last `seconds`. Pure; 4 to 64 MiB."""
+    """Return how many bytes to hold ready, 4 to 64 MiB, when `written` were written in the last `seconds`. Pure."""
     rate = written / max(seconds, 0.001)
     return max(AHEAD_BYTES_MIN, min(AHEAD_BYTES_MAX, int(rate * _SECONDS_AHEAD)))
 
 
 class Populator:
-    """The thread. `due_at` is the log offset from which writers should call `wake` (an integer compare for them)."""
+    """The thread. Writers call `wake` once the log's end is behind `due_at`, a LogOffset: one comparison for each append."""
 
     def __init__(self, commit_log: CommitLog, clock: Clock, *, pages: bool = True) -> None:
         """`pages`: False where records are not written in place; then the thread only makes files."""
@@ -53,18 +53,18 @@ class Populator:
         self.works = pages
         """False also if this kernel cannot populate."""
         self.worker = Worker("populate", self.round, lambda: _ROUND_SECONDS)
-        """Without `on_failure`: what it does not do, the writers do themselves, and get the errors."""
+        """Its failures do not stop the store: the writers then fault in pages and make files themselves, and get the errors."""
 
     def start(self) -> None:
         self.worker.start()
         self.worker.wake()
 
     def wake(self) -> None:
-        self.due_at = 1 << 62  # until the round has set the next mark
+        self.due_at = 1 << 62  # until the round has set the next mark: one wake-up, not one for each append
         self.worker.wake()
 
     def restart(self) -> None:
-        """The log was cut: what was made ready behind its end may be gone."""
+        """Begin anew at the log's end, which was cut."""
         self._populated = self.due_at = self._log.end
         self._looked_at = (self._log.end, self._clock.monotonic())
 
@@ -84,7 +84,7 @@ class Populator:
         start, stop = max(end, self._populated), end + ahead
         while start < stop and self.works and not self.worker.stopping:
             file = self._log.run.find(start)
-            if file is None:
+            if file is None:  # the next file is not made yet
                 break
             if self._advised != (file, unhurried):
                 file.touch_singly(singly=unhurried)
@@ -93,6 +93,7 @@ class Populator:
             self.works = file.populate(start, size)
             start += size
         self._populated = max(self._populated, start)
+        # Next when an eighth is used up, a little at a time; in a flood when half is, so that the thread seldom takes the core.
         self.due_at = end + ahead - ahead // (8 if unhurried else 2)
 
     def stop(self) -> None:

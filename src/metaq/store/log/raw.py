@@ -1,7 +1,7 @@
-"""Bytes of another log, as a master sends them: whole records back to back, and the blank record that ends a file.
+"""Checks bytes of another log before a replica appends them: whole records back to back, and the blank record that ends a file.
 
-They are taken as they are, at the same log offset, so that both logs are the same bytes. Everything about them that can
-be wrong is looked at before the first is written: a later start would end the log at a record that it does not believe.
+They are appended as they are, at the same log offset, so that both logs are the same bytes. All checks come before the first
+byte is written: a later start would end the log at a record that it does not believe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _RECORDS_MAX: Final = 1 << 30
 
 
 class Appended(NamedTuple):
-    """What came of raw bytes: the log has grown by [log_offset, log_end), and these queues with it."""
+    """Result of `append_raw`: the log has grown by [log_offset, log_end), and these queues with it."""
 
     log_offset: int
     log_end: int
@@ -44,7 +44,7 @@ def runs_of(data: memoryview, log_offset: int, file_bytes: int) -> list[RawRun]:
         stop = min(border, len(data))
         heads, end, outcome = hot.scan_records(data, start, stop, log_offset, _RECORDS_MAX, check_crc=True)
         for head in heads:
-            if topic_of(head) is None or head.queue_id < 0:
+            if topic_of(head) is None or head.queue_id < 0:  # its queue's folder is named after them
                 raise _refusal(head.log_offset, f"a record of queue {head.queue_id} of topic {head.topic[:200]!r}")
         blank = data[end:end]
         if outcome == hot.END_BLANK:
@@ -63,7 +63,7 @@ def runs_of(data: memoryview, log_offset: int, file_bytes: int) -> list[RawRun]:
 def _blank(data: memoryview, size: int, place: int) -> memoryview:
     """The blank record with which `data` begins; `size` bytes of its log file are left. Raises StoreError."""
     told = int.from_bytes(data[:4], "big")
-    if told != size:
+    if told != size:  # RocketMQ's replica takes them, and cannot read its log afterwards
         raise _refusal(
             place,
             f"a blank record of {told} bytes where {size} are left in the log file (is mappedFileSizeCommitLog the same in "

@@ -11,16 +11,16 @@ from metaq.wire import hot
 
 _STEP: Final = 4096
 BACKWARDS_MS_MAX: Final = 2000
-"""Store times may step back this much (a clock that was set). What lies behind a cut tail is older than that: a broker
-takes longer to start."""
+"""Tolerated step back of store times, ms: a clock may be set. Records behind a tail that was cut off are older than that,
+since a broker takes longer to start."""
 
 QueueKey = tuple[bytes, int]
 
 
 class LogScan:
-    """The records from `start` on, in lists, up to the first thing that is not one.
+    """Iterates over the records from `start` on, in lists, up to the first bytes that are none, or to `stop`.
 
-    After the walk, `end` is where it stopped and `why` says at what; `stop` bounds it from the outside.
+    After the walk, `end` is the LogOffset where it stopped, and `why` says at what.
     """
 
     def __init__(self, run: FileRun, start: int, stop: int | None = None, *, check_crc: bool) -> None:
@@ -49,7 +49,7 @@ WHY: Final = {
 
 
 class NeedsWholeLog(Exception):
-    """A queue goes on with an offset that its consume queue does not lead up to: units before it were lost."""
+    """A record's queue offset is not the one that its consume queue goes on with: units were lost, the whole log is to be read."""
 
     def __init__(self, queue: QueueKey) -> None:
         super().__init__(queue)
@@ -57,10 +57,10 @@ class NeedsWholeLog(Exception):
 
 
 class Judge:
-    """Tells records that follow each other from old bytes that only look like it.
+    """Tells the log's records from leftovers behind its end.
 
-    Behind a tail that RocketMQ has cut off lie whole records with right checksums and places. When newer records have
-    grown up to one of them exactly, only two things tell it: it is older than its predecessor, and its queue offset
+    Behind a tail that RocketMQ has cut off lie whole records with right checksums and log offsets. When newer records have
+    grown up to one of them exactly, only two things give it away: it is older than its predecessor, and its queue offset
     does not continue its queue.
     """
 
@@ -73,9 +73,9 @@ class Judge:
         whole_log: bool,
         deleted: Mapping[bytes, int] | None = None,
     ) -> None:
-        """`ends`: queue offset that each queue goes on with. `has_unit`: whether a unit points at the record.
+        """Args: ends: queue offset that each queue goes on with. has_unit: whether a unit points at the record.
 
-        `deleted`: topic → the log offset below which its records belong to queues that are gone.
+        deleted: topic → LogOffset below which its records belong to queues that are gone.
         """
         self._ends, self._has_unit, self._whole_log = dict(ends), has_unit, whole_log
         self._deleted = deleted or {}
@@ -83,17 +83,18 @@ class Judge:
         """Store time of the newest record judged."""
         self._seen: set[QueueKey] = set()
         self.restarted: set[QueueKey] = set()
-        """Queues whose oldest record in the log does not continue their units: to be made anew."""
+        """Queues to rebuild: their oldest record in the log does not continue their units."""
 
     def refusal(self, head: hot.RecordHead) -> str:
-        """Why the record cannot follow those before it; "" if it can. Raises NeedsWholeLog."""
+        """Return why the record cannot follow those before it; "" if it can. Raises NeedsWholeLog."""
+        # A record with a unit was dispatched, so it is the log's, however far the clock was set back.
         if head.store_ms < self.last_ms - BACKWARDS_MS_MAX and not self._has_unit(head):
             return f"a record stored {self.last_ms - head.store_ms} ms before the one in front of it"
         of_deleted = head.log_offset < self._deleted.get(head.topic, 0)
         if not of_deleted and is_queued(head.sys_flag):
             key = (head.topic, head.queue_id)
             wanted = self._ends.get(key, 0)
-            if head.queue_offset not in {wanted, 0}:
+            if head.queue_offset not in {wanted, 0}:  # 0: the topic was deleted and made again
                 if key in self._seen:
                     return (
                         f"a record with queue offset {head.queue_offset} where queue {head.queue_id} of topic "

@@ -1,4 +1,4 @@
-"""The thread that syncs without the interpreter: neither waits for the other."""
+"""Syncs the log in a native thread that never takes the GIL: the event loop does not wait for it, nor it for the loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Syncs: type[Syncs] | None = _compiled.Syncs if _compiled else None
 
 
 class SyncThread:
-    """Syncs the log, of which it is told stretch by stretch. All but `wait` and `heard` is for one at a time."""
+    """Syncs ranges of the log that it is asked for. One caller at a time, but for `wait` and `heard`."""
 
     def __init__(self, commit_log: CommitLog, flushed: int, forget: Callable[[int], object]) -> None:
         self._log, self._forget = commit_log, forget
@@ -34,13 +34,14 @@ class SyncThread:
         self._asked = flushed
         self._file: MappedFile | None = None
         self._mapped: Mapped | None = None
-        """Held while it is synced: the file may let go of it."""
+        """Mapping of `_file`. Held because `release_before` may drop the file's own while it is synced."""
         self._thread = threading.Thread(target=self._syncs.run, name="metaq-sync", daemon=True)
         self._thread.start()
 
     @staticmethod
     def possible(disk: Disk) -> bool:
-        """Whether the module is there, and syncing is what this disk does, and nothing of a test's own."""
+        """Whether the compiled module is there, and the disk syncs as `Disk` does."""
+        # The native thread calls msync itself, past the `Disk`: a test's disk would not see it.
         return _Syncs is not None and type(disk).sync_range is Disk.sync_range
 
     def ask(self, flushed: int) -> None:
@@ -64,25 +65,25 @@ class SyncThread:
             self._syncs.ask(address, size, stop)
 
     def wait(self) -> None:
-        """Until what was asked for is over."""
+        """Return when the range asked for is synced, or its sync has failed."""
         self._syncs.wait(self._asked)
 
     def look(self) -> tuple[int, int]:
-        """Up to where the log is durable, and the errno of the sync that failed, or 0."""
+        """Return the LogOffset up to which the log is durable, and the errno of the sync that failed, or 0."""
         return self._syncs.look()
 
     def heard(self) -> None:
-        """Take what is told by `told`: it is not readable any more."""
+        """Read the event descriptor empty, so that the loop's reader is not called again for the same news."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.told)
 
     def cut(self, log_end: int) -> None:
-        """The log ends there now. Returns when nothing is under way any more."""
+        """Take note that the log ends at `log_end` now. Returns when no sync is under way any more."""
         self._syncs.rewind(log_end)
         self._asked, self._file, self._mapped = min(self._asked, log_end), None, None
 
     def stop(self) -> None:
-        """Nobody asks or waits any more."""
+        """End the thread. Nobody may ask or wait any more."""
         self._forget(self.told)
         self._syncs.end()
         self._thread.join()

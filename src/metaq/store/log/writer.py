@@ -1,8 +1,7 @@
-"""Everything that goes into the log: one writer, one lock.
+"""Appends one by one, and everything else that changes log, queues and index: all under one lock.
 
-Whoever appends holds the lock from the first byte of a record to the last entry of its index, so that between two
-appends everything below the log's end is in its queue and in the index. `Snapshot` is such a moment as a value.
-What is appended many at a time, by native code, is in `fast_path.py`.
+The lock is held from the first byte of a record to its last index entry. So between two appends everything below the log's
+end is in its queue and in the index; `Snapshot` is such a moment as a value. Runs of messages are appended by `fast_path.py`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _PAIR_END: Final = PAIR_END.encode()
 class PutRecord(Struct):
     """One message for `Writer.put`.
 
-    `properties`: the text as stored. `tags_code`: what its unit holds: the tag's hash, or in the schedule topic when to
-    deliver it. `keys`: whole `topic#key` texts to index. `born_host`: 8 or 20 bytes.
+    `properties`: the text as stored. `tags_code`: third field of its unit: the tag's hash, or in the schedule topic the
+    time of delivery, ms. `keys`: whole `topic#key` texts to index. `born_host`: address and port, 8 bytes, or 20 with IPv6.
     """
 
     topic: str
@@ -55,16 +54,16 @@ class PutRecord(Struct):
     tags_code: int = 0
     keys: tuple[bytes, ...] = ()
     is_judged: bool = False
-    """Whether its body holds messages that were judged one by one: it may be larger than that of a message."""
+    """The body holds messages that were checked one by one, so it may be larger than `maxMessageSize`."""
 
     @property
     def is_copy(self) -> bool:
-        """Whether it stands for a record of the log, which was within the limits when it came."""
+        """Whether it is made of a record of the log, which was within the limits when it came: they may be lower now."""
         return self.prepared_offset != 0 or bool(self.sys_flag & TRANSACTION_MASK)
 
 
 class Put(Struct):
-    """Where messages were stored: offsets and time of the first, `log_end` behind the last."""
+    """Where messages were stored: offsets and store time (ms) of the first, `log_end` behind the last."""
 
     log_offset: int
     log_end: int
@@ -73,7 +72,7 @@ class Put(Struct):
 
 
 class QueueEnd(NamedTuple):
-    """A queue that holds messages, and one past the newest of them."""
+    """A queue that holds messages, and its max offset."""
 
     queue: ConsumeQueue
     max_offset: int
@@ -92,11 +91,10 @@ class Snapshot(Struct, frozen=True):
 
 
 def end_properties(text: bytes) -> bytes:
-    """Properties as they are stored: never ending in a NUL, which a start could not tell from what a power cut took.
-
-    A value that does gets the separator behind it that older RocketMQ brokers put behind every property. In the fast
-    path the broker's own property is the last.
-    """
+    """Return properties as they are stored: they never end in a NUL."""
+    # Properties have no checksum, and sectors that never reached the disk read as zeros: recovery takes a newest record that
+    # ends in NULs for torn. So a value that does gets the separator behind it that older RocketMQ brokers put behind every
+    # property. In the fast path a property of the broker's own is the last.
     return text + _PAIR_END if text.endswith(b"\0") else text
 
 
@@ -116,7 +114,7 @@ class Writer:
     def put(self, records: Sequence[PutRecord], *, carrying: bool = False) -> Put:
         """Append messages, all to one queue, back to back in queue and log file.
 
-        Args: carrying: they stand for others, whose file can go then: they are taken though the disk is nearly full.
+        Args: carrying: they replace older records, so that a log file can go; taken though the disk is nearly full.
         Raises: MessageIllegal: one of them can never be stored. StoreFull: there is no room now. StoreFailed. Nothing
         was written in any of these cases.
         """
@@ -128,6 +126,7 @@ class Writer:
                 record.properties = end_properties(record.properties)
             bytes_in_log += self._check(record)
             keys += len(record.keys)
+        # RocketMQ acknowledges a message that is larger than a log file, and does not store it.
         if bytes_in_log + BLANK_BYTES > self._log.file_bytes:
             raise MessageIllegal(
                 f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
@@ -137,6 +136,7 @@ class Writer:
         with self.lock:
             if not (self._state.takes or (carrying and self._state.carries)):
                 raise self._state.refusal()
+            # All room first, queue, index, log: a full disk refuses all records or none.
             queue = self._queues.made(first.topic, first.queue_id) if is_queued(first.sys_flag) else None
             if queue:
                 queue.prepare(len(records))
@@ -147,7 +147,7 @@ class Writer:
             queue_offset = queue.max_offset if queue else 0
             log_offset = self._log.end
             row = 0
-            while row < len(records):
+            while row < len(records):  # native code stops at a record that it does not take, or where a queue file ends
                 if queue is not None:
                     row = hot.append_records(self._log.tail, queue.tail, self._index_tail, records, row, now_ms)
                 if row < len(records):
@@ -159,7 +159,7 @@ class Writer:
         return put
 
     def _check_place(self, record: PutRecord) -> None:
-        """Raises MessageIllegal: no message goes there."""
+        """Check topic and queue id. Raises MessageIllegal."""
         try:
             check_partition_topic(record.topic)
         except Refused as error:
@@ -168,7 +168,7 @@ class Writer:
             raise MessageIllegal(f"topic {record.topic} has no queue {record.queue_id}")
 
     def _check(self, record: PutRecord) -> int:
-        """Bytes that the record takes at most. Raises MessageIllegal."""
+        """Check the sizes. Returns the bytes that the record takes in the log at most. Raises MessageIllegal."""
         body_bytes_max = self._parts.options.max_message_size
         if len(record.body) > body_bytes_max and not (record.is_copy or record.is_judged):
             raise MessageIllegal(
@@ -207,16 +207,18 @@ class Writer:
                 break
             assert queue is not None, "the log had room for all records"
             queue.advance()
-        if self._index and record.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:
+        if (
+            self._index and record.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK
+        ):  # as RocketMQ: those are not indexed
             for key in record.keys:
                 self._index.put(key, offset, self._log.tail.store_ms, now_ms)
 
     # ------------------------------------------------------------------ as another log has them
 
     def append_raw(self, data: bytes | memoryview, log_offset: int) -> Appended:
-        """Append bytes of another log, which begin there at `log_offset`, as they are; queues and index follow.
+        """Append bytes of another log, which begin there at `log_offset`, as they are; fill queues and index.
 
-        Args: data: whole records back to back, as they lie in the log, those that end a file included.
+        Args: data: whole records back to back, as they lie in the log, blank records included.
               log_offset: where this log ends. An empty one may begin at any log offset where a file would.
         Raises: StoreError: a gap, or not all of it is whole records that go on with this log and its queues; nothing was
         appended. StoreFull, StoreFailed: `log_end` says how far it came; go on from there.
@@ -232,7 +234,7 @@ class Writer:
                 self._log.start_at(log_offset)
                 self.roll()
             now_ms, touched = self._clock.now_ms(), set[QueueKey]()
-            keys_max = self._index.entries_max - 1 if self._index else 1 << 62
+            keys_max = self._index.entries_max - 1 if self._index else 1 << 62  # a group's keys fit into one index file
             for run in runs:
                 for records, heads, keys in groups(run, keys_max, restarts):
                     touched |= self._append_group(records, heads, keys, restarts, now_ms)
@@ -254,9 +256,9 @@ class Writer:
             )
 
     def _follow(self, heads: Sequence[hot.RecordHead]) -> set[int]:
-        """Log offsets of the records with which a queue begins anew: an empty one, or one of a topic that was made again.
+        """Return the LogOffsets of records with which a queue begins anew: an empty queue, or one of a topic that was made again.
 
-        Raises StoreError: a gap.
+        Raises StoreError: a queue offset is missing.
         """
         ends: dict[QueueKey, int] = {}
         restarts: set[int] = set()
@@ -267,6 +269,7 @@ class Writer:
             known = self._queues.get(*key)
             wanted = ends.get(key, known.max_offset if known else 0)
             if head.queue_offset != wanted:
+                # An empty queue may begin anywhere: the master's retention took what came before. 0: the topic was made again.
                 if head.queue_offset and wanted:
                     raise StoreError(
                         f"queue {head.queue_id} of topic {key[0]} goes on with queue offset {wanted}, and the record at log "
@@ -283,12 +286,13 @@ class Writer:
     def _append_group(
         self, records: memoryview, heads: list[hot.RecordHead], keys: int, restarts: set[int], now_ms: int
     ) -> set[QueueKey]:
-        """All of them or none. Returns the queues that grew. Raises StoreFull."""
+        """Append all of them or none. Returns the queues that grew. Raises StoreFull."""
         queued = [head for head in heads if self._is_dispatched(head)]
         counts = Counter((head.topic.decode(), head.queue_id) for head in queued)
         first = heads[0]
-        if first.log_offset in restarts:
+        if first.log_offset in restarts:  # `groups` begins a group there: the units so far are of the deleted topic
             self._queues.made(first.topic.decode(), first.queue_id).restart_at(first.queue_offset)
+        # As in `put`: all room first, so that a full disk refuses the group as a whole.
         for key, count in counts.items():
             self._queues.made(*key).prepare(count)
         if self._index and keys > self._index.tail.room():
@@ -307,7 +311,7 @@ class Writer:
         return set(counts)
 
     def snapshot_below(self, log_offset: int) -> Snapshot:
-        """Where everything would stand if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
+        """Return the snapshot that would be if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
         with self.lock:
             return self._snapshot_below(log_offset)
 
@@ -333,8 +337,8 @@ class Writer:
     def truncate(self, log_offset: int) -> Snapshot:
         """Cut log, queues and index: everything at and behind `log_offset` is gone. Returns what is left.
 
-        A part of `MessageWriter.truncate`, which sees to it that a crash in between does no harm. Raises StoreError: as
-        `below`. OSError: how much of it was done is unknown.
+        A part of `MessageWriter.truncate`, which has written down beforehand what a crash in between must not go beyond.
+        Raises StoreError: as `snapshot_below`. OSError: how much of it was done is unknown.
         """
         with self.lock:
             left = self._snapshot_below(log_offset)
@@ -346,7 +350,7 @@ class Writer:
                     queue.start_at(end, unit.log_end if unit else 0)
                     queue.min_offset = min(queue.min_offset, end)
                     queue.cut()
-                    queue.run.unsynced = True
+                    queue.run.unsynced = True  # the deletions become durable with the next checkpoint
             self._log.cut(log_offset)
             self._log.tail.store_ms = left.store_ms
             if self._index:
@@ -364,6 +368,7 @@ class Writer:
         self._rolled()
 
     def _rolled(self) -> None:
+        # Pulls read by pread what lies further behind the end than `hot_bytes`: the mappings are not used any more.
         self._log.release_before(self._log.end - self._parts.options.hot_bytes)
         self._populator.wake()
 
@@ -377,20 +382,17 @@ class Writer:
             return self._queues.remove(topic)
 
     def drop_index_below(self, log_min: int) -> list[Path]:
-        """Forget index files that point wholly below the log's begin; returns them: `Index.drop_below`."""
+        """Forget index files that point wholly below the log's begin. Returns them, see `Index.drop_below`."""
         if self._index is None:
             return []
         with self.lock:
             return self._index.drop_below(log_min)
 
     def snapshot(self) -> Snapshot:
-        """Where everything stands now, between two appends. Raises OSError: the newest unit cannot be read.
-
-        All is looked at under the lock, the table of queues too. A queue that was made between a look at the table and
-        one at the log's end would be left out: its messages would count as lying below the end and be in no queue, so
-        that the next start would not look for their units. And a unit that is read later may be of a queue that has
-        taken the name of a deleted one.
-        """
+        """Return where log, queues and index stand, between two appends. Raises OSError: the newest unit cannot be read."""
+        # All under the lock, the table of queues too. A queue made between a look at the table and one at the log's end would
+        # be left out: its messages would count as lying below the end and be in no queue, so that the next start would not
+        # look for their units. And a unit that is read later may be of a queue that has taken the name of a deleted one.
         with self.lock:
             log_end = self._log.end
             newest: ConsumeQueue | None = None
@@ -409,7 +411,7 @@ class Writer:
             )
 
     def close(self) -> None:
-        """Let go of all files. The caller has seen to it that the state is closed and everything durable."""
+        """Close all files. The caller has closed the state, and made everything durable."""
         with self.lock:
             self._log.detach()
             self._queues.close()

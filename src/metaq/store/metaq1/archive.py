@@ -1,4 +1,4 @@
-"""Archives: what topics let go of, as data files of MetaQ 1.x (docs/formats/metaq1-segments.md)."""
+"""Archives of expired messages, as data files of MetaQ 1.x (docs/formats/metaq1-segments.md): `deletePolicy=archive`."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from metaq.wire.metaq1.frame import ARCHIVED, LIVE, NAME_DIGITS, ZIPPED
 log = logging.getLogger(__name__)
 _BLOCK_BYTES: Final = 1024 * 1024
 _FRAME_BYTES_MAX: Final = FRAME_BODY_BYTES_MAX + 64 * 1024
-"""Of a body that was compressed: with its header and attribute."""
+"""Size of the frame of a body that was compressed, header and attribute included, at most."""
 _BUSY_SECONDS, _IDLE_SECONDS = 0.2, 60.0
 _TRIES_MAX: Final = 3
 
 
 class Positions(Protocol):
-    """Where in its partition, as 1.x clients are told, messages of a queue begin."""
+    """The byte positions of a queue's messages, as 1.x clients see them."""
 
     def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The positions; None: they are being looked up, ask again. Called from any thread.
+        """Return the positions; None: they are being computed, ask again. Called from any thread.
 
-        If the first has none, because the queue's positions begin behind it: -1 and the queue offset where they begin.
+        If the queue's positions begin behind the first offset: -1 and the queue offset where they begin.
         """
         ...
 
     def misfits(self, topic: str, queue_id: int) -> frozenset[int] | None:
-        """Queue offsets of damaged messages whose frames are not as long as the positions say; None: they are being looked for."""
+        """Return queue offsets of damaged messages whose frames are not as long as the positions say; None: ask again."""
         ...
 
 
 class _Slice(Struct, frozen=True):
-    """What a queue has in one log file."""
+    """The messages of a queue in one log file."""
 
     queue: ConsumeQueue
     low: int
@@ -58,10 +58,10 @@ class _Slice(Struct, frozen=True):
 
 
 class Archiver:
-    """Writes archives of what is about to go, and tells what is still to be written (`Owed`, `Ask`).
+    """Writes archives of messages before they expire, and keeps their log files until then (`Owed`, `Ask`).
 
-    A file holds what one queue has in one log file, named by the position of its first frame. It is whole before anybody
-    lets go of the messages; what a crash cuts is written again, the same bytes under the same name.
+    An archive file holds the messages of one queue in one log file, and is named by the position of its first frame. It is
+    complete and durable before the messages expire; one that a crash cuts is written again, the same bytes under the same name.
     """
 
     what = "messages to be archived"
@@ -76,24 +76,24 @@ class Archiver:
         broker_id: int,
         at_once: int = 1,
     ) -> None:
-        """`policy`: of a topic. `at_once`: files written at the same time."""
+        """Args: policy: the delete policy of a topic. at_once: how many files are written in parallel."""
         self._store, self.folder, self._policy, self._positions = store, folder, policy, positions
         self._broker_id, self._at_once = broker_id, at_once
         self._lock = threading.Lock()
         self._wanted: dict[str, int] = {}
         """Topic → LogOffset up to which it is to be archived."""
         self._done: dict[str, int] = {}
-        """Topic → LogOffset up to which it is."""
+        """Topic → LogOffset up to which it is archived."""
         self.worker = Worker("archive", self.step, self._seconds)
         self._started = False
         self._tidied: set[Path] = set()
-        """Folders in which nothing half written is left."""
+        """Folders that were searched for `.tmp` files of a crash."""
         self._misfits: dict[ConsumeQueue, frozenset[int]] = {}
-        """See `Positions.misfits`; of queues in which there are some."""
+        """`Positions.misfits` of queues that have some."""
         store.keeper.helped_by(self.worker)
 
     def stop(self) -> None:
-        """End the thread, if there is one; a file that is half written is written again another time."""
+        """End the thread, if there is one. A file that is half written is written again after the next start."""
         self.worker.stop()
 
     def _seconds(self) -> float:
@@ -102,7 +102,7 @@ class Archiver:
     # ------------------------------------------------------------------ what others ask
 
     def may_go(self, topic: str, log_offset: int) -> bool:
-        """Whether nothing of the topic below is to be archived any more; else it is begun. See `Ask`."""
+        """Whether all of the topic's messages below are archived, or need not be; else begin with it. See `Ask`."""
         if self._policy(topic).what is not Expired.ARCHIVE or self._done.get(topic, 0) >= log_offset:
             return True
         self._want(topic, log_offset)
@@ -136,7 +136,7 @@ class Archiver:
     # ------------------------------------------------------------------ writing
 
     def step(self) -> None:
-        """Write what is wanted, as far as positions are known. Raises OSError; what is there stays."""
+        """Write what is wanted, as far as positions are known. The thread's step. Raises OSError; files that are there stay."""
         with self._lock:
             wanted = dict(self._wanted)
         for topic, place in wanted.items():
@@ -144,11 +144,11 @@ class Archiver:
                 return
             if self._archive(topic, place):
                 with self._lock:
-                    if self._wanted.get(topic) == place:
+                    if self._wanted.get(topic) == place:  # else more was asked for meanwhile
                         del self._wanted[topic]
 
     def _archive(self, topic: str, stop: int) -> bool:
-        """Whether all of the topic below `stop` is archived."""
+        """Archive the topic below `stop`. Returns False where positions are not known yet."""
         policy = self._policy(topic)
         for file in self._store.log.run.files:
             if file.start >= stop:
@@ -172,7 +172,7 @@ class Archiver:
             return list(threads.map(self._write, slices))
 
     def _write(self, part: _Slice) -> bool:
-        """Write the files of a slice: one, unless messages in it are lost. False: positions are not known yet."""
+        """Write the files of a slice: one, or more if messages in it are lost. Returns False: positions are not known yet."""
         queue, offset = part.queue, part.low
         while offset < part.high:
             high = min((misfit for misfit in self._misfits.get(queue, ()) if misfit >= offset), default=part.high)
@@ -180,13 +180,13 @@ class Archiver:
             places = self._positions(queue.topic, queue.queue_id, (offset, high))
             if places is None:
                 return False
-            if places[0] < 0:  # they had left the log, and a power cut has brought their file back
+            if places[0] < 0:  # archived and deleted before: a power cut has brought their log file back
                 offset = places[1]
                 continue
             behind = self._write_run(structs.replace(part, high=high), offset, *places) if offset < high else high
             if self._store.reader.existing_queue(queue.topic, queue.queue_id) is not queue:
                 return True  # the topic was deleted meanwhile
-            if behind is None:
+            if behind is None:  # a damaged message has a frame of another length: leave that one out
                 found = self._positions.misfits(queue.topic, queue.queue_id)
                 if found is None:
                     return False
@@ -197,7 +197,7 @@ class Archiver:
                     )
                 self._misfits[queue] = found
                 continue
-            if behind < min(part.high, queue.min_offset):  # the disk was so full that they had to go
+            if behind < min(part.high, queue.min_offset):  # the disk was full: retention deleted them unarchived
                 behind = queue.min_offset
             elif behind < part.high:
                 log.error(
@@ -209,14 +209,18 @@ class Archiver:
         return True
 
     def _write_run(self, part: _Slice, offset: int, position: int, end: int) -> int | None:
-        """Write one file. Returns the queue offset of the first message that it lacks; None: it does not end at position
-        `end`, and was not kept."""
+        """Write one file. Returns the queue offset of the first message that is missing in it.
+
+        None: the frames do not end at position `end`, and the file was deleted.
+        """
         store, queue, disk = self._store, part.queue, self._store.disk
         folder = self.folder / f"{queue.topic}-{queue.queue_id}"
         disk.make_folder(folder)
         if folder not in self._tidied:
             self._tidied.add(folder)
-            for left in folder.glob("*.tmp"):  # of a crash; under another policy it would not be written again
+            for left in folder.glob(
+                "*.tmp"
+            ):  # of a crash: under another policy the name is another one, and it would stay
                 left.unlink()
         name = f"{position:0{NAME_DIGITS}d}"
         path = folder / (name + (ZIPPED if part.policy.compress else ARCHIVED))
@@ -231,7 +235,7 @@ class Archiver:
                         if found.next_offset > offset or tries == _TRIES_MAX:
                             break
                         tries += 1
-                        store.reader.repairs.step()  # it is mended now, or known to be lost
+                        store.reader.repairs.step()  # now, not when that thread comes to it: repaired, or known to be lost
                         continue
                     for frames in _frames(found.body, self._broker_id):
                         entry.write(frames)
@@ -253,7 +257,7 @@ class Archiver:
         return offset
 
     def _keep_aside(self, path: Path) -> Path:
-        """Move a folder with a file of the name of one to come, which holds something else: of a deleted topic. Returns where to."""
+        """Rename the archive folder of a deleted topic of the same name. Returns where the new file goes."""
         folder = path.parent
         numbered = (folder.with_name(f"{folder.name}.before{number}") for number in itertools.count(1))
         aside = next(name for name in numbered if not name.exists())
@@ -267,7 +271,7 @@ class Archiver:
 
 
 def _frames(records: bytes | memoryview, broker_id: int) -> Iterator[bytes]:
-    """The frames of records, in pieces. Compressed bodies come one by one: a few could expand to gigabytes."""
+    """Yield the frames of records, in pieces; with compressed bodies one by one, since a few could expand to gigabytes."""
     try:
         yield hot.frames(records, broker_id, 0, len(records), _not_here)[0]  # a frame is shorter than its record
     except _CompressedError:
@@ -294,7 +298,7 @@ def _not_here(_body: bytes, _sys_flag: int) -> bytes:
 
 
 def _slice(queue: ConsumeQueue, start: int, end: int, policy: DeletePolicy) -> _Slice | None:
-    """What the queue has between two log offsets; None: nothing, or it was deleted meanwhile."""
+    """Return the queue's messages between two LogOffsets; None: there are none, or the topic was deleted meanwhile."""
     try:
         low, high = max(queue.min_offset, queue.first_at(start)), queue.first_at(end)
     except FileNotFoundError:
@@ -309,7 +313,7 @@ def _pulled(store: MessageStore, queue: ConsumeQueue, offset: int, count: int) -
 
 @contextlib.contextmanager
 def _entry(file: IO[bytes], name: str, *, compress: bool) -> Iterator[IO[bytes]]:
-    """Where frames are written to: the file, or an entry of the zip file that it becomes."""
+    """Open the file for frames, or the entry of the zip file that it becomes."""
     if not compress:
         yield file
         return

@@ -1,4 +1,4 @@
-"""Frames of MetaQ 1.x out of a queue's records (docs/metaq1.md): what one get hands out."""
+"""Makes the frames that a get of MetaQ 1.x receives of a queue's records (docs/metaq1.md)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from metaq.wire.frame_size import expanded_body
 
 _RECORDS_BYTES_MIN, _RECORDS_BYTES_MAX = MIB, 8 * MIB
 _RECORD_BYTES_PER_FRAME: Final = 8
-"""Records of small messages are so much larger than their frames."""
+"""How many times larger records of small messages are than their frames."""
 _QUEUE_OFFSET: Final = slice(20, 28)
-"""Of a record."""
+"""Bytes of a record's queue offset."""
 
 
 class FrameRun(Struct, frozen=True):
-    """Which frames are wanted: those of `count` messages of a queue from `queue_offset` on, `size` bytes behind the first
-    `skip`."""
+    """The bytes that a get asks for: `size` behind the first `skip` of the frames of `count` messages from `queue_offset` on."""
 
     topic: str
     queue_id: int
@@ -34,14 +33,15 @@ class FrameRun(Struct, frozen=True):
 
 
 class FramesRead(Struct, frozen=True):
-    """What was found. Without a body: there is nothing at that place, now or any more."""
+    """The result of a get. An empty body: no message is there, yet or any more."""
 
     body: bytes
     queue_offset: int
-    """Of the first message that is there. Behind the one that was wanted: those before it are lost."""
+    """Of the first message that is there. If it is behind the one that was wanted, those in between are lost."""
     count: int = 0
+    """Messages whose frames end in the body, or in what was skipped."""
     frame_bytes: int = 0
-    """So many messages' frames end in it, or before it, and those frames have so many bytes."""
+    """Size of those frames: compared with the positions before the answer is sent."""
 
 
 class FrameReader:
@@ -51,7 +51,7 @@ class FrameReader:
         self._pull, self._broker_id = reader.pull, broker_id
 
     def read(self, run: FrameRun) -> FramesRead | Callable[[], FramesRead]:
-        """The frames, or a call for another thread that returns them: they are not in memory, or are to be expanded.
+        """Return the frames; or a call for another thread that does, if they are not in memory or have to be decompressed.
 
         The call raises Refused UNAVAILABLE if a body was compressed with LZ4 or ZSTD, and the extra that brings them is missing.
         """
@@ -60,7 +60,7 @@ class FrameReader:
             return lambda: self._frames(run, pulled, _expanded)
         try:
             return self._frames(run, pulled, _not_here)
-        except _CompressedError:  # read again there: whoever waits for his turn keeps no copy of records
+        except _CompressedError:  # read again in the thread: a request that waits for one holds no copy of the records
             return lambda: self._frames(run, self._records(run), _expanded)
 
     def _records(self, run: FrameRun) -> ReadResult:
@@ -72,7 +72,7 @@ class FrameReader:
             pulled = pulled.job()
         if pulled.status is ReadStatus.FOUND:
             first = int.from_bytes(pulled.body[_QUEUE_OFFSET], "big")
-            if first != run.queue_offset:
+            if first != run.queue_offset:  # the pull has passed over lost messages: the positions go on behind them
                 return FramesRead(b"", first)
             body, count, frame_bytes = hot.frames(pulled.body, self._broker_id, run.skip, run.size, expand)
             return FramesRead(body, first, count, frame_bytes)
@@ -95,5 +95,5 @@ def _not_here(_body: bytes, _sys_flag: int) -> bytes:
 def _expanded(body: bytes, sys_flag: int) -> bytes:
     try:
         return expanded_body(body, sys_flag)
-    except ConfigError as error:  # its positions were counted where it was installed
+    except ConfigError as error:  # the library is missing here; its position was computed where it was installed
         raise Refused(Reason.UNAVAILABLE, str(error)) from None

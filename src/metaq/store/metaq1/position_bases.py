@@ -38,7 +38,7 @@ class Base(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What one record says."""
+    """The content of one record of bases."""
 
     kind: int
     began: int
@@ -70,7 +70,7 @@ def encode_dropped(topics: Iterable[str]) -> bytes:
 
 
 def decode(body: bytes) -> Told | None:
-    """What a record's body says; None: a later version of this format wrote it. Raises ValueError: it is malformed."""
+    """Decode a record's body; None: it is of a later version of this format. Raises ValueError: it is malformed."""
     try:
         version, kind, began = _HEAD.unpack_from(body)
         if version != VERSION or kind > KIND_DROPPED:
@@ -96,7 +96,7 @@ def decode(body: bytes) -> Told | None:
 
 
 def told_newest_first(store: MessageStore) -> Iterator[tuple[int, Told | None]]:
-    """(LogOffset, what it says) of each record of bases that the log holds, the newest first; None: it cannot be read."""
+    """Yield (LogOffset, content) of each record of bases in the log, the newest first; None: it cannot be read."""
     queue = store.reader.existing_queue(POSITIONS_TOPIC, 0)
     if queue is None:
         return
@@ -114,16 +114,16 @@ def told_newest_first(store: MessageStore) -> Iterator[tuple[int, Told | None]]:
 
 
 class Known(NamedTuple):
-    """What the log says of all queues."""
+    """The bases of all queues, as the log has them."""
 
     bases: dict[QueueKey, Base]
     """The newest of each queue that has one."""
     dropped: frozenset[str]
-    """Topics that are gone with their positions."""
+    """Topics that were deleted with their positions."""
 
 
 def newest_bases(store: MessageStore) -> Known:
-    """The newest base of each queue. Reads back to where the last complete round began, and no further."""
+    """Return the newest base of each queue. Reads back to where the last complete round began, no further."""
     found: dict[QueueKey, Base] = {}
     dropped = set[str]()
     stop, whole = -1, True
@@ -131,7 +131,7 @@ def newest_bases(store: MessageStore) -> Known:
         if whole and log_offset < stop:
             break
         if told is None:
-            whole = False  # what it said may stand in an older one
+            whole = False  # a damaged record: its queues may only have an older base, so read all of them
             continue
         if told.kind == KIND_COMPLETE and stop < 0:
             stop = told.began
@@ -144,7 +144,7 @@ def newest_bases(store: MessageStore) -> Known:
 
 
 def bases_below(store: MessageStore, key: QueueKey, queue_offset: int) -> Base | None:
-    """The base of a queue nearest below or at a queue offset, of all in the log: for when a message in between is lost."""
+    """Return the base nearest at or below a queue offset, of all in the log: needed where a lost message hides its size."""
     best: Base | None = None
     for log_offset, told in told_newest_first(store):
         if told is None:

@@ -1,4 +1,4 @@
-"""The file run of one queue's byte positions: 8 bytes a message, derived from the log (docs/formats/positions.md)."""
+"""The files of one queue's byte positions: 8 bytes a message, derived from the log (docs/formats/positions.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PositionFiles:
         self.run = FileRun(folder, FILE_BYTES, disk)
 
     def load(self) -> bool:
-        """Find the files. False: there are none, or what lies there is nothing of ours."""
+        """Find the files. Returns False: there are none, or not only files of positions."""
         try:
             self.run.load("", derived=True)
             if self.run.is_whole:
@@ -46,7 +46,7 @@ class PositionFiles:
         return self.run.files[0].start // UNIT_BYTES
 
     def create(self, first: int, last: int) -> None:
-        """Make files for units [first, last], empty; what was there is gone. Raises StoreFull, OSError."""
+        """Make empty files for units [first, last]; files that were there are deleted. Raises StoreFull, OSError."""
         import shutil  # here and not above: it brings every kind of compression along, at each start
 
         self.run.drop_from(0)
@@ -55,9 +55,9 @@ class PositionFiles:
         self.reserve(place // UNIT_BYTES, last)
 
     def reserve(self, first: int, last: int) -> MappedFile:
-        """Have room for units [first, last], on the disk too; returns the file of the last. Raises StoreFull, OSError.
+        """Reserve blocks for units [first, last]. Returns the file of the last. Raises StoreFull, OSError.
 
-        Files come one behind the other: `first` is in one of them, or begins the next.
+        `first` is in one of the files, or begins the next.
         """
         place, stop = first * UNIT_BYTES, (last + 1) * UNIT_BYTES
         file = None
@@ -86,13 +86,13 @@ class PositionFiles:
     # ------------------------------------------------------------------ units
 
     def read(self, offset: int) -> int | None:
-        """The position of a queue offset; None: nothing is known of it here, or its unit is damaged."""
+        """Return the position of a queue offset; None: its unit is not written, or damaged."""
         file = self.run.find(offset * UNIT_BYTES)
         found = hot.position_of(file.read(offset * UNIT_BYTES, UNIT_BYTES), offset) if file else -1
         return found if found >= 0 else None
 
     def read_many(self, first: int, stop: int) -> list[int]:
-        """The positions of queue offsets [first, stop); -1 where `read` finds none."""
+        """Return the positions of queue offsets [first, stop); -1 where `read` returns None."""
         data = self.read_bytes(first, stop)
         return [
             hot.position_of(data[at : at + UNIT_BYTES], first + at // UNIT_BYTES)
@@ -100,7 +100,7 @@ class PositionFiles:
         ]
 
     def read_bytes(self, first: int, stop: int) -> bytes:
-        """The same as they are stored; zeros where there is no file."""
+        """Return the units as stored; zeros where there is no file."""
         data = bytearray()
         while (place := first * UNIT_BYTES + len(data)) < stop * UNIT_BYTES:
             file = self.run.find(place)
@@ -111,9 +111,9 @@ class PositionFiles:
         return bytes(data)
 
     def write(self, first: int, start: int, sizes: array[int]) -> int:
-        """Write the units of messages from queue offset `first`, which is at `start`, and the one behind them; they are reserved.
+        """Write the units of messages of these frame sizes from queue offset `first` on, whose position is `start`.
 
-        Returns the position behind them.
+        Also the unit behind them. All are reserved. Returns the position behind them.
         """
         units, end = hot.position_units(sizes, first, start)
         data = memoryview(units)
@@ -128,17 +128,17 @@ class PositionFiles:
         return end
 
     def write_one(self, offset: int, position: int) -> None:
-        """The same for the unit of one queue offset."""
+        """Write the unit of one queue offset, which is reserved."""
         self.write(offset, position, array("i"))
 
     def lowest(self, first: int, known: int) -> int:
-        """The first unit of those that are known without a hole up to `known`: by bisection, so a hole may be missed."""
+        """Return the first of the units that are written without a hole up to `known`. By bisection: a hole may be missed."""
         files = self.run.files
         low = max(first, files[0].start // UNIT_BYTES) if files else known
         return low + bisect_left(range(low, known), True, key=lambda offset: self.read(offset) is not None)
 
     def highest(self) -> int | None:
-        """The last unit that is known; None: none is."""
+        """Return the last unit that is written; None: none is."""
         for file in reversed(self.run.files):
             data = file.read(file.start, FILE_BYTES).rstrip(b"\0")
             if data:
@@ -161,11 +161,11 @@ class PositionFiles:
         self.run.drop_before(offset * UNIT_BYTES)
 
     def release(self) -> None:
-        """Let the mappings go that nobody writes to."""
+        """Drop the mappings of all files but the newest."""
         for file in self.run.files[:-1]:
             file.release()
 
 
 def sizes_agree(positions: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether positions (one more than sizes) go on by just these sizes."""
+    """Whether positions (one more than sizes) differ by just these sizes."""
     return positions[0] >= 0 and list(accumulate(sizes, initial=positions[0])) == list(positions)

@@ -1,4 +1,4 @@
-"""Computing byte positions from the log: forward from what is known, and backward. The work of a thread, a chunk at a time."""
+"""Computes byte positions from the log, forward and backward from a known one. Runs in a thread, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from metaq.wire.frame_size import FRAME_HEAD_BYTES, expanded_bytes
 
 log = logging.getLogger(__name__)
 CHUNK: int = 16_384
-"""Messages that are computed in one go: half a millisecond of them holds the interpreter."""
+"""Messages of a chunk. Measuring them holds the GIL for half a millisecond."""
 _AGREE: int = 8
 _SIZE_MAX: int = (1 << 31) - 1
 _MISFITS_MAX: int = 1024
 
 
 class Gone(Exception):
-    """The messages have left the queue meanwhile."""
+    """Retention has taken the messages meanwhile."""
 
 
 class Sizes(NamedTuple):
@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
 
     sizes: array[int]
     lost: list[int]
-    """Which of them the log has lost; their size stands as 0."""
+    """Rows of messages that the log has lost; their size is 0 here."""
 
 
 def sizes_of(
@@ -42,9 +42,9 @@ def sizes_of(
     stop: int,
     expanded: Callable[[bytes, int], int] | None = expanded_bytes,
 ) -> Sizes:
-    """Of the messages [first, stop), also of those that the queue has let go and the log still has; without `expanded` up to
-    the first that is compressed.
+    """Measure the frames of messages [first, stop), also of those below the min offset that the log still has.
 
+    Without `expanded` it ends before the first that is compressed.
     Raises Gone. ConfigError: a body is compressed in a way that takes an extra which is not installed.
     """
     units, count = _units(queue, first, stop), stop - first
@@ -69,7 +69,7 @@ def sizes_of(
                 raise Gone
             if expanded is None:
                 return Sizes(sizes[:row], lost)
-            if mended < row:  # once each: the unit may be wrong, and the record where it should be
+            if mended < row:  # repair the unit, once each: the record may be in the log all the same
                 mended = row
                 store.reader.repairs.repair(queue, first + row)
                 units = _units(queue, first, stop)
@@ -93,13 +93,13 @@ def _units(queue: ConsumeQueue, first: int, stop: int) -> bytes:
 
 
 class Filler:
-    """Computes the positions of one queue, in its files."""
+    """Computes the positions of one queue, and writes them into its files."""
 
     def __init__(self, store: MessageStore, files: PositionFiles, queue: ConsumeQueue) -> None:
         self._store, self._files, self._queue = store, files, queue
 
     def agrees(self, offset: int) -> bool:
-        """Whether the units up to this one fit the messages before it."""
+        """Whether the last units up to this one fit the sizes of their messages."""
         first = max(self._queue.min_offset, offset - _AGREE)
         if first >= offset:
             return True
@@ -122,7 +122,7 @@ class Filler:
         return self._files.write(offset, position, found.sizes)
 
     def _recall(self, first: int, found: Sizes) -> None:
-        """Give lost messages the sizes that units of an earlier run say, which are still there: they may have been told."""
+        """Give lost messages the sizes that units of an earlier run say: clients may have seen those positions."""
         for row in found.lost:
             begin, end = self._files.read(first + row), self._files.read(first + row + 1)
             if begin is not None and end is not None and FRAME_HEAD_BYTES <= end - begin <= _SIZE_MAX:
@@ -147,7 +147,7 @@ class Filler:
         return first
 
     def _bridge(self, low: int, lost: int) -> int:
-        """The message at `lost` is lost, so how long it was is only known from a base before it."""
+        """Compute the units around a lost message: its size follows from the base before it and the position behind it."""
         queue, end = self._queue, self._files.read(low)
         base = bases_below(self._store, (queue.topic, queue.queue_id), lost)
         if base is None or base.queue_offset < queue.min_offset or end is None:
@@ -171,11 +171,11 @@ class Filler:
         return first
 
     def differences(self, low: int, high: int) -> tuple[bool, int]:
-        """Hold the units [low, high) against the messages, going down from `high`, which is right.
+        """Compare the units [low, high) with the messages, going down from `high`, which is right.
 
-        Returns whether the records can be believed, and how many units differ. What the sum of all of them moves the lowest
-        unit by is a fault of a record; what moves only some units between is a fault of those units.
+        Returns whether the records are right, and how many units differ.
         """
+        # A damaged record shifts all units below it, the lowest too. If that one fits, only the units in between are damaged.
         at, position = high, self._files.read(high)
         differ, believed, end = 0, True, position or 0
         while at > low and position is not None:
@@ -193,8 +193,7 @@ class Filler:
         return believed, differ
 
     def misfits(self, low: int, high: int) -> frozenset[int]:
-        """Messages of [low, high) whose frames are not as long as the units say, though the log has them: the first of them, if
-        they are many."""
+        """Return messages of [low, high) that are in the log, with frames of another size than the units say; the first 1 024."""
         odd = set[int]()
         for at in range(low, high, CHUNK):
             stop = min(high, at + CHUNK)
@@ -208,8 +207,7 @@ class Filler:
         return frozenset(odd)
 
     def fill_gaps(self, low: int, high: int) -> None:
-        """Make the units anew of [low, high] of which nothing is known, from their neighbours: some message is damaged, so that
-        sums over all of them say nothing."""
+        """Write the missing units of [low, high] from their neighbours: a damaged message makes sums over all of them wrong."""
         at, end = low, self._files.read(high) or 0
         while at < high:
             stop = min(high, at + CHUNK)
@@ -222,7 +220,7 @@ class Filler:
             at = stop
 
     def _fill_gap(self, first: int, last: int, low: int) -> None:
-        """Units [first, last]: upward from the one before as far as messages are whole, downward from the one behind."""
+        """Write units [first, last], upward from the one before as far as messages are whole, downward from the one behind."""
         begin, end = max(low, first - 1), last + 1
         found = sizes_of(self._store, self._queue, begin, end)
         below, above = self._files.read(begin) if begin < first else None, self._files.read(end)
@@ -242,9 +240,9 @@ class Filler:
 
 
 class Begins(Exception):
-    """The messages before this one have no position: the queue began behind them when it was touched.
+    """The messages before this one have no position: the queue began with it when a 1.x client first touched it.
 
-    They had left the log then, and a power cut has brought their file back.
+    The others had left the log by then, and a power cut has brought their log file back.
     """
 
     def __init__(self, offset: int, position: int) -> None:

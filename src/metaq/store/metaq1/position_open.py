@@ -1,4 +1,4 @@
-"""Opening a queue's files of byte positions: what of them is believed, and where to go on (docs/formats/positions.md)."""
+"""Opens a queue's files of byte positions: which units are valid, and where to go on (docs/formats/positions.md)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Opened(NamedTuple):
     synced: int = -1
     """Units up to this one are durable."""
     rebased: bool = False
-    """No base in the log leads there: one has to be written before anything is told."""
+    """No base in the log leads there: a new one has to be written before a client sees a position."""
 
 
 def opened(files: PositionFiles, queue: ConsumeQueue, filler: Filler, base: Base | None) -> Opened:
-    """Find the files, and believe them as far as the newest base and the log bear them out; else begin them anew.
+    """Find the files, and check them against the newest base and the log; make them anew if they do not fit.
 
     `base`: None: the log has none. Raises StoreFull, OSError.
     """
@@ -37,6 +37,7 @@ def opened(files: PositionFiles, queue: ConsumeQueue, filler: Filler, base: Base
     if _has_restarted(queue, base):
         return _at(files, queue.min_offset, position, rebased=True)
     if there and offset < queue.min_offset:
+        # Retention has taken the messages behind the base: nothing leads from it to those that are left, but the files.
         adopted = _adopted(files, queue, filler, there=there)
         if adopted is not None and adopted.offset >= offset and adopted.position >= position:
             return adopted
@@ -62,10 +63,8 @@ def _at(files: PositionFiles, offset: int, position: int, *, rebased: bool) -> O
 
 
 def _has_restarted(queue: ConsumeQueue, base: Base) -> bool:
-    """Whether the queue counts from 0 again since the base was written: the log was copied when it held no message of it.
-
-    Its positions go on all the same.
-    """
+    """Whether the queue counts from 0 again since the base was written; its positions go on all the same."""
+    # A replica that copied the log when no message of the queue was left in it knows nothing of the queue's offsets.
     if base.queue_offset > queue.max_offset:
         return True
     unit = queue.unit(base.queue_offset - 1) if base.queue_offset > queue.min_offset else None
@@ -73,7 +72,8 @@ def _has_restarted(queue: ConsumeQueue, base: Base) -> bool:
 
 
 def _adopted(files: PositionFiles, queue: ConsumeQueue, filler: Filler, *, there: bool) -> Opened | None:
-    """No base of the queue is left in the log: somebody else has kept the store. Its files are believed if they fit."""
+    """Take over files that fit the messages, when no base of the queue leads to them. Returns None if they do not fit."""
+    # A RocketMQ may have run on the folder for longer than its retention: it deletes log files with bases in them.
     highest = files.highest() if there else None
     if highest is None or highest < queue.min_offset:
         return None

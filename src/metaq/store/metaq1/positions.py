@@ -1,7 +1,7 @@
-"""Byte positions of MetaQ 1.x: those of all queues that such clients have touched, and the thread that computes them.
+"""Byte positions of all queues that MetaQ 1.x clients have touched, and the thread that computes them.
 
-A position that was told to anyone never changes (docs/formats/positions.md says what makes that so). Everything here is
-asked from one thread, the event loop's; the other opens files and computes what is not known yet, and hands its results over.
+A position that a client has seen never changes (docs/formats/positions.md). All is called from one thread, the event
+loop's; the other one opens files, computes, and hands its results over.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Positions:
         call_soon: Callable[[Callable[[], None]], None] = at_once,
         when_rebased: Callable[[QueuePositions], None] = lambda _queue: None,
     ) -> None:
-        """`call_soon`: brings a call from the thread to the one that asks; with `at_once` there is no thread, and `publish` does
-        its work. `when_rebased`: told of a queue that needs a new base before anything of it may be told."""
+        """Args: call_soon: brings a call from the thread to the event loop; with `at_once` there is no thread, and `publish` does
+        its work. when_rebased: called with a queue that needs a new base before a client may see a position of it.
+        """
         self.store, self._when_rebased = store, when_rebased
         self.root = store.folder.positions
         self.table: dict[QueueKey, QueuePositions] = {}
@@ -50,11 +51,11 @@ class Positions:
         self._started = self._closed = False
 
     def queue(self, topic: str, queue_id: int) -> QueuePositions | None:
-        """The queue's positions; None: no 1.x client has touched it."""
+        """Return the queue's positions; None: no 1.x client has touched it."""
         return self.table.get((topic, queue_id))
 
     def add(self, topic: str, queue_id: int, base: Base | None) -> QueuePositions:
-        """Positions of a queue, beginning with what its base says."""
+        """Add a queue, whose positions begin with its base."""
         found = self.table[topic, queue_id] = QueuePositions(
             self, PositionFiles(self.root / topic / str(queue_id), self.store.disk), topic, queue_id, base
         )
@@ -70,7 +71,7 @@ class Positions:
         self._when_rebased(queue)
 
     def on_disk(self) -> list[QueueKey]:
-        """Queues that have a folder."""
+        """Return the queues that have a folder of positions."""
         found = list[QueueKey]()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for topic in sorted(self.root.iterdir()):
@@ -85,7 +86,7 @@ class Positions:
         return log_offset >= store.log.end - min(store.options.hot_bytes, store.log.file_bytes)
 
     def drop_topic(self, topic: str) -> None:
-        """Forget the topic's positions, and delete their files."""
+        """Forget a deleted topic's positions, and delete their files."""
         for key in [key for key in self.table if key[0] == topic]:
             self.table.pop(key).give_up()
         self.remove_folder(topic)
@@ -109,14 +110,14 @@ class Positions:
             return
 
     def remove_leftovers(self) -> None:
-        """Delete what a crash has kept from being deleted."""
+        """Delete folders that were renamed, and not deleted before a crash."""
         for path in self.root.glob(f"*{_ASIDE}*"):
             self.ask(functools.partial(_delete, path))
 
     # ------------------------------------------------------------------ the thread
 
     def ask(self, job: Callable[[], Callable[[], None]]) -> None:
-        """Have the thread do something; what it returns is called on the loop afterwards."""
+        """Run `job` in the thread, and what it returns on the event loop afterwards."""
         self._jobs.append(job)
         if self._threaded and not self._closed:
             if not self._started:
@@ -133,7 +134,7 @@ class Positions:
         self.publish()
 
     def publish(self) -> bool:
-        """Take over what the thread has done; without one, do its work. Returns whether there was something."""
+        """Run the results of finished jobs; without a thread, the jobs too. Returns whether there were any."""
         if not self._threaded:
             while self._jobs:
                 self._done.append(self._jobs.popleft()())
@@ -144,7 +145,9 @@ class Positions:
 
     def sync(self, ends: Sequence[tuple[QueuePositions, int]]) -> None:
         """Make units up to these durable; in the thread. Raises OSError."""
-        if len(ends) > _SYNCED_SINGLY_MAX:
+        if (
+            len(ends) > _SYNCED_SINGLY_MAX
+        ):  # one pass over the file system is cheaper than a sync of each of many small files
             descriptor = self.store.disk.open(self.root, os.O_RDONLY)
             try:
                 self.store.disk.sync_all(descriptor)
@@ -159,7 +162,7 @@ class Positions:
                     queue.sync(offset)
 
     def stop(self) -> None:
-        """End the thread, in the middle of what it does; what it has done is taken over."""
+        """End the thread after its current chunk, and run the results of finished jobs."""
         self._closed = True
         if self._started:
             self._worker.stop()

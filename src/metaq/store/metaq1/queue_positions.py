@@ -1,6 +1,6 @@
-"""Byte positions of one queue: where, counted in bytes of 1.x frames, each of its messages is.
+"""Byte positions of one queue: the sum of the 1.x frames before each of its messages (docs/formats/positions.md).
 
-Asked from one thread, the event loop's; what is not known yet is computed by another (`metaq.store.metaq1.positions`).
+Used from one thread, the event loop's; what is not known yet is computed in another (`metaq.store.metaq1.positions`).
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from metaq.wire import hot
 
 log = logging.getLogger(__name__)
 STEP_MESSAGES: Final = 2048
-"""So many messages of other servers are measured at once when somebody asks; more are left to the thread."""
+"""Messages of other protocols' servers that are measured on the event loop; more are left to the thread."""
 _HINTS_MAX: Final = 64
 _AHEAD: Final = 512
 _CHUNKS_BACK: Final = 16
 _WINDOW: Final = 512
-"""Units that are read in one go: a page."""
+"""Units that a search reads at a time: a page."""
 _GUESSES_MAX: Final = 4
+"""Steps of a search that guess by the average size of messages; then it bisects, for sizes that are very uneven."""
 
 
 class Owner(Protocol):
-    """The thread that works for all queues."""
+    """The store and the thread of all queues: `Positions`."""
 
     store: MessageStore
 
     @property
     def stopping(self) -> bool:
-        """Whether it is to come to an end."""
+        """Whether jobs have to end early."""
         ...
 
     def ask(self, job: Callable[[], Callable[[], None]]) -> None:
-        """Have the thread do something; what it returns is called on the loop afterwards."""
+        """Run `job` in the thread, and what it returns on the event loop afterwards."""
         ...
 
     def rebased(self, queue: QueuePositions) -> None:
-        """A queue needs a new base before anything of it may be told."""
+        """Write a new base for the queue: until it is durable no client may see a position."""
         ...
 
     def is_recent(self, log_offset: int) -> bool:
-        """Whether a record is in memory, as far as one can tell."""
+        """Whether a record counts as in memory, so that the event loop may read it."""
         ...
 
 
@@ -62,7 +63,7 @@ class Place(NamedTuple):
 
 
 class QueuePositions:
-    """The byte positions of one queue. `min`, `max`, `position` and `at` raise Saving while what they need is not known yet."""
+    """The byte positions of one queue. `min`, `max`, `position` and `at` raise Saving while a position is being computed."""
 
     __slots__ = (
         "_begin", "_files", "_hints", "_opened", "_owner", "_settling", "_synced", "_waiting", "base", "busy", "gone", "low", "misfits",
@@ -72,22 +73,22 @@ class QueuePositions:
     def __init__(self, owner: Owner, files: PositionFiles, topic: str, queue_id: int, base: Base | None) -> None:
         self.topic, self.queue_id, self._owner = topic, queue_id, owner
         self.base = base
-        """What the log says; None: only its files tell."""
+        """The newest base in the log; None: there is none, the files are all there is."""
         self._files = files
         self.tail = hot.PositionTail()
-        """Its end. It takes a message if its `next_offset` is the queue's, and there is room."""
+        """The end of the units, which native code advances if its `next_offset` is the queue's, and there is room."""
         self._begin = 0
         """Messages before this queue offset have no position."""
         self.low = 0
         """Positions from this queue offset to the tail's are known."""
         self.busy = False
-        """The thread writes behind the tail."""
+        """The thread is writing units behind the tail."""
         self.rebased = False
-        """It goes on from a place that the log's bases do not lead to: a new one has to be written."""
+        """The units go on from a place that the log's bases do not lead to: a new base has to be written."""
         self.gone = False
         """Its topic was deleted."""
         self.misfits: frozenset[int] = frozenset()
-        """Damaged messages whose frames would not be as long as the positions say: nobody gets them."""
+        """Queue offsets of damaged messages whose frames are not as long as the positions say: gets pass over them."""
         self._opened = False
         self._settling: Pending | None = None
         self._waiting: Pending | None = None
@@ -98,7 +99,7 @@ class QueuePositions:
 
     @property
     def touched(self) -> bool:
-        """Whether its positions may be told: its base is durable, and its files are open."""
+        """Whether clients may see positions: the base is durable, and the files are open."""
         if self._settling is not None and self._settling.done and self._settling.error is None:
             self._settling = None
         return self._opened and self._settling is None
@@ -118,7 +119,7 @@ class QueuePositions:
         return begin
 
     def _oldest(self) -> int:
-        """The same as far as it is known."""
+        """The same, without waiting for the position to be known."""
         return max(self._queue().min_offset, self._begin)
 
     @property
@@ -128,7 +129,7 @@ class QueuePositions:
         return self.tail.next_position
 
     def position(self, queue_offset: int) -> int:
-        """Where the message at a queue offset begins, or will begin if it is the next one.
+        """Return the position of the message at a queue offset, or of the next one to come.
 
         Raises Saving, Refused; ValueError: the queue does not hold that offset.
         """
@@ -147,10 +148,8 @@ class QueuePositions:
         return self._unit(queue_offset)
 
     def is_before(self, position: int) -> bool:
-        """Whether a position lies before the oldest message. Known before `min` is, for those who read at the end.
-
-        Raises Saving, Refused.
-        """
+        """Whether a position lies before the oldest message. Raises Saving, Refused."""
+        # Units are computed from the end backwards, so clients that read at the end are answered long before `min` is known.
         self._require_open()
         oldest = self._oldest()
         if oldest > self.tail.next_offset:
@@ -163,7 +162,7 @@ class QueuePositions:
         return True
 
     def at(self, position: int) -> Place:
-        """The message whose frame holds that byte; the oldest one for what lies before it, and one past the newest behind it.
+        """Return the message whose frame holds that byte; the oldest one before that, one past the newest behind the end.
 
         Raises Saving, Refused.
         """
@@ -177,7 +176,7 @@ class QueuePositions:
             self._require_end()
         low = max(self.low, oldest)
         hint = self._hints.get(position, -1)
-        # A lost message may take no room: the one behind it is at the same position, and to be had.
+        # A lost message may have size 0: then the one behind it is at the same position, and is the one to return.
         if low <= hint < self.tail.next_offset and self._unit(hint + 1) > position:
             return Place(hint, position)
         first = self._unit(low)
@@ -188,10 +187,8 @@ class QueuePositions:
         return self._search(low, first, position)
 
     def _search(self, low: int, low_position: int, position: int) -> Place:
-        """Among the messages from `low` on, which is not behind the position. Raises Saving, Refused.
-
-        Messages are often of much the same size, so it looks first where the place should be then.
-        """
+        """Search the messages from `low` on, which is not behind the position. Raises Saving, Refused."""
+        # Messages are often of much the same size, so the first looks are where the position should be then.
         high, high_position, tries = self.tail.next_offset, self.tail.next_position, 0
         while True:
             first, stop = low, high
@@ -215,14 +212,15 @@ class QueuePositions:
                 return Place(first + row, found)
 
     def confirm(self, queue_offset: int, count: int, frame_bytes: int) -> bool:
-        """Whether so many messages from a queue offset on have frames of so many bytes in all, as their positions say.
+        """Whether the frames of `count` messages from a queue offset on have the size that their positions say.
 
-        False: a position or a message is damaged. It is looked into; nothing of it is to be told.
+        False: a position or a message is damaged. All units are verified then, and nothing may be answered.
         """
         begin, end = self._unit(queue_offset), self._unit(queue_offset + count)
         if end - begin != frame_bytes:
             self.verify()
             return False
+        # A consumer asks next for the position behind what it got: the hint saves that get the search.
         if len(self._hints) >= _HINTS_MAX:
             del self._hints[next(iter(self._hints))]
         self._hints[end] = queue_offset + count
@@ -231,9 +229,9 @@ class QueuePositions:
     # ------------------------------------------------------------------ growing
 
     def append(self, queue_offset: int, frame_bytes: int) -> int:
-        """The next message has a frame of so many bytes. Returns its position.
+        """Add the next message, whose frame has `frame_bytes`. Returns its position.
 
-        Raises Saving, Refused; StoreFull, OSError: no room for its unit; the next question tries again.
+        Raises Saving, Refused; StoreFull, OSError: no room for its unit; the next call tries again.
         """
         self._require_open()
         if queue_offset != self.tail.next_offset or self.busy:
@@ -245,12 +243,12 @@ class QueuePositions:
         return position
 
     def grow(self) -> None:
-        """Make room for messages at the tail. Raises StoreFull, OSError; Saving, Refused: nothing may be told now."""
+        """Make room for units at the tail. Raises StoreFull, OSError; Saving, Refused: no position may be seen now."""
         self._require_open()
         self._files.attach(self.tail, _AHEAD)
 
     def is_caught_up(self) -> bool:
-        """Whether the tail stands where the queue ends, measuring a few messages if it takes no more. Raises Refused."""
+        """Whether the tail is at the queue's end; measures a few messages to get there. Raises Refused."""
         queue = self._queue()
         if self.busy or not self.touched:
             return False
@@ -261,12 +259,12 @@ class QueuePositions:
         return self._measure(queue)
 
     def _measure(self, queue: ConsumeQueue) -> bool:
-        """Messages of other servers, as long as they are few, in memory and not compressed."""
+        """Measure messages that other protocols' servers have put, if they are few, in memory and not compressed."""
         tail, stop = self.tail, queue.max_offset
         if stop - tail.next_offset > STEP_MESSAGES or tail.next_offset < queue.min_offset:
             return False
         unit = queue.unit(tail.next_offset)
-        if unit is None or not self._owner.is_recent(unit.log_offset):
+        if unit is None or not self._owner.is_recent(unit.log_offset):  # the event loop must not wait for the disk
             return False
         try:
             found = sizes_of(self._owner.store, queue, tail.next_offset, stop, None)
@@ -281,12 +279,12 @@ class QueuePositions:
         return tail.next_offset == stop
 
     def _cut(self, stop: int) -> None:
-        """The log was cut, and the queue with it."""
+        """Follow the queue, which was cut with the log."""
         self._hints.clear()
         self.misfits = frozenset(offset for offset in self.misfits if offset < stop)
         known = self._files.read(stop) if stop >= self.low else None
         if known is None:
-            self._opened = False  # from the bases anew
+            self._opened = False  # the tail was not computed that far back: begin from the bases again
             self.base = None
         else:
             self.tail.detach()
@@ -294,7 +292,7 @@ class QueuePositions:
             self._synced = min(self._synced, stop)
 
     def require(self) -> None:
-        """Raises Saving or Refused unless its positions may be told."""
+        """Raises Saving or Refused unless clients may see positions."""
         self._require_open()
 
     def _require_open(self) -> None:
@@ -334,15 +332,15 @@ class QueuePositions:
     # ------------------------------------------------------------------ settling (the service of bases)
 
     def settle_with(self, pending: Pending) -> None:
-        """Tell nothing before this is over: its base becomes durable."""
+        """Show no position before `pending` is over: the queue's base becomes durable."""
         self._settling = pending
 
     # ------------------------------------------------------------------ the thread
 
     def fill(self, *, back: bool = False) -> Pending:
-        """Have the thread open the files and go forward to the end; `back`: or, if they are open, backward for a while.
+        """Have the thread open the files and compute units up to the end; `back`: if they are open, some before `low`.
 
-        What is asked again when this is over may raise Saving again.
+        The caller asks again when this is over, and may get Saving again.
         """
         if self._waiting is None:
             self._waiting = Pending()
@@ -355,7 +353,7 @@ class QueuePositions:
         return self._waiting
 
     def verify(self) -> Pending:
-        """Have the thread hold all units against the messages, and mend what is wrong."""
+        """Have the thread compare all units with the messages, and write wrong ones again."""
         if self._waiting is None and self._opened:
             self._waiting = Pending()
             end = self.tail.next_offset, self.tail.next_position
@@ -363,10 +361,10 @@ class QueuePositions:
         return self._waiting or self.fill()
 
     def _do(self, act: Callable[[], Callable[[], None]]) -> Callable[[], None]:
-        """In the thread. Returns what the loop has to do."""
+        """Run in the thread. Returns what is called on the event loop afterwards."""
         try:
             return act()
-        except Gone:  # retention was faster: from where the queue begins now
+        except Gone:  # retention was faster: the next question begins where the queue does now
             return lambda: self._filled(None)
         except Refused as error:
             refusal = error
@@ -379,7 +377,7 @@ class QueuePositions:
         return lambda: self._filled(refusal)
 
     def _go_forward(self) -> Callable[[], None]:
-        """Open the files if they are not; then to the queue's end."""
+        """Open the files if they are not open, and compute units up to the queue's end."""
         queue = self._queue()
         filler = Filler(self._owner.store, self._files, queue)
         if self._opened:
@@ -393,7 +391,7 @@ class QueuePositions:
             except Gone:
                 if offset >= queue.min_offset:
                     raise
-                # What was between has left the log, and nobody was told of it.
+                # The messages in between have left the log, and no client has seen their positions: go on behind them.
                 low = stop = queue.min_offset
                 self._files.create(stop, stop)
                 self._files.write_one(stop, position)
@@ -418,7 +416,7 @@ class QueuePositions:
         self._go_on_back()
 
     def _go_on_back(self) -> None:
-        """What is lost of the units before is computed also if nobody asks: the messages may leave the log."""
+        """Compute the units before `low`, also if nobody asks for them: later their messages may have left the log."""
         queue = self._owner.store.reader.existing_queue(self.topic, self.queue_id)
         if not self.gone and queue is not None and self.low > self._oldest():
             self.fill(back=True)
@@ -462,7 +460,7 @@ class QueuePositions:
         self._filled(None)
 
     def _publish(self, low: int, offset: int, position: int, *, rebased: bool) -> None:
-        """On the loop: what the thread has found is known now."""
+        """Take over, on the event loop, what the thread has computed."""
         self.low = low
         self.tail.detach()
         self.tail.start_at(offset, position)
@@ -484,7 +482,7 @@ class QueuePositions:
 
     @property
     def reached(self) -> tuple[int, int] | None:
-        """(queue offset, position) up to which its positions are known; None: it is not open yet, or the thread is at it."""
+        """(queue offset, position) up to which positions are known; None: not open yet, or the thread is at work."""
         return (self.tail.next_offset, self.tail.next_position) if self._opened and not self.busy else None
 
     def sync(self, offset: int) -> None:
@@ -493,7 +491,7 @@ class QueuePositions:
         self._synced = offset
 
     def mark_synced(self, offset: int) -> None:
-        """All units up to this one are durable: the whole disk was synced."""
+        """Take all units up to this one for durable: the whole file system was synced."""
         self._files.run.unsynced = False
         self._synced = offset
 
@@ -504,7 +502,7 @@ class QueuePositions:
             self._files.drop_below(min(queue.min_offset, self.tail.next_offset))
 
     def give_up(self) -> None:
-        """Its topic is deleted: whoever waits is told, and its files may be moved."""
+        """Stop using the files: the topic is deleted, and its folder is renamed next."""
         self.gone = True
         self.tail.detach()
         self._files.run.give_up()

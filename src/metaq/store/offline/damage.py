@@ -1,4 +1,4 @@
-"""What a reader of files says about bytes that it cannot read."""
+"""Bytes that an offline reader cannot read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class Damage(Struct, frozen=True):
 
     path: str
     place: int
-    """Where they begin, in bytes from the file's begin; of a zip file, in what it holds."""
+    """Byte of the file at which they begin; of a zip file, of its uncompressed content."""
     size: int
-    """How many; 0: nobody knows, or none are there."""
+    """Number of bytes; 0: unknown, or a missing file."""
     why: str
 
     def __str__(self) -> str:

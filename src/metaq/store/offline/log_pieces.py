@@ -1,4 +1,4 @@
-"""Reading a commit log in pieces, offline: no lock, no changes; also while a broker writes it, or after one was killed.
+"""Reads a commit log in pieces, offline: no lock, no changes; also while a broker writes it, or after one was killed.
 
 A piece is a range of one log file, and what is in it are the records that *begin* there. Where a record begins is known
 surely only by walking to it from another one: a body may hold bytes that look like a record, its own log offset and a right
@@ -35,15 +35,15 @@ log = logging.getLogger(__name__)
 
 BLOCK_BYTES: Final = 4 * 1024 * 1024
 ROWS_MAX: Final = 10_000
-"""Of one `Run`."""
+"""Records of one `Run`, at most."""
 UNPUBLISHED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Records behind an empty place are what a writer had not come to publish, if they are no more than this."""
+"""Bytes of records behind zeros up to which they count as being written: the size of the first one is written last."""
 FLOORS: Final = "metaqFloors.json"
 _LOG_OFFSET_AT: Final = 28
-"""In a record."""
+"""Byte of a record at which its LogOffset stands."""
 _HEADS: Final = 4096
 _QUEUES_ASKED: Final = 64
-"""Consume queues that are asked for a border near a place."""
+"""Consume queues that are searched for a record near a place, at most."""
 _NEAR_BYTES: Final = 1024 * 1024
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
 _BLANK: Final = bytes(BLOCK_BYTES)
@@ -70,7 +70,7 @@ class LogPiece(Struct, frozen=True):
     stop: int
     """LogOffsets."""
     border: int
-    """Where a record begins, not behind `start`: the walk to it starts here."""
+    """LogOffset of a record at or before `start`: the walk to `start` begins here."""
 
 
 class Run(Struct, frozen=True):
@@ -83,7 +83,7 @@ class Run(Struct, frozen=True):
 
 
 def find_log_files(folder: Path) -> list[LogFile]:
-    """The files of a `commitlog` folder, oldest first; empty ones, and other names, are passed over."""
+    """Return the files of a `commitlog` folder, oldest first, without empty ones and other names."""
     found = []
     for path in folder.iterdir():
         if is_log_name(path.name) and path.is_file():
@@ -105,7 +105,7 @@ def is_log_name(name: str) -> bool:
 
 
 class _Bytes:
-    """A file that is read by `pread`: a disk that fails is an OSError then, and no signal, and what was read stays as it is."""
+    """A log file, read by `pread` into a buffer: not mapped, since a failing disk would be a SIGBUS instead of an OSError."""
 
     def __init__(self, file: LogFile) -> None:
         self.file = file
@@ -119,7 +119,7 @@ class _Bytes:
         os.close(self._descriptor)
 
     def read(self, place: int, size: int) -> memoryview:
-        """Bytes from `place` of the file on, fewer at its end. Good until the next call."""
+        """Read bytes from `place` of the file on, fewer at its end. The view is valid until the next call."""
         if size > len(self._block):
             self._block = bytearray(size)
         view, count = memoryview(self._block)[:size], 0
@@ -132,7 +132,7 @@ class _Bytes:
         return view[:count]
 
     def data_from(self, place: int, stop: int) -> Iterator[tuple[int, int]]:
-        """The parts of [place, stop) that were ever written, as far as the file system knows."""
+        """Yield the parts of [place, stop) that were ever written, as far as the file system knows."""
         while place < stop:
             try:
                 begin = os.lseek(self._descriptor, place, os.SEEK_DATA)
@@ -147,9 +147,9 @@ class _Bytes:
             place = end
 
     def run(self, place: int, limit: int, until: int, *, check_crc: bool) -> tuple[memoryview, int, int, int]:
-        """The records from `place` to `limit` of the file, as many as a block holds, that begin before `until`.
+        """Read whole records from `place` to `limit` of the file, as many as a block holds, that begin before `until`.
 
-        Returns the block, the records, the bytes that they have, and END_*.
+        Returns the block, the number of records, their bytes, and END_*.
         """
         size = BLOCK_BYTES
         while True:
@@ -167,7 +167,7 @@ class _Bytes:
             size = needed
 
     def is_record(self, place: int, limit: int, *, check_crc: bool) -> int:
-        """Bytes of the record at `place`; 0: none begins there."""
+        """Return the size of the record at `place`; 0: none begins there."""
         head = self.read(place, min(RECORD_BYTES_MIN, limit - place))
         size = int.from_bytes(head[:4], "big", signed=True)
         if len(head) < RECORD_BYTES_MIN or head[4:8] != _MAGIC or not RECORD_BYTES_MIN <= size <= limit - place:
@@ -181,7 +181,7 @@ class _Bytes:
         return size if rows else 0
 
     def _parts_fit(self, place: int, size: int) -> bool:
-        """Whether the parts of a large record add up to its size: nothing is read for one that only says that it is large."""
+        """Whether the parts of a large record add up to its size. Else a forged size would have up to a whole file read."""
         head = bytes(self.read(place, 48 + 2 * HOST_V6 + 24))
         sys_flag = int.from_bytes(head[36:40], "big")
         hosts = (HOST_V6 if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4) + 8
@@ -195,11 +195,11 @@ class _Bytes:
         return topic + behind + 2 + int.from_bytes(rest[behind : behind + 2], "big") == size
 
     def next_record(self, place: int, limit: int) -> int:
-        """Where, at `place` or behind it, the next whole record begins; `limit`: nowhere before it."""
+        """Return where the next whole record at or behind `place` begins; `limit` if there is none."""
         for begin, end in self.data_from(place, limit):
             at = begin
             while at < end:
-                # Not far beyond what was written: a file that was copied without its zeros has a hole at each.
+                # Read little beyond what was written: in a file that was copied sparsely, each run of zeros is a hole.
                 read = self.read(at, min(BLOCK_BYTES, limit - at, end - at + 2 * len(_MAGIC)))
                 if not read:
                     return limit
@@ -219,9 +219,9 @@ class _Bytes:
 
 
 def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
-    """What is in a piece: its records, and where some cannot be read.
+    """Yield the records of a piece, and its damaged places.
 
-    Damage is told by the piece in which it begins. Behind it, reading goes on with the next whole record.
+    Damage belongs to the piece in which it begins. Behind it, reading goes on with the next whole record.
     Raises FileNotFoundError, OSError.
     """
     file = piece.file
@@ -236,7 +236,7 @@ def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
                 place += size
             if outcome == hot.END_BLANK:
                 return
-            if outcome == hot.END_CLEAN:
+            if outcome == hot.END_CLEAN:  # a block's worth, or the border of the piece
                 if not rows:
                     return  # the file is shorter than it was
                 continue
@@ -250,7 +250,7 @@ def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
 
 
 def _walk(source: _Bytes, place: int, start: int, limit: int) -> int:
-    """From record to record, to the first that begins at `start` or behind it."""
+    """Walk from record to record. Returns where the first one at or behind `start` begins."""
     if place and not source.is_record(place, limit, check_crc=False):
         place = 0
     while place < start:
@@ -264,7 +264,7 @@ def _walk(source: _Bytes, place: int, start: int, limit: int) -> int:
 
 
 class Borders:
-    """Places in the log where a record begins, as consume queues know them."""
+    """LogOffsets at which records begin, by the units of consume queues."""
 
     def __init__(self, consume_queues: Path) -> None:
         self._root = consume_queues
@@ -273,7 +273,7 @@ class Borders:
         self._queues = self._find() if self.known else []
 
     def _find(self) -> list[list[tuple[Path, int]]]:
-        """The files of some queues, spread over the topics; those that can say most first."""
+        """Return the files of the largest queues, the largest first."""
         queues: list[tuple[int, list[tuple[Path, int]]]] = []
         with contextlib.suppress(OSError):
             for topic in self._root.iterdir():
@@ -288,7 +288,7 @@ class Borders:
         return [files for _, files in queues[:_QUEUES_ASKED]]
 
     def before(self, place: int, low: int) -> int:
-        """Where a record in [low, place] begins, near `place` if a queue has one there; `low` if none is known."""
+        """Return where a record in [low, place] begins, near `place` if a queue has one there; `low` if none is known."""
         best = low
         for number, files in enumerate(self._queues):
             with contextlib.suppress(OSError):
@@ -313,7 +313,7 @@ class Borders:
 
 
 def _before(files: Sequence[tuple[Path, int]], place: int) -> int:
-    """The largest log offset of a queue's units that is not above `place`; -1: there is none."""
+    """Return the largest LogOffset of a queue's units that is not above `place`; -1: there is none."""
     found = -1
     low, high = 0, len(files) - 1
     while low <= high:
@@ -338,7 +338,7 @@ def _before(files: Sequence[tuple[Path, int]], place: int) -> int:
 
 
 def _unit(data: bytes) -> int | None:
-    """The log offset that a unit tells; None: it was never written."""
+    """Return a unit's LogOffset; None: it was never written."""
     if len(data) < UNIT_BYTES:
         return None
     log_offset, size, _ = UNIT.unpack(data)
@@ -355,15 +355,14 @@ class LogEnd(Struct, frozen=True):
 
 
 def find_end(files: Sequence[LogFile], borders: Borders) -> LogEnd:
-    """Where the log ends now: behind its last whole record.
+    """Return where the log ends now: behind its last whole record.
 
-    A broken place is the end, unless records lie behind it that somebody could have consumed: then it is damage, which
-    whoever reads that place will tell.
+    A broken place is the end, unless the log's own records lie behind it: then it is damage, which `read_piece` reports.
     """
     if not files:
         return LogEnd(0)
     tail = len(files) - 1
-    while tail and not _begins(files[tail]):
+    while tail and not _begins(files[tail]):  # brokers make the next file ahead of need: it is empty
         tail -= 1
     end = LogEnd(files[tail].start)
     for number, file in enumerate(files[tail:]):
@@ -402,7 +401,7 @@ def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
                 continue
             behind = source.next_record(place + 1, limit)
             if tried != place and source.is_record(place, limit, check_crc=True):
-                tried = place  # a broker has written it meanwhile
+                tried = place  # a running broker has written it since it was read: read on
                 continue
             why = _not_the_log(source, block_start, place, behind, borders) if behind < limit else ""
             if why or behind >= limit:
@@ -411,15 +410,13 @@ def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
 
 
 def _stale(source: _Bytes, place: int, records: memoryview, newest_ms: int, borders: Borders) -> tuple[int | None, int]:
-    """Where, among good records from `place` on, one is too old to follow those before it; and the newest store time by then.
-
-    Behind a tail that RocketMQ has cut off lie whole old records; newer ones may have grown up to one of them exactly.
-    """
+    """Return where, among whole records from `place` on, one is too old to follow the others, and the newest store time so far."""
+    # Behind a tail that RocketMQ has cut off lie whole old records; newer ones may have grown up to one of them exactly.
     parts = hot.decode_columns(records, 0, len(records), False)
     for ms, size in zip(memoryview(parts["store_ms"]).cast("q"), memoryview(parts["size"]).cast("i"), strict=True):
         if ms < newest_ms - BACKWARDS_MS_MAX:
             (head,) = _heads(source, place, place + size, 1)
-            if not borders.points_at(head):  # else a clock was set back
+            if not borders.points_at(head):  # else it was dispatched, and the clock was set back
                 return place, newest_ms
         newest_ms = max(newest_ms, ms)
         place += size
@@ -427,16 +424,18 @@ def _stale(source: _Bytes, place: int, records: memoryview, newest_ms: int, bord
 
 
 def _not_the_log(source: _Bytes, block_start: int, place: int, behind: int, borders: Borders) -> str:
-    """Why the records from `behind` on are not the log's, which is broken at `place`; "": they are."""
+    """Return why the records from `behind` on are leftovers, in a log that is broken at `place`; "": they are the log's."""
     file = source.file
     head = _heads(source, behind, file.size, 1)[0]
     if borders.points_at(head):
         return ""
-    if borders.known:
+    if borders.known:  # consumers read by units: what has none, nobody has consumed
         return f"records from byte {behind} on to which no consume queue points"
     before = _heads(source, block_start, place, None)
     if before and head.store_ms < before[-1].store_ms - BACKWARDS_MS_MAX:
         return f"older records from byte {behind} on"
+    # The size of the first record of a run is written last: zeros in front of a few whole records are an append under way, or
+    # one that a kill has cut short.
     if bytes(source.read(place, 4)) == bytes(4):
         at = behind
         while at < file.size and at - place <= UNPUBLISHED_BYTES_MAX:
@@ -469,7 +468,7 @@ def _heads(source: _Bytes, place: int, stop: int, count: int | None) -> list[hot
 def pieces_of(
     files: Sequence[LogFile], end: int, piece_bytes: int, borders: Borders
 ) -> tuple[list[LogPiece], list[Damage]]:
-    """A log up to `end` cut into pieces of about so many bytes, and the files that are missing between others."""
+    """Cut a log up to `end` into pieces of about `piece_bytes`. Returns them, and the files that are missing between others."""
     pieces: list[LogPiece] = []
     missing: list[Damage] = []
     for number, file in enumerate(files):
@@ -488,7 +487,7 @@ def pieces_of(
 
 
 def store_ms_at(file: LogFile) -> int | None:
-    """When the first record of a file was stored; None: it has none."""
+    """Return the store time, ms, of the first record of a file; None: it has none."""
     try:
         with _Bytes(file) as source:
             if not source.is_record(0, file.size, check_crc=False):
@@ -499,7 +498,7 @@ def store_ms_at(file: LogFile) -> int | None:
 
 
 def gone(piece: LogPiece, fault: OSError) -> None:
-    """A log file is not there any more. Passes where retention took it, oldest first; else raises StoreCorrupt."""
+    """Handle a log file that is missing. Returns if retention took it, oldest first; else raises StoreCorrupt."""
     folder = Path(piece.file.path).parent
     left = find_log_files(folder) if folder.is_dir() else []
     if not left or left[0].start < piece.file.start:
@@ -513,10 +512,10 @@ def gone(piece: LogPiece, fault: OSError) -> None:
 
 
 def hidden_below(root: Path, end: int) -> dict[str, int]:
-    """Topic → the log offset below which its records are nobody's: its time was up, or it was deleted and made again.
+    """Return topic → LogOffset below which its records are hidden: they have expired, or the topic was deleted and made again.
 
-    Floors behind the log's `end` are ignored, as by a broker.
-    A file of the store's configuration that cannot be read is passed over with a warning: then they are found again.
+    Floors behind the log's `end` are ignored, as by a broker. A configuration file that cannot be read is passed over with a
+    warning: its hidden records are then read.
     """
     hidden: dict[str, int] = {}
     for name, parse in ((FLOORS, lambda text: _floors(text, end)), (DELETED_TOPICS.name, _deleted)):

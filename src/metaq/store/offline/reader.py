@@ -1,4 +1,4 @@
-"""Reading a store folder offline: no lock, no changes; also while a broker writes it, or after one was killed."""
+"""Reads a store folder offline: no lock, no changes; also while a broker writes it, or after one was killed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from metaq.wire.compression import decompress
 
 _COMPRESSED: Final = int(
     SysFlag.COMPRESSED
-)  # An enum's operators cost a microsecond, and there are millions of records.
+)  # an enum's operators cost a microsecond, and there are millions of records
 _HEADS: Final = 512
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A compressed body may grow to this; one that would grow further is left as it is."""
+"""Size to which a compressed body may expand, at most; one that would become larger is left compressed."""
 
 
 class StoreReader:
@@ -54,7 +54,7 @@ class StoreReader:
         )
 
     def records(self, start: int | None = None, *, topics: Collection[str] = ()) -> Iterator[StoredMessage]:
-        """Each message, in log order, its body expanded.
+        """Yield each message, in log order, its body decompressed.
 
         Args: start: LogOffset at which a record begins; None for the oldest. topics: of these only; of all if there is none.
         Raises: StoreCorrupt: a log file is missing between two others.
@@ -67,7 +67,7 @@ class StoreReader:
                     yield message
 
     def blocks(self, start: int | None = None) -> Iterator[tuple[int, memoryview]]:
-        """Runs of whole records back to back, up to about 4 MiB each: (LogOffset of the first, bytes).
+        """Yield runs of whole records back to back, up to about 4 MiB each: (LogOffset of the first, bytes).
 
         For `hot.decode_records` and `hot.decode_columns`.
         """
@@ -77,7 +77,7 @@ class StoreReader:
         judge = Judge({}, 0, self._has_unit, whole_log=True)
         for ordinal, (first, path) in enumerate(files):
             data = _map(path)
-            if first + len(data) <= self.end:
+            if first + len(data) <= self.end:  # it lies before `start`
                 continue
             if self.end < first:
                 raise StoreCorrupt(f"{path} begins at {first}, and the log file before it ends at {self.end}")
@@ -87,7 +87,7 @@ class StoreReader:
                 self.end = first + len(data)
 
     def _blocks_of(self, data: memoryview, first: int, judge: Judge) -> Generator[tuple[int, memoryview], None, bool]:
-        """The blocks of one file. Returns whether the log goes on in the next."""
+        """Yield the blocks of one file. Returns whether the log goes on in the next."""
         while True:
             begin = self.end - first
             heads, _, outcome = hot.scan_records(data, begin, len(data), first, _HEADS, check_crc=True)
@@ -116,6 +116,7 @@ class StoreReader:
 
     def _has_unit(self, head: hot.RecordHead) -> bool:
         """Whether a consume queue points at the record: then it is no leftover behind a tail that was cut off."""
+        # A damaged or half-written queue is no reason to end: then the record is judged by its store time alone.
         folder = self._queues / head.topic.decode() / str(head.queue_id)
         try:
             file_bytes = next(folder.iterdir()).stat().st_size
@@ -129,7 +130,7 @@ class StoreReader:
 
 
 def holds_log(folder: Path) -> bool:
-    """Whether a `StoreReader` finds log files there, or where a log would be."""
+    """Whether the folder is a store's root, or a folder with log files."""
     given = folder / "commitlog" if (folder / "commitlog").is_dir() else folder
     return given != folder or (
         given.is_dir() and any(len(path.name) == NAME_DIGITS and path.name.isdigit() for path in given.iterdir())
@@ -145,5 +146,5 @@ def _map(path: Path) -> memoryview:
 
 
 def _expand(message: StoredMessage) -> None:
-    with contextlib.suppress(MetaqError):  # then as stored: a reader of a whole folder goes on
+    with contextlib.suppress(MetaqError):  # one broken body must not end the reading of a whole folder
         message.body = decompress(message.body, message.sys_flag, BODY_BYTES_MAX)

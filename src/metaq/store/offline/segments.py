@@ -22,7 +22,7 @@ from metaq.wire import hot
 from metaq.wire.metaq1.frame import HEAD, HEAD_BYTES, LIVE, Frame, checksum, split_attribute
 
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A frame that claims to be longer is damage: nothing is read for it."""
+"""Size of a frame's body, at most: a larger length is damage, and must not have memory allocated for it."""
 _BLOCK_BYTES: Final = 1024 * 1024
 _RUN_FRAMES: Final = 10_000
 _RUN_BYTES: Final = 1024 * 1024
@@ -57,7 +57,7 @@ class Found(NamedTuple):
 
 
 def frame_parts(frame: Frame) -> tuple[bytes | None, bytes]:
-    """Attribute (None: it has none) and payload; a body without the attribute that its flag promises is all payload."""
+    """Split a frame's body. Returns attribute (None: none) and payload, which is all of it if the promised attribute is broken."""
     try:
         return split_attribute(frame.flag, frame.body)
     except BadRequest:
@@ -65,7 +65,7 @@ def frame_parts(frame: Frame) -> tuple[bytes | None, bytes]:
 
 
 def segment_at(path: Path) -> Segment | None:
-    """The segment that a file is, by its name and its folder's; None: it is none."""
+    """Return the segment of a file, by its name and its folder's; None: it is none."""
     name, folder = _NAME.match(path.name), _FOLDER.match(path.resolve().parent.name)
     if name is None or int(name[1]) > _POSITION_MAX:
         return None
@@ -74,9 +74,9 @@ def segment_at(path: Path) -> Segment | None:
 
 
 def find_segments(given: Path) -> list[Segment]:
-    """The segments of a data folder, of one of its partition folders, or the one file that is given.
+    """Return the segments of a data folder, of one of its partition folders, or the one file that is given.
 
-    By topic, partition and position. Other files and folders are passed over.
+    Sorted by topic, partition and position. Other files and folders are passed over.
     """
     paths = [given] if given.is_file() else [*_files(given)]
     for folder in sorted(given.iterdir()) if given.is_dir() else ():
@@ -87,7 +87,7 @@ def find_segments(given: Path) -> list[Segment]:
 
 
 def segments_in(given: Path) -> list[Segment]:
-    """The same. Raises StoreForeign: there is none."""
+    """Return the same. Raises StoreForeign: there is none."""
     found = find_segments(given)
     if not found:
         raise StoreForeign(
@@ -145,7 +145,7 @@ class SegmentReader:
                 place = stop
 
     def open(self, stack: contextlib.ExitStack) -> IO[bytes] | None:
-        """The file, or what a zip file holds, at the frame to begin with; None: a zip file that cannot be read."""
+        """Open the file, or the entry of a zip file, at the first frame to read; None: a zip file that cannot be read."""
         path, skip = self.segment.path, self.end - self.segment.start
         if not self.segment.is_zip:
             file = cast("IO[bytes]", stack.enter_context(path.open("rb")))
@@ -170,7 +170,7 @@ class SegmentReader:
         return entry
 
     def more(self, file: IO[bytes], size: int) -> bytes:
-        """So many bytes more, or as many as there are; a damaged zip file ends where it is damaged."""
+        """Read up to `size` bytes; a damaged zip file ends where it is damaged."""
         parts = []
         try:
             while size > 0 and (part := file.read(size)):
@@ -188,8 +188,8 @@ class SegmentReader:
 
 
 def is_zip_fault(error: Exception) -> bool:
-    """Whether it says that a zip file is damaged, or is of a kind that cannot be read; a disk that fails is neither."""
-    if isinstance(error, OSError):  # a seek to where nothing can be, and what bz2 raises, which has no number
+    """Whether the error means a damaged or unsupported zip file, not a failing disk."""
+    if isinstance(error, OSError):  # EINVAL: a seek to a place that cannot be; without a number: what bz2 raises
         return error.errno in {None, errno.EINVAL}
     # By name: the modules of zip, zlib, and lzma are not loaded for other files.
     return type(error).__name__ in _ZIP_FAULTS
@@ -202,7 +202,7 @@ class SegmentPiece(Struct, frozen=True):
     start: int
     stop: int
     last: bool = False
-    """A server of 1.x may be writing the segment, or was killed while it did: a frame that is cut off at its end is none."""
+    """A 1.x server may be writing the segment, or was killed while it did: a frame cut off at its end is no damage."""
 
 
 class FrameRun(Struct, frozen=True):
@@ -216,12 +216,11 @@ class FrameRun(Struct, frozen=True):
 
 
 def read_segment(piece: SegmentPiece, *, block_bytes: int = _RUN_BYTES) -> Iterator[FrameRun | Damage]:
-    """What is in a piece: its frames, and where some cannot be read.
+    """Yield the frames of a piece, and its damaged places. Raises FileNotFoundError, OSError.
 
-    A frame has nothing by which its begin could be told, so it is walked to from the segment's begin, and where a length
-    cannot be, the rest of the file is lost. A frame with a wrong checksum is left out alone.
-    Raises FileNotFoundError, OSError.
+    A frame with a wrong checksum is left out alone; behind an impossible length the rest of the file is lost.
     """
+    # Frames have no magic number: the walk to a piece begins at the segment's begin, and cannot resume behind a broken length.
     with contextlib.ExitStack() as stack:
         source = _Source(piece.segment, stack)
         at, is_first = piece.segment.start, True
@@ -267,20 +266,20 @@ def _damage(piece: SegmentPiece, position: int, size: int, why: str) -> Damage:
 
 
 def _missing(rest: memoryview) -> int:
-    """Bytes that the frame lacks with which a buffer ends."""
+    """Return how many bytes are missing of the frame at the end of a buffer."""
     if len(rest) < HEAD_BYTES:
         return HEAD_BYTES
     return HEAD_BYTES + int.from_bytes(rest[:4], "big") - len(rest)
 
 
 def _size_of_frame(rest: memoryview) -> int | None:
-    """Bytes of the frame with which it begins, whose checksum is wrong; None: its length cannot be."""
+    """Return the size of a frame with a wrong checksum; None: its length is impossible."""
     size = int.from_bytes(rest[:4], "big", signed=True)
     return HEAD_BYTES + size if 0 <= size <= FRAME_BYTES_MAX and any(rest[:HEAD_BYTES]) else None
 
 
 class _Source:
-    """What a segment holds, from its begin on; of a zip file, uncompressed."""
+    """The bytes of a segment, from its begin on; of a zip file, uncompressed."""
 
     def __init__(self, segment: Segment, stack: contextlib.ExitStack) -> None:
         self._reader = SegmentReader(segment)
@@ -288,15 +287,15 @@ class _Source:
 
     @property
     def why(self) -> str:
-        """Why it ended, if it is a zip file that is damaged."""
+        """Why a damaged zip file ended."""
         return self._reader.why
 
     def read(self, size: int) -> bytes:
-        """So many bytes more, or as many as there are."""
+        """Read up to `size` bytes."""
         return b"" if self._file is None else self._reader.more(self._file, size)
 
     def pass_rest(self) -> int:
-        """How many bytes are left."""
+        """Read the rest. Returns its size."""
         passed = 0
         while more := len(self.read(_BLOCK_BYTES)):
             passed += more

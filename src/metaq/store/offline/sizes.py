@@ -1,4 +1,4 @@
-"""Which file sizes a store folder was made with: what nobody has set is taken from the files that are there."""
+"""File sizes of a store folder: options that are not set are taken from the files that are there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ The index keeps RocketMQ's sizes. It does not notice an index of other sizes tha
 
 
 def sizes_found(options: StoreOptions) -> dict[str, int]:
-    """The size options that the folder's files agree with; empty for a folder without files. Reads names and sizes."""
+    """Return the size options by the folder's files; empty for a folder without files. Reads names and sizes only."""
+    # A broker refuses files of other sizes than configured, as RocketMQ does: a folder of one opens without its settings so.
     root = Path(options.store_path_root_dir).expanduser()
     log = Path(options.store_path_commit_log or root / "commitlog").expanduser()
     queues = Path(options.store_path_consume_queue or root / "consumequeue").expanduser()
@@ -32,6 +33,7 @@ def sizes_found(options: StoreOptions) -> dict[str, int]:
 def _first_size(folder: Path, pattern: str) -> int:
     try:
         for path in folder.glob(pattern):
+            # An empty file says nothing: a power cut can leave one of a consume queue.
             if len(path.name) == NAME_DIGITS and path.name.isdecimal() and (size := path.stat().st_size):
                 return size
     except OSError:  # whoever opens the folder will say what is wrong with it
@@ -40,7 +42,7 @@ def _first_size(folder: Path, pattern: str) -> int:
 
 
 def first_use(options: StoreOptions) -> str:
-    """What the first message takes of the disk at once, for whoever starts a broker on this folder."""
+    """Return the text, for the start of a broker, of what the first message reserves on the disk."""
     index = index_file_bytes(options.max_hash_slot_num, 0) if options.message_index_enable else 0
     log = options.mapped_file_size_commit_log
     return (

@@ -1,7 +1,7 @@
-"""Staged transactions as a store folder holds them, read offline, and what of them does not fit together.
+"""Reads the staged transactions of a store folder offline, and checks that their records fit together.
 
-Only the records count (docs/formats/staging.md): chunks and seals in one system topic, decisions in the other, and the
-copies of chunks in the queues that they name. What a broker derives from them is derived here once more, by other code.
+The records alone count (docs/formats/staging.md): chunks and seals in one system topic, decisions in the other, copies of
+chunks in the queues that they name. The state is derived by other code than a broker's, so that one checks the other.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _TRANSACTION, _PART, _NUMBER, _SEAL = "METAQ_TX", "METAQ_PART", "METAQ_CHUNK", "
 _TOPIC, _QUEUE, _PROGRESS = "REAL_TOPIC", "REAL_QID", "METAQ_DONE"
 _CHUNK_TAG, _DECIDE_TAG, _FORGET_TAG = "chunk", "decide", "forget"
 _DONE_TAGS = {"done", "finished"}
-"""Nothing is left to do here, or anywhere."""
+"""Tags of marks: all parts here are applied, or all parts at all brokers."""
 
 _decision_of = msgspec.json.Decoder(Decision)
 
 
 class StagedRecord(Struct, frozen=True):
-    """What a record of one of the two system topics says."""
+    """A decoded record of one of the two system topics."""
 
     kind: str
     """Its tag: chunk, seal, decide, done, finished, forget, checkpoint."""
@@ -46,11 +46,11 @@ class StagedRecord(Struct, frozen=True):
     """Of a chunk: (flag, body, property text) of each message."""
     decision: Decision | None = None
     done: bool = False
-    """Of a decision that was written anew: it had been carried out here before."""
+    """Of a decision that was written anew for retention: it was carried out here before."""
     value: Any = None
     """JSON of the others."""
     problem: str = ""
-    """Why it cannot be read."""
+    """Why the record cannot be decoded."""
 
 
 class Chunk(Struct):
@@ -66,7 +66,7 @@ class Chunk(Struct):
 
 
 class Part(Struct):
-    """A part, as far as the folder has it."""
+    """A part of a transaction, as far as the folder has it."""
 
     part: str
     topic: str
@@ -94,13 +94,13 @@ class Transaction(Struct):
     parts: dict[str, Part] = field(default_factory=dict)
     decision: Decision | None = None
     done: bool = False
-    """The broker has said that all its parts here are where they belong, or dropped."""
+    """The broker has marked that all its parts here are applied or dropped."""
     forgotten: bool = False
-    """An operator has dropped it."""
+    """An operator has dropped the transaction."""
     problems: list[str] = field(default_factory=list)
 
     def drops(self, part: str) -> bool:
-        """Whether it commits without this part: of a writer that was lost and whose work another one did anew, say."""
+        """Whether it commits without this part: one of a Spark task that was lost, say, whose rows another task sent again."""
         decision = self.decision
         return (
             decision is not None
@@ -120,7 +120,7 @@ class Transaction(Struct):
 
 
 def staged_record(message: StoredMessage) -> StagedRecord | None:
-    """What a record says of staged transactions; None if it is of another topic."""
+    """Decode a record of staged transactions; None if it is of another topic."""
     if message.topic not in {STAGE_TOPIC, DECISIONS_TOPIC}:
         return None
     kind = message.tag or ""
@@ -148,7 +148,7 @@ def _staged(kind: str, message: StoredMessage) -> StagedRecord:
 
 
 class StagedSurvey:
-    """All staged transactions of a folder. `problems`: what is wrong with records of which nobody can tell whose they are."""
+    """All staged transactions of a folder. `problems`: records that cannot be decoded, so that their transaction is unknown."""
 
     def __init__(self, reader: StoreReader) -> None:
         """Reads the whole log. Raises StoreCorrupt: a log file is missing between two others."""

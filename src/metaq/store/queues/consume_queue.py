@@ -16,7 +16,7 @@ from metaq.wire import hot
 UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
 RESERVE_BYTES: Final = 64 * 1024
-"""Blocks are reserved in these steps: whole files (6 MB) would be 60 GB for 10 000 queues."""
+"""Step in which blocks are reserved: whole files (6 MB) would take 60 GB for 10 000 queues."""
 _FILL_BYTES: Final = 0x7FFFFFFF
 
 
@@ -29,7 +29,7 @@ class Unit(NamedTuple):
 
     @property
     def is_fill(self) -> bool:
-        """Stands for a message that was gone before this queue's file was made."""
+        """Whether it stands for messages that were gone before this queue's file was made (RocketMQ's fill unit)."""
         return self.log_offset == 0 and self.size == _FILL_BYTES
 
     @property
@@ -48,7 +48,7 @@ def _in_steps(size: int, file_bytes: int) -> int:
 class ConsumeQueue:
     """The units of one queue, [min_offset, max_offset), and their writable end.
 
-    Touches the disk first when the first unit is put: a gate over 1 024 queues costs nothing.
+    The disk is touched when the first unit is put, so that a topic of 1 024 queues costs nothing before.
     """
 
     __slots__ = ("_prepared", "min_offset", "queue_id", "run", "synced", "tail", "topic")
@@ -61,7 +61,7 @@ class ConsumeQueue:
         self.synced = 0
         """QueueOffset up to which the units are durable."""
         self._prepared = 0
-        """Byte up to which the last put that reaches into further files has reserved them."""
+        """Byte up to which `prepare` has reserved further files for units to come."""
 
     @property
     def max_offset(self) -> int:
@@ -80,7 +80,7 @@ class ConsumeQueue:
         wanted = place - file.start + needed * UNIT_BYTES
         reserved = _in_steps(wanted, file.size)
         file.reserve(place, reserved - (place - file.start))
-        file.touch_singly()
+        file.touch_singly()  # 10 000 queues are written a unit at a time: read-ahead would make a whole file of pages for each
         self.tail.attach(file.buffer, file.start // UNIT_BYTES, reserved // UNIT_BYTES)
         return wanted <= file.size
 
@@ -95,7 +95,7 @@ class ConsumeQueue:
         place = self._next_start()
         while place < self._prepared:
             size = _in_steps(self._prepared - place, self.run.file_bytes)
-            if file := self.run.find(place):  # of a put that was refused later
+            if file := self.run.find(place):  # an earlier `prepare` made it, and its messages were refused then
                 file.reserve(place, size)
             else:
                 file = self.run.add(place, reserved=size)
@@ -104,6 +104,7 @@ class ConsumeQueue:
 
     def advance(self) -> None:
         """Go on in the next file, which `prepare` has made and reserved as far as it is needed. Cannot fail."""
+        # It must not: the record is in the log already.
         file = self.run.find(self.tail.next_offset * UNIT_BYTES)
         assert file is not None, "`prepare` has made it"
         reserved = _in_steps(self._prepared - file.start, file.size)
@@ -119,7 +120,7 @@ class ConsumeQueue:
         start = place - place % self.run.file_bytes
         file = self.run.add(start, reserved=min(self.run.file_bytes, place - start + RESERVE_BYTES))
         file.touch_singly()
-        if missing := (place - start) // UNIT_BYTES:
+        if missing := (place - start) // UNIT_BYTES:  # as RocketMQ does where retention has taken the first messages
             file.buffer[: missing * UNIT_BYTES] = UNIT.pack(*FILL) * missing
         return file
 
@@ -129,7 +130,7 @@ class ConsumeQueue:
             self.grow()
 
     def mend(self, offset: int, unit: Unit) -> None:
-        """Write one unit again that was damaged; the size last, as it makes the unit one."""
+        """Write one damaged unit again; the size last, since a unit without a size counts as unwritten."""
         place = offset * UNIT_BYTES
         if offset < self.max_offset and (file := self.run.find(place)):
             at, data = place - file.start, UNIT.pack(*unit)
@@ -140,25 +141,23 @@ class ConsumeQueue:
             self.synced = min(self.synced, offset)
 
     def start_at(self, next_offset: int, log_end: int) -> None:
-        """Go on with unit `next_offset`; the newest record indexed ends at `log_end`.
-
-        Files that all begin behind it go: a power cut took the names of those before them, so they hold nothing that counts.
-        """
+        """Go on with unit `next_offset`; the newest record that has a unit ends at LogOffset `log_end`."""
         self.tail.detach()
+        # A power cut has taken the names of the files before them, and with them all units that count.
         if self.run.files and self.run.files[0].start > next_offset * UNIT_BYTES:
             self.run.drop_from(0)
         self.tail.next_offset = self.synced = next_offset
         self.tail.log_end = log_end
 
     def restart_at(self, next_offset: int) -> None:
-        """Forget all units; the next one has offset `next_offset`."""
+        """Delete all units; the next one has queue offset `next_offset`."""
         self.tail.detach()
         self.run.drop_from(0)
         self.start_at(next_offset, 0)
         self.min_offset = next_offset
 
     def cut(self) -> None:
-        """Delete what lies behind the newest unit: it would pass for units the next time the queue is opened."""
+        """Delete what lies behind the newest unit: the next start would take it for units."""
         place = self.max_offset * UNIT_BYTES
         self.run.drop_from(place)
         if file := self.run.find(place):
@@ -170,7 +169,7 @@ class ConsumeQueue:
         return self.synced == self.max_offset and not self.run.unsynced
 
     def mark_unsynced(self) -> None:
-        """Take nothing behind `synced` for durable, nor any file's name, whatever the kernel believes."""
+        """Make the next `sync` write all units behind `synced`, and the files' names, also if the kernel takes them for written."""
         stop = self.max_offset * UNIT_BYTES
         for file in self.run.files:
             file.rewrite(max(file.start, self.synced * UNIT_BYTES), min(file.end, stop))
@@ -195,13 +194,13 @@ class ConsumeQueue:
         return Unit(*UNIT.unpack(data)) if len(data) == UNIT_BYTES else None
 
     def peek(self, offset: int) -> Unit | None:
-        """The same for one look at many queues: it keeps no file open."""
+        """Read as `unit`, but leave no file open: for a look at thousands of queues."""
         file = self.run.find(offset * UNIT_BYTES)
         data = file.peek(offset * UNIT_BYTES, UNIT_BYTES) if file else b""
         return Unit(*UNIT.unpack(data)) if len(data) == UNIT_BYTES else None
 
     def oldest(self) -> Unit | None:
-        """The first unit in the files that stands for a message of its own; None if there is no file, or no such unit."""
+        """Return the first unit that is no fill unit; None if there is none."""
         for file in self.run.files:
             places = range(file.start, file.end - UNIT_BYTES + 1, UNIT_BYTES)
             first = bisect_left(
@@ -216,7 +215,7 @@ class ConsumeQueue:
         return list(map(Unit._make, UNIT.iter_unpack(self.unit_bytes(start, count))))
 
     def unit_bytes(self, start: int, count: int) -> bytes:
-        """The same as they are stored, 20 bytes each."""
+        """Return the same as stored, 20 bytes each."""
         found = b""
         stop = min(start + count, self.max_offset)
         while max(start, self.min_offset) == start < stop and (file := self.run.find(start * UNIT_BYTES)):
@@ -264,11 +263,11 @@ class ConsumeQueue:
         return right - 1 if timestamp_ms - left_ms <= right_ms - timestamp_ms else right
 
     def end_below(self, log_end: int, guess: int = 0) -> int:
-        """One past the last unit of a record that ends at or below `log_end`; unwritten and torn units end the search.
+        """Return one past the last unit of a record that ends at or below `log_end`; unwritten and torn units lie behind it.
 
-        Units below `log_end` are known to be durable, so they lie without a hole: bisection finds their end, and a right
-        `guess` saves it.
+        `guess`: tried first; if it is right, as after a stop in order, it saves the bisection.
         """
+        # Bisection will do: units below `log_end` are known to be durable, so there is no hole among them.
 
         def is_past(file: MappedFile, place: int) -> bool:
             data = file.read(place, UNIT_BYTES)
@@ -288,9 +287,9 @@ class ConsumeQueue:
     # ------------------------------------------------------------------ retention
 
     def correct_min(self, log_min: int) -> int:
-        """The log begins at `log_min` now: delete files that point below it wholly, and move `min_offset`.
+        """Move `min_offset` to the first message at or behind `log_min`, and delete files that point below it wholly.
 
-        The newest file stays, so that the queue goes on counting. Returns the number of files deleted.
+        Returns the number of files deleted.
         """
         gone = 0
         oldest = self.run.files[0].start // UNIT_BYTES if self.run.files else 0
@@ -298,7 +297,7 @@ class ConsumeQueue:
         if unit and unit.log_offset >= log_min and not unit.is_fill:
             self.min_offset = max(self.min_offset, min(oldest, self.max_offset))
             return 0
-        while len(self.run.files) > 1:
+        while len(self.run.files) > 1:  # the newest stays: its offsets say where the queue goes on counting
             first, second = self.run.files[:2]
             last = self.unit(second.start // UNIT_BYTES - 1)
             if last is None or (last.log_offset >= log_min and not last.is_fill):
@@ -318,7 +317,7 @@ class ConsumeQueue:
         shutil.rmtree(self.run.folder, ignore_errors=True)
 
     def give_up(self) -> None:
-        """Before the topic's folder is moved away: see `FileRun.give_up`."""
+        """Stop using the files: the topic's folder is renamed next, see `FileRun.give_up`."""
         self.tail.detach()
         self.run.give_up()
 

@@ -1,7 +1,6 @@
-"""From a record of the log to its place in the consume queue and the index.
+"""What a record is in the consume queue and in the index, and how recovery puts there what they have lost.
 
-While the broker runs, native code does this in the same call that writes the record. Recovery does it here, from a
-scan of the log, for what the queues and the index have lost.
+While the broker runs, native code writes unit and index entries in the same call as the record.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ def deliver_ms(store_ms: int, level: int, delays_ms: tuple[int, ...]) -> int:
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Whether the record has a place in a consume queue: prepared and rollback records have none."""
+    """Whether the record has a unit. As in RocketMQ, records of the types prepared and rollback have none."""
     return sys_flag & TRANSACTION_MASK in _QUEUED
 
 
 def topic_of(head: hot.RecordHead) -> str | None:
-    """The record's topic if it is one. A folder is named after it, so bytes from a disk are not taken on trust."""
+    """Return the record's topic; None: it is no legal one. A folder is named after it, so it is checked here, too."""
     try:
         return check_partition_topic(head.topic.decode())
     except (Refused, UnicodeDecodeError):
@@ -53,7 +52,8 @@ def topic_of(head: hot.RecordHead) -> str | None:
 
 
 def tags_code(head: hot.RecordHead, delays_ms: tuple[int, ...]) -> int:
-    """What the record's unit holds in its third field."""
+    """Return the third field of the record's unit: the tag's Java hash, or when to deliver a delayed record."""
+    # RocketMQ's schedule service reads the time of delivery there, so a folder of ours works in it, and the other way round.
     if head.topic == _SCHEDULE and head.delay_level > 0:
         return deliver_ms(head.store_ms, head.delay_level, delays_ms)
     return hot.java_hash(head.tags) if head.tags else 0
@@ -69,7 +69,7 @@ def index_keys(head: hot.RecordHead) -> list[bytes]:
 
 
 class Dispatcher:
-    """Feeds scanned records to queues and index; what they already hold is passed over."""
+    """Puts units and index entries of scanned records, as far as they are missing."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class Dispatcher:
         index_from: int = 0,
         deleted: Mapping[str, int] | None = None,
     ) -> None:
-        """Records that begin below `queues_from` are in their queues already, unless these are in `rebuild`; those below
-        `index_from` are indexed already. Those below their topic's log offset in `deleted` are of a deleted topic: nobody gets them.
+        """Args: queues_from: records that begin below have their units already, unless their queue is in `rebuild`.
+        index_from: records below are indexed already. deleted: topic → LogOffset below which records are of a deleted topic.
         """
         self._deleted = deleted or {}
         self._queue, self._index, self._delays_ms = queue, index, delays_ms
@@ -104,7 +104,7 @@ class Dispatcher:
                 self._index.put(words, head.log_offset, head.store_ms, now_ms)
 
     def _put_unit(self, queue: ConsumeQueue, head: hot.RecordHead) -> None:
-        if head.log_offset + head.size <= queue.tail.log_end:
+        if head.log_offset + head.size <= queue.tail.log_end:  # put before: reading may begin below the queue's end
             return
         if head.queue_offset != queue.max_offset:
             if queue.max_offset > 0 and head.queue_offset != 0:

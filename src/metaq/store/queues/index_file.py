@@ -21,7 +21,7 @@ HEADER: Final = struct.Struct(">qqqqii")
 ENTRY: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
 RESERVE_BYTES: Final = 1024 * 1024
-"""Blocks for entries are reserved in these steps; the slots, which are written all over, when the file is made."""
+"""Step in which blocks for entries are reserved. Slots are written all over, so they are reserved when the file is made."""
 _NAME_DIGITS: Final = 17
 
 
@@ -31,8 +31,10 @@ def index_file_bytes(slots: int, entries_max: int) -> int:
 
 
 class IndexHeader(NamedTuple):
-    """Store times and log offsets of the first and last record indexed, slots in use, ordinal of
-    the next entry (the first is 1)."""
+    """Store times (ms) and LogOffsets of the first and last record indexed, slots in use, ordinal of the next entry.
+
+    Ordinals begin at 1, as in RocketMQ: 0 in a slot means that it is empty.
+    """
 
     begin_ms: int
     end_ms: int
@@ -43,7 +45,7 @@ class IndexHeader(NamedTuple):
 
 
 class IndexFile:
-    """One file: header, slots (newest entry of each hash), entries (each names the one before it in its slot)."""
+    """One file: header, slots (newest entry of a hash), entries (each names the next older one of its slot)."""
 
     __slots__ = ("file", "slots")
 
@@ -62,27 +64,22 @@ class IndexFile:
         return HEADER.size + _SLOT.size * self.slots + ENTRY.size * ordinal
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Log offsets under a hash, newest first, of records stored in [begin_ms, end_ms] (to the second).
-
-        A broken chain ends the walk: ordinals only ever go down.
-        """
+        """Yield LogOffsets under a hash, newest first, of records stored in [begin_ms, end_ms] (to the second)."""
         buffer, header = self.file.buffer, self.header
         (ordinal,) = _SLOT.unpack_from(buffer, HEADER.size + _SLOT.size * (key_hash % self.slots))
         while 0 < ordinal < header.next_ordinal:
             found_hash, log_offset, seconds, previous = ENTRY.unpack_from(buffer, self.entries_at(ordinal))
-            if seconds < 0:
+            if seconds < 0:  # damaged, for RocketMQ too
                 return
             if found_hash == key_hash and begin_ms <= header.begin_ms + seconds * 1000 <= end_ms:
                 yield log_offset
-            if previous >= ordinal:
+            if previous >= ordinal:  # a damaged chain could be a circle
                 return
             ordinal = previous
 
     def undo_cut_entry(self) -> None:
-        """Take back an entry that a kill cut short between its slot and the header that counts it.
-
-        The slot would seem to point nowhere, and the chain behind it would be lost.
-        """
+        """Undo an entry that a kill cut short: its slot is written, and the header does not count it yet."""
+        # The slot would point behind the last entry, and the chain that it led to would be lost.
         ordinal = max(1, self.header.next_ordinal)
         if self.entries_at(ordinal) + ENTRY.size <= self.file.size:
             key_hash, _, _, previous = ENTRY.unpack_from(self.file.buffer, self.entries_at(ordinal))
@@ -128,7 +125,7 @@ class Index:
         return index_file_bytes(self.slots, self.entries_max)
 
     def load(self) -> list[Path]:
-        """Find the files; changes nothing. Returns those of a size that these settings do not make: to be rebuilt."""
+        """Find the files; changes nothing. Returns those whose size does not fit the options: they are rebuilt."""
         unfit: list[Path] = []
         fit: list[IndexFile] = []
         for path in sorted(self.folder.glob("*")) if self.folder.is_dir() else ():
@@ -151,11 +148,9 @@ class Index:
         self._unsynced = True
 
     def rewind(self, mark: IndexMark) -> None:
-        """Go back to a durable moment: what was written to its last file since is forgotten. The files behind it are gone.
-
-        The slots are made anew from the entries, which never change: a slot that was written since may or may not be on
-        the disk, and what it said before is lost.
-        """
+        """Go back to what was durable: drop what was written to the mark's last file since. Later files are deleted already."""
+        # Slots are made anew from the entries, which never change: a slot that was written since may or may not be on the
+        # disk, and what it said before is lost.
         (file,) = (file for file in self.files if file.name == mark.files[-1])
         slots_used = hot.rewind_index(file.file.buffer, self.slots, max(1, mark.header[5]))
         header = IndexHeader(*mark.header)._replace(slots_used=slots_used)
@@ -196,7 +191,7 @@ class Index:
         Returns False if not even a new file has: put them one by one. Raises StoreFull; nothing has changed then.
         """
         if not self._attached or self.tail.count + needed > self.entries_max:
-            if self._attached and self.tail.count == 1:
+            if self._attached and self.tail.count == 1:  # an empty file: a whole one has fewer entries than are needed
                 return self._reserve(self.entries_max - 1)
             self._new_file(now_ms)
         return self._reserve(needed)
@@ -220,7 +215,7 @@ class Index:
         self._attach(file)
 
     def _free_name(self, now_ms: int) -> Path:
-        """A name behind all others, made of the local time as RocketMQ does."""
+        """Return a name that sorts behind all others, made of the local time as RocketMQ does."""
         last = self.files[-1].name if self.files else ""
         while True:
             local = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  names are local time in this format
@@ -238,9 +233,9 @@ class Index:
             self.grow(1, now_ms)
 
     def query(self, key: bytes, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Log offsets of records that may carry `topic#key` (the same hash), stored in [begin_ms, end_ms].
+        """Return LogOffsets of records that may carry `topic#key` (the same hash), stored in [begin_ms, end_ms].
 
-        The newest `count_max`, in ascending order. The caller compares the keys themselves.
+        The newest `count_max`, in ascending order. The caller compares the keys.
         """
         found: set[int] = set()
         key_hash = hot.index_hash(key)
@@ -251,7 +246,7 @@ class Index:
                     if len(found) >= count_max:
                         return sorted(found)
             if file.header.next_ordinal > 1 and file.header.begin_ms < begin_ms:
-                break
+                break  # the files before it are older still
         return sorted(found)
 
     @property
@@ -269,10 +264,8 @@ class Index:
         return IndexMark(tuple(file.name for file in self.files), self.files[-1].header, log_end)
 
     def sync(self, mark: IndexMark, *, last: bool) -> None:
-        """Make the full files of `mark` durable, with `last` also the one being written. Raises OSError.
-
-        The last one is not synced every time: its slots are written all over, so that each sync writes up to 20 MB.
-        """
+        """Make the full files of `mark` durable, with `last` also the one being written. Raises OSError."""
+        # The last one not each time: its slots are written all over, so that a sync writes up to 20 MB.
         if self.durable and (mark.files, mark.header) == (self.durable.files, self.durable.header):
             self.durable = mark  # nothing was written: what came since has no keys
             return
@@ -282,7 +275,7 @@ class Index:
                 file = files[name]
                 next_ordinal = mark.header[5] if name == mark.files[-1] else file.header.next_ordinal
                 file.file.sync(0, file.entries_at(next_ordinal))
-                if name != mark.files[-1]:
+                if name != mark.files[-1]:  # a full file never changes again: once synced, it is left alone
                     self._whole.add(name)
         if last:
             if self._unsynced and mark.files:
@@ -296,9 +289,9 @@ class Index:
             self.durable = mark
 
     def drop_below(self, log_min: int) -> list[Path]:
-        """Forget files that point wholly below the log's begin, except the last.
+        """Forget files that point wholly below the log's begin, except the last. Returns their paths.
 
-        Returns their paths, to be deleted once no durable mark names them.
+        To be deleted once no durable mark names them: a mark that names a missing file has the whole index made anew.
         """
         gone = [file for file in self.files[:-1] if file.header.end_log < log_min]
         self.files = tuple(file for file in self.files if file not in gone)

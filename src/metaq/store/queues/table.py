@@ -19,7 +19,7 @@ from metaq.store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
 
 log = logging.getLogger(__name__)
 _THREADS: Final = 8
-"""What they wait for is the disk."""
+"""Threads of `loadQueuesInParallel`; they wait for the disk."""
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -28,8 +28,8 @@ QueueKey = tuple[str, int]
 class Queues:
     """(topic, queue id) → queue.
 
-    The event loop adds queues while other threads look at all of them. `table` is the live one: to look one up, or for
-    a start, when nobody else is there yet.
+    The event loop adds queues while other threads walk over all of them, so they walk over a copy (`all`, `named`). `table`
+    is the live dictionary: for look-ups, and for a start, which is alone.
     """
 
     def __init__(self, folder: StoreFolder, options: StoreOptions, disk: Disk) -> None:
@@ -54,17 +54,17 @@ class Queues:
             if queue_id < 0:
                 raise Refused(Reason.INVALID, f"topic {topic} has no queue {queue_id}")
             found = ConsumeQueue(self._folder.consume_queues, topic, queue_id, self._file_bytes, self._disk)
-            with self._lock:
+            with self._lock:  # another thread may have made it since: one queue must not have two tails
                 found = self.table.setdefault((topic, queue_id), found)
         return found
 
     def all(self) -> list[ConsumeQueue]:
-        """Those that there are now."""
+        """Return all queues, a copy."""
         with self._lock:
             return list(self.table.values())
 
     def named(self) -> dict[QueueKey, ConsumeQueue]:
-        """The same with their names."""
+        """Return all queues by (topic, queue id), a copy."""
         with self._lock:
             return dict(self.table)
 
@@ -73,11 +73,11 @@ class Queues:
         return self.table.get((queue.topic, queue.queue_id)) is queue
 
     def remove(self, topic: str) -> Path | None:
-        """Forget the topic's queues and move their files aside; returns where to, None if there were none.
+        """Forget the topic's queues and move their files aside. Returns where to; None: there were none.
 
         Raises OSError: the files are still there.
         """
-        with self._lock:
+        with self._lock:  # nobody may make a queue of that name between the look at the table and the rename
             for key in [key for key in self.table if key[0] == topic]:
                 self.table.pop(key).give_up()
         return self._folder.move_aside(topic)
@@ -110,9 +110,10 @@ def find_queues(folder: StoreFolder, options: StoreOptions, disk: Disk) -> Itera
 def _queues_of(topic: str, folder: StoreFolder, options: StoreOptions, disk: Disk) -> Iterator[ConsumeQueue]:
     try:
         check_partition_topic(topic)
-    except Refused:
+    except Refused:  # `NAME.deleted-N`, for one: moved aside by a deletion that a crash has cut short
         return
     for name in _folders(folder.consume_queues / topic):
+        # `01` would be queue 1 a second time.
         if not (name.isascii() and name.isdecimal() and str(int(name)) == name):
             continue
         queue = ConsumeQueue(folder.consume_queues, topic, int(name), queue_file_bytes(options), disk)

@@ -1,8 +1,8 @@
-"""The records of a long pull, read piece by piece: whoever does not take them costs no memory, and nobody waits for all.
+"""The records of a long pull, read piece by piece: a slow client holds one piece in memory, not the whole answer.
 
-What belongs to it was decided when it was made: the units of a queue from one to another whose tag fits, with their
-records in one log file. Units and records never change, and the files stay readable although retention deletes them, so
-all pieces together have exactly the bytes that were counted then.
+The extent is decided first: units of a queue from one to another whose tag fits, with their records in one log file. Units
+and records never change, and the open files stay readable although retention deletes them, so all pieces together have
+exactly the bytes that were counted then, and announced in the frame's length.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from metaq.store.queues.consume_queue import UNIT_BYTES
 from metaq.wire import hot
 
 LONG_BYTES: Final = 256 * 1024
-"""More than RocketMQ's clients get in one pull: from here on it comes in pieces."""
+"""RocketMQ's limit of one pull, `maxTransferBytesOnMessageInMemory`. More than that comes in pieces."""
 PIECE_BYTES: Final = 128 * 1024
-"""Of one piece; a record that is larger is one by itself."""
+"""Size of a piece, at most; a larger record is a piece by itself."""
 _VIEW_BYTES_MIN: Final = 16 * 1024
 _UNITS_READ: Final = 1024
 _EXTENT_MAX: Final = 8
@@ -26,7 +26,7 @@ _COUNT_MAX: Final = 1 << 30
 
 
 class Guard(NamedTuple):
-    """By what each record is held to its unit before it is served (`hot.check`), and whom to tell of one that is not."""
+    """What `hot.check` compares each record with before it is served, and whom to tell of damage."""
 
     owner: hot.QueueTail
     fresh_from: int
@@ -35,9 +35,7 @@ class Guard(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What belongs to a pull: of the units [start, stop) of a queue those that pass `wanted`, with their `size` bytes in
-    one log file.
-    """
+    """The records of a pull: those of the units [start, stop) that pass `wanted`, `size` bytes in one log file."""
 
     start: int
     stop: int
@@ -47,21 +45,21 @@ class Extent(NamedTuple):
     log_file: MappedFile
     log_min: int
     log_stop: int
-    """Units that point below or behind are passed over, or end it."""
+    """Units that point below `log_min` are passed over; one that points behind `log_stop` ends the pull."""
 
 
 class NotInMemory(Exception):
-    """The disk would have to be waited for."""
+    """The read would wait for the disk, on the event loop."""
 
 
 class Scratch:
-    """Memory for what is read, looked at and not kept: the next read takes it again. For the event loop's reads."""
+    """A buffer for reads on the event loop whose bytes are not kept: the next read overwrites them."""
 
     def __init__(self) -> None:
         self._memory = memoryview(bytearray())
 
     def reader(self, file: MappedFile) -> Callable[[int, int], memoryview]:
-        """Takes an offset of the file and a size. Raises NotInMemory instead of waiting for the disk, OSError."""
+        """Return a function that reads (offset, size) of the file. It raises NotInMemory instead of waiting, OSError."""
 
         def read(offset: int, size: int) -> memoryview:
             if (view := file.view_cached(offset, size)) is not None:
@@ -76,10 +74,10 @@ class Scratch:
 
 
 class LongBody:
-    """`len` of it are the bytes that all pieces have together; `bytes` of it is all of them."""
+    """A body in pieces. `len` is its size in bytes, `bytes` joins all pieces."""
 
     cold = False
-    """Pieces come from the disk: read them in a thread."""
+    """Pieces may come from the disk: read them in a thread."""
 
     def __init__(self, extent: Extent) -> None:
         self._unit, self._stop, self._wanted, self._guard = extent.start, extent.stop, extent.wanted, extent.guard
@@ -104,12 +102,13 @@ class LongBody:
                 self._left -= len(piece)
                 return piece
             if len(piece) or not before < self._unit < self._stop:
-                self._guard.on_damage(self._unit)  # the next pull ends before it, or finds it mended
+                # The frame's length is on the wire, so nothing can be left out. The next pull ends before it, or finds it mended.
+                self._guard.on_damage(self._unit)
                 raise StoreError(f"{self._left} of {self._size} bytes of a pull are not where they were")
         return b""
 
     def _read(self) -> bytes | memoryview:
-        """Go on from `_unit`; may be empty where no unit fits."""
+        """Read a piece from `_unit` on, and move `_unit` behind it; may be empty where no unit fits."""
         raise NotImplementedError
 
 
@@ -176,7 +175,7 @@ class ColdBody(LongBody):
 
 
 def read_cold(read: Callable[[int, int], bytes | memoryview], found: hot.Selection) -> bytes | None:
-    """The records found, by `read(log offset, size)`; None if some of it is not there any more."""
+    """Return the records found, by `read(log offset, size)`; None if retention has taken some of them."""
     extent = found.last_log_end - found.first_log
     if extent <= _EXTENT_MAX * found.size:  # one read costs less than many, also when others' records lie between
         data = read(found.first_log, extent)

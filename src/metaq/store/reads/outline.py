@@ -1,4 +1,4 @@
-"""A record without its body: for a start that wants to know what the log holds, not to read all of it."""
+"""Reads a record without its body, for a start that needs to know what the log holds and not the messages themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _READ_BYTES: Final = 2048
 
 
 class Outline(Struct, frozen=True):
-    """What a record says beside its body, which was not looked at: nor was its checksum."""
+    """A record's fields without its body; its checksum was not verified."""
 
     log_offset: int
     size: int
@@ -30,7 +30,7 @@ class Outline(Struct, frozen=True):
 
 
 def outline(log: CommitLog, log_offset: int) -> Outline | None:
-    """The record that begins at a LogOffset, read from its head and its end; None if none does."""
+    """Read the record at a LogOffset from its head and its end; None if none begins there."""
     head = log.read(log_offset, _READ_BYTES)
     if len(head) < RECORD_BYTES_MIN:
         return None

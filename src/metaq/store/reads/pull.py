@@ -30,11 +30,11 @@ from metaq.wire import hot
 
 _SCAN_BYTES_MIN: Final = 16_000
 _VIEW_BYTES_MIN: Final = 64 * 1024
-"""A run of records at least this long goes out as a view of the mapping; shorter ones are cheaper copied."""
+"""Runs of records from this size on go out as a view of the mapping; shorter ones are cheaper copied."""
 _SIFT_BYTES: Final = 1024 * 1024
-"""Old records that are read at once to look for those that an expression takes."""
+"""Bytes of old records that are read in one go to evaluate an expression on them."""
 _UNITS_MAPPED_MAX: Final = 1_000_000
-"""Units this far behind a queue's end are read with the records, not on the loop."""
+"""Units further behind a queue's end are read in the thread, with the records: their pages may not be in memory."""
 
 
 class ReadStatus(enum.Enum):
@@ -50,13 +50,13 @@ class ReadStatus(enum.Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     COLD = "COLD"
-    """Not on the loop: run `ReadResult.job` in a thread and take what it returns."""
+    """Ours: the read may wait for the disk. Run `ReadResult.job` in a thread; it returns the result."""
 
     __hash__ = object.__hash__  # Enum's is a call, and every answer is looked up by its status
 
 
 class ReadResult(Struct):
-    """What a pull found. Offsets are the queue's; `body` is raw records back to back, or a view of them."""
+    """Result of a pull. Offsets are queue offsets; `body` is raw records back to back, or a view of the mapping."""
 
     status: ReadStatus
     next_offset: int
@@ -68,41 +68,44 @@ class ReadResult(Struct):
     """LogOffset behind the last record found."""
     job: Callable[[], ReadResult] | None = None
     cached: Callable[[], ReadResult | None] | None = None
-    """Of COLD, for the event loop: what `job` returns if nothing of it has to come from the disk, else None."""
+    """With COLD, for the event loop: returns what `job` would if all of it is in memory, else None."""
     long: LongBody | None = None
-    """The records, instead of in `body`, of a pull in pieces that found more than `LONG_BYTES`."""
+    """The records of a pull with `in_pieces` that found more than `LONG_BYTES`; `body` is empty then."""
 
 
 class Puller:
     """Answers pulls from log and queues.
 
-    Newer than `hot_bytes`, and written by this process: through the mappings, in the calling thread. Older: by pread, in a
-    job for another thread. A page fault on the event loop stalls everybody (measured: 2 000 random reads of 4 KiB stall it
+    Records within `hot_bytes` of the log's end that this process has written are read through the mappings, in the calling
+    thread; older ones by pread, in a job for another thread. A page fault on the event loop stalls everybody (measured: 2 000 random reads of 4 KiB stall it
     for up to 18 ms through mappings, 0.8 ms through pread in threads; and the log's mapping reads nothing ahead).
     """
 
     def __init__(self, commit_log: CommitLog, queues: Queues, options: StoreOptions, repairs: Repairs) -> None:
         self._log, self._queues, self.options, self._repairs = commit_log, queues.table, options, repairs
         self._fresh_from = commit_log.end
-        """Records behind it were written by this process; those before it come from a disk: their checksums are looked at
-        whenever they are served, and whoever wants them may have to wait."""
+        """LogOffset of the start. Records behind it were written by this process. Those before it come from a disk: their
+        checksums are verified whenever they are served, and reading them may wait."""
         self._hot_bytes = options.hot_bytes
         self._scratch = Scratch()
         self.take_options()
 
     def take_options(self) -> None:
-        """Make of the hot options what every pull needs: at the start, and when they have changed."""
+        """Take over options that have changed, as the numbers that each pull compares with."""
+        # RocketMQ's rule: within `accessMessageInMemoryMaxRatio` percent of the machine's memory a record counts as in memory.
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._bytes_in_memory = self.options.max_transfer_bytes_on_message_in_memory
         self._recent_bytes = memory * self.options.access_message_in_memory_max_ratio // 100
 
     def are_plain(self) -> bool:
-        """Whether pulls from a path get what `pull` would give them."""
+        """Whether the fast path answers as `pull` does: no known losses to pass over, no answers in pieces."""
         return not self._repairs.losses and self._bytes_in_memory <= LONG_BYTES
 
     def fast_path(self) -> hot.PullPath:
-        """A path without gates, good until an option changes: it answers what `pull` finds through the plain way, in the files
-        that are being written, behind what was there before the start."""
+        """Return a path without gates, valid until an option changes.
+
+        It answers pulls of records that this process has written, in the log and queue files that are being written.
+        """
         return hot.PullPath(
             self._log.tail,
             fresh_from=self._fresh_from,
@@ -124,11 +127,11 @@ class Puller:
         *,
         in_pieces: bool = False,
     ) -> ReadResult:
-        """Records of a queue from `offset` on that pass `wanted` (None: all). Status COLD: run `job` in a thread, use its result.
+        """Read records of a queue from `offset` on that pass `wanted` (None: all). Status COLD: run `job` in a thread.
 
         Args: count_max, bytes_max: at most so many, None for RocketMQ's 256 KiB. Up to that size of pull, records far
-              behind the log's end come in 8 and 64 KiB, as there; whoever asks for more gets more of those too.
-              in_pieces: what is long comes as `ReadResult.long`, not all at once.
+              behind the log's end come by 8 and in 64 KiB, as there; a pull that asks for more gets more of those, too.
+              in_pieces: more than `LONG_BYTES` comes as `ReadResult.long`.
         At least one record is returned if one matches, whatever its size.
         """
         queue = self._queues.get((topic, queue_id))
@@ -145,21 +148,21 @@ class Puller:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         try:
             file = queue.run.find(offset * UNIT_BYTES)
-            if file is None:  # its file is gone: on to the next one
+            if file is None:  # retention took it: as RocketMQ, send the client to where the next file begins
                 per_file = queue.run.file_bytes // UNIT_BYTES
                 return ReadResult(ReadStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
             first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
             units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
             stop = min(high, file.end // UNIT_BYTES, offset + units_max)
-            if self._repairs.losses:
+            if self._repairs.losses:  # a pull ends before a lost message, or begins behind it
                 following, stop = self._repairs.after_lost(queue, offset), self._repairs.lost_from(queue, offset, stop)
-                if following > offset:  # said in the log when it was found out
+                if following > offset:  # the log file of the broker told of it when it was found
                     return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, following, low, high)
             first_log: int = UNIT.unpack_from(units, (offset - first_unit) * UNIT_BYTES)[0]
             is_cold = first_log < max(log_end - self._hot_bytes, self._fresh_from) or (
                 high - offset > _UNITS_MAPPED_MAX and not self._is_small()
             )
-            # Recent records, and not more than RocketMQ's clients ask for: what most pulls want.
+            # Recent records, and not more than RocketMQ's clients ask for: most pulls. One call, no intermediate objects.
             is_plain = not is_cold and log_end - first_log <= self._recent_bytes
             is_plain = is_plain and (not in_pieces or bytes_max is None or bytes_max <= LONG_BYTES)
             log_file = self._log.run.find(first_log) if is_plain else None
@@ -176,7 +179,7 @@ class Puller:
                     in_pieces=in_pieces,
                 )
                 return self._cold(file, look) if is_cold else self._answer(units, first_unit, look, None)
-            # The general way below comes to the same, at twice the price.
+            # `_answer` comes to the same, at twice the price.
             log_start, log_stop = log_file.start, min(log_end, log_file.end)
             if bytes_max is None:
                 bytes_max = self._bytes_in_memory
@@ -198,7 +201,7 @@ class Puller:
             return ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, low, high)
 
     def _nothing(self, queue: ConsumeQueue, offset: int, place: int, low: int, high: int) -> ReadResult:
-        """The answer when nothing was found and the unit at `place` leads no further."""
+        """Return the answer when nothing was found and the unit at `place` cannot be served: new, or damaged."""
         unit = queue.unit(place)
         if unit is None or (unit.size > 0 and unit.log_offset == self._log.end):  # its record is just being written
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, place, low, high)
@@ -208,7 +211,7 @@ class Puller:
         return ReadResult(ReadStatus.OFFSET_FOUND_NULL, place, low, high)
 
     def is_recent(self, log_offset: int) -> bool:
-        """Whether RocketMQ would take the record there for one that is still in memory."""
+        """Whether the record counts as in memory, by RocketMQ's rule; whether it really is, is not asked."""
         return self._log.end - log_offset <= self._recent_bytes
 
     def _is_small(self) -> bool:
@@ -242,10 +245,10 @@ class Puller:
         cold: MappedFile | None,
         scratch: Scratch | None = None,
     ) -> ReadResult:
-        """Select and read.
+        """Select units and read their records.
 
-        Args: cold: the queue's file, for records that are read by pread and not through the mapping. scratch: for reads that do
-            not wait for the disk. Raises NotInMemory: they would have to.
+        Args: cold: the queue's file; records are then read by pread, not through the mapping. scratch: buffer for reads on the
+            event loop. Raises NotInMemory: with `scratch`, the read would wait for the disk.
         """
         log_min, log_end = self._log.min, self._log.end
         first_log, _, _ = UNIT.unpack_from(units, (look.offset - first_unit) * UNIT_BYTES)
@@ -260,7 +263,7 @@ class Puller:
         log_data, log_start = None, 0
         if reads and log_file is not None:
             log_data, log_start = log_file.buffer, log_file.start
-        elif reads:  # gone meanwhile, which those who read the records find out
+        elif reads:  # retention took the file: without it, the read below fails and answers MESSAGE_WAS_REMOVING
             wanted = None
         found = hot.select(
             units, first_unit, look.offset, look.stop, wanted, count_max, bytes_max, max(log_min, log_start),
@@ -298,7 +301,7 @@ class Puller:
         return ReadResult(status, found.next_offset, look.low, look.high)
 
     def _sift(self, units: Any, look: _Look, count_max: int, bytes_max: int) -> ReadResult:
-        """The records of which an expression is true, among old ones: those of all units are read, some at a time."""
+        """Read old records that an expression is true of: it needs their properties, so all are read, `_SIFT_BYTES` at a time."""
         assert look.wanted is not None
         low, high, place = look.low, look.high, look.offset
         while place < look.stop:
@@ -330,6 +333,7 @@ class Puller:
         bytes_max = in_memory if look.bytes_max is None else look.bytes_max
         if bytes_max > in_memory or self.is_recent(first_log):
             return look.count_max, bytes_max
+        # As RocketMQ: old records come in small portions, by default 8 messages and 64 KiB.
         return (
             min(look.count_max, options.max_transfer_count_on_message_in_disk),
             min(bytes_max, options.max_transfer_bytes_on_message_in_disk),
@@ -346,7 +350,7 @@ class Puller:
 
 
 class _Look(Struct):
-    """A pull that passed the first checks: units [offset, stop) of a queue that holds [low, high)."""
+    """A pull whose offset is in range: units [offset, stop) of a queue that holds [low, high)."""
 
     queue: ConsumeQueue
     offset: int

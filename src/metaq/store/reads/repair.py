@@ -1,8 +1,8 @@
-"""Damage that a reader met: units of a consume queue are made anew from the log, and what the log has lost is said.
+"""Repairs units of consume queues that do not lead to their messages, and keeps account of messages that are lost.
 
 A consume queue is derived, so a unit that points at no record of its own is no loss: the record is in the log, between
-the last good unit before it and the first one behind it. If it is not, or its checksum is wrong, the message is gone;
-then its place is passed over, which the log tells as an error, and runtime information as long as the process lives.
+the last good unit before it and the first one behind it. If it is not, or its checksum is wrong, the message is lost;
+pulls then pass over it. An error in the broker's log says so, and runtime information as long as the process lives.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ Key = tuple[str, int]
 
 
 class Repairs:
-    """The thread that mends what pulls cannot read, and what it could not."""
+    """The thread that repairs what pulls could not read, and the messages that cannot be repaired."""
 
     def __init__(
         self, commit_log: CommitLog, delays_ms: tuple[int, ...], exclusive: contextlib.AbstractContextManager[object]
     ) -> None:
-        """`exclusive`: held while units are written, so that nobody calls them durable meanwhile."""
+        """`exclusive`: housekeeping's lock. Held while units are written, so that no checkpoint calls them durable meanwhile."""
         self._log, self._delays_ms, self._exclusive = commit_log, delays_ms, exclusive
         self._lock = threading.Lock()
         self._asked: dict[Key, tuple[ConsumeQueue, int]] = {}
         self._lost: dict[Key, list[range]] = {}
         """Queue offsets, in order, of messages that the log has lost."""
         self.losses = False
-        """Whether anything is known to be lost, so that others need not ask."""
+        """Whether anything is known to be lost: one attribute for each pull to look at."""
         self.worker = Worker("repair", self.step, lambda: _SECONDS)
 
     def ask(self, queue: ConsumeQueue, offset: int) -> None:
-        """Have the units from `offset` on looked at. Cheap; from any thread."""
+        """Have the thread check the units from `offset` on. Cheap; from any thread."""
         with self._lock:
             self._asked.setdefault((queue.topic, queue.queue_id), (queue, offset))
         self.worker.wake()
 
     def after_lost(self, queue: ConsumeQueue, offset: int) -> int:
-        """Where to go on from a message that is known to be lost; `offset` itself if it is not."""
+        """Return the queue offset behind the lost messages at `offset`; `offset` itself if that one is not lost."""
         with self._lock:
             known = self._lost.get((queue.topic, queue.queue_id), [])
             place = bisect_right(known, offset, key=lambda gone: gone.start) - 1
@@ -67,7 +67,7 @@ class Repairs:
             return min(stop, known[place].start) if place < len(known) else stop
 
     def forget(self, ends: Mapping[Key, int]) -> None:
-        """The queues end there now (those that are not named at 0): what was lost behind it is no loss any more.
+        """Forget losses behind these queue offsets, 0 for queues that are not named: the log was cut.
 
         The caller holds `exclusive`.
         """
@@ -80,7 +80,7 @@ class Repairs:
 
     @property
     def trouble(self) -> str:
-        """What was lost; "" if nothing was."""
+        """Lost messages as a text for operators; "" if there are none."""
         with self._lock:
             counts = {key: sum(map(len, known)) for key, known in self._lost.items()}
         return "; ".join(
@@ -89,7 +89,7 @@ class Repairs:
         )
 
     def step(self) -> None:
-        """Look at everything that was asked for."""
+        """Repair everything that was asked for. The thread's step."""
         while not self.worker.stopping:
             with self._lock:
                 if not self._asked:
@@ -105,10 +105,10 @@ class Repairs:
     # ------------------------------------------------------------------ one queue
 
     def repair(self, queue: ConsumeQueue, first: int) -> None:
-        """Make the damaged units from `first` to the next good one anew."""
+        """Make the damaged units from `first` to the next good one anew. It reads the log between them: not for an event loop."""
         missing, stop = self._extent(queue, first)
         if not missing:
-            return  # somebody else has mended it
+            return  # another thread was faster
         before = self._good(queue, first - 1)
         behind = self._good(queue, stop) if stop < queue.max_offset else None
         found: dict[int, Unit] = {}
@@ -126,7 +126,7 @@ class Repairs:
                 for offset in lost:
                     unit = queue.unit(offset)
                     if unit is not None and not self._in_order(unit, before, behind):
-                        queue.mend(offset, neighbour)  # searches need an order, also where there is nothing to find
+                        queue.mend(offset, neighbour)  # searches by log offset and time rely on ascending units
             if lost:
                 self._lose(queue, lost)
         log.error(
@@ -153,14 +153,14 @@ class Repairs:
             self.losses = True
 
     def _extent(self, queue: ConsumeQueue, first: int) -> tuple[set[int], int]:
-        """The damaged units from `first` on, and where the good ones begin again."""
+        """Return the queue offsets of damaged units from `first` on, and that of the next good one."""
         offset = first
         while offset < queue.max_offset and self._good(queue, offset) is None:
             offset += 1
         return set(range(first, offset)), offset
 
     def _good(self, queue: ConsumeQueue, offset: int) -> Unit | None:
-        """The unit, if it points at its own record and that one is whole."""
+        """Return the unit if it points at a record of this queue and offset with a right checksum, else None."""
         unit = queue.unit(offset) if offset >= queue.min_offset else None
         if unit is None or unit.size <= 0 or unit.log_offset < self._log.min:
             return None
@@ -178,7 +178,7 @@ class Repairs:
         return unit.size > 0 and low <= unit.log_offset < high
 
     def _records(self, start: int, stop: int) -> Iterator[hot.RecordHead]:
-        """Every whole record of [start, stop), also behind damage: each says at which place of the log it is."""
+        """Yield every whole record of [start, stop), also behind damage, where the next one is found by its magic number."""
         step = _STEP_BYTES
         while start < stop:
             file = self._log.run.find(start)

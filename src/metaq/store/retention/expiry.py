@@ -14,9 +14,9 @@ from metaq.options import StoreOptions
 log = logging.getLogger(__name__)
 FILES_PER_RUN_MAX: Final = 10
 FORCE_PERCENT: Final = 85
-"""Above it the oldest files go though their time is not up (`cleanFileForciblyEnable`)."""
+"""Disk usage, percent, above which the oldest files go though their time is not up (`cleanFileForciblyEnable`). RocketMQ's."""
 REFUSE_PERCENT: Final = 90
-"""Above it no message is taken until there is room again. So nothing that is owed could be settled by waiting."""
+"""Disk usage, percent, above which no message is taken until there is room again. RocketMQ's."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -29,39 +29,39 @@ class FileAge(NamedTuple):
 
 
 class Owed(Protocol):
-    """Who still has something to do with records of the log: to deliver those that are delayed, for one."""
+    """A service that still needs records of the log, and keeps their files from being deleted: to deliver delayed ones, say."""
 
     what: str
-    """What is owed, for the log: "delayed messages"."""
+    """What the records are, for the broker's log: "delayed messages"."""
 
     def oldest(self) -> int | None:
-        """LogOffset of the oldest record that is still needed; None: none is.
+        """Return the LogOffset of the oldest record that is needed; None: none is.
 
-        Called by the housekeeping thread before log files go. When it moves on, what has settled the debt is in the log.
+        Called by the housekeeping thread before log files go. It may move on only when its replacement is in the log.
         """
 
     def carry(self, before: int) -> None:
-        """Write anew at the log's end, soon, what is owed of records below this LogOffset: their file is to go.
+        """Write the needed records below this LogOffset anew at the log's end, soon, so that their file can go.
 
         Called by the housekeeping thread each time that a file stays for them. Returns at once; `oldest` tells when it is done.
         """
 
 
 class Debt(NamedTuple):
-    """The oldest record that is owed, and what it is."""
+    """The oldest record that an owner needs, and what it is."""
 
     log_offset: int
     what: str
 
 
 def oldest_debt(owners: Sequence[Owed]) -> Debt | None:
-    """The oldest record that any of them needs; None: none does."""
+    """Return the oldest record that any owner needs; None: none does."""
     debts = [Debt(place, owner.what) for owner in owners if (place := owner.oldest()) is not None]
     return min(debts, default=None)
 
 
 class Expired(Struct, frozen=True):
-    """Which log files go, and whether there is room for messages."""
+    """The decision of one run: which log files go, and whether messages are taken."""
 
     drop_before: int
     """Delete the log files that end at or below this LogOffset."""
@@ -69,11 +69,11 @@ class Expired(Struct, frozen=True):
     why: str
     writable: bool
     held: int | None = None
-    """Where the first file begins that would go, were nothing in it owed."""
+    """LogOffset at which the first file begins that stays only for records that are needed; None: there is none."""
     held_end: int = 0
-    """Where that file ends."""
+    """LogOffset at which that file ends."""
     given_up: bool = False
-    """Something that is owed goes, because the store can take nothing that would settle it."""
+    """A file goes with records that are needed: the disk is full, so they cannot be written anew."""
 
 
 def decide(
@@ -87,14 +87,16 @@ def decide(
     carrying: bool = False,
     kept_from: int | None = None,
 ) -> Expired:
-    """Judge all log files, oldest first, except the newest, which always stays. Pure.
+    """Decide which log files go; `files` are all but the newest, oldest first. Pure.
 
-    A file's time is up `fileReservedTime` hours after its newest record; if topics have times of their own, when none of
-    them keeps a message in it (the oldest that one keeps is at LogOffset `kept_from`), and then it goes at any hour. Else it goes in the hours of `deleteWhen`, at once
-    if the disk is fuller than `diskMaxUsedSpaceRatio`, and above 85 percent even before its time. At most 10 go in one
-    run, so that a mistake in the settings can be stopped. What holds a record from LogOffset `owed` on stays in any case.
-    Only if the store can take nothing any more, and there is nothing else to delete, the oldest such file goes, unless what
-    is owed in it is being written anew (`carrying`).
+    A file expires `fileReservedTime` hours after its newest record. It then goes in the hours of `deleteWhen`, at once if the
+    disk is fuller than `diskMaxUsedSpaceRatio`, and above 85 percent even before it expires: RocketMQ's rules.
+
+    Args:
+        owed: LogOffset of the oldest record that is still needed; files from there on stay.
+        carrying: such records are being written anew, so there is hope that their file can go later.
+        kept_from: with topics that have a time of their own, LogOffset of the oldest message that any topic keeps. Files below
+            it have expired, and go at any hour.
     """
     forced = used_percent > FORCE_PERCENT and options.clean_file_forcibly_enable
     if forced:
@@ -109,6 +111,7 @@ def decide(
         why = ""
     gone, held, held_end, given_up, writable = 0, None, 0, False, used_percent <= REFUSE_PERCENT
     if why:
+        # Ten in a run, as in RocketMQ: a mistake in the settings can be stopped before everything is gone.
         for file in files[:FILES_PER_RUN_MAX]:
             if kept_from is not None:
                 is_up = file.end <= kept_from
@@ -117,6 +120,7 @@ def decide(
             if not forced and not is_up:
                 break
             if owed is not None and owed < file.end:
+                # On a full disk nothing can be written anew, so waiting would be for ever: the oldest such file goes, alone.
                 given_up = not writable and gone == 0 and not carrying
                 held, held_end = (None, 0) if given_up else (file.start, file.end)
                 gone += given_up

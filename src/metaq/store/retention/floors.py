@@ -1,8 +1,8 @@
-"""Topics whose messages are kept longer or shorter than others (docs/formats/store-folder.md, `metaqFloors.json`).
+"""Retention by topic: `deletePolicy` of MetaQ 1.x (docs/formats/store-folder.md, `metaqFloors.json`).
 
-The log is one for all topics, so a topic lets go of its messages log file by log file: its *floor* is the log offset, always
-where a log file begins, below which its messages are gone for everybody, though their bytes may still lie there. A log
-file goes when every topic in it has let go of it.
+All topics share one log, so a topic's messages expire log file by log file. Its *floor* is the LogOffset, always the begin
+of a log file, below which its messages cannot be read any more, though their bytes may still lie there. A log file is
+deleted when it lies below the floors of all topics in it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _NAMED_MAX: Final = 5
 _UNITS_TRIED: Final = 64
 
 Ask = Callable[[str, int], bool]
-"""(topic, log offset) → whether its messages below may go now. False: it is asked again at the next look."""
+"""(topic, LogOffset) → whether its messages below may expire now. False: it is asked again at the next look."""
 
 
 class _Saved(Struct, frozen=True):
-    """The file."""
+    """Content of `metaqFloors.json`."""
 
     floors: dict[str, int] = field(default_factory=dict)
 
 
 class Holding(Struct, frozen=True):
-    """Log files that are there for one topic alone."""
+    """Log files that are kept for one topic alone."""
 
     topic: str
     bytes: int
-    """That would go if this topic let go of its messages."""
+    """Size of the log files that would go if this topic's messages expired."""
 
 
 class Floors:
-    """Moves floors up when topics' time is up, and knows what is still held. One thread's, but for reading `table`."""
+    """Moves floors when topics' messages expire. Used by the housekeeping thread; others may read `table`, `kept`, `holding`."""
 
     def __init__(self, parts: Parts, flush: Callable[[], None]) -> None:
         """`flush`: makes the log durable up to its end; a failure is told to the parts' state."""
@@ -56,17 +56,17 @@ class Floors:
         self.retentions: Retentions | None = None
         """None: all topics obey `fileReservedTime` alone."""
         self.table: Mapping[str, int] = self._load()
-        """Topic → floor, of topics whose floor is above the log's begin. Replaced, never changed."""
+        """Topic → floor, of topics whose floor is above the log's begin. Replaced as a whole, so that readers need no lock."""
         self.holding: Holding | None = None
         self.kept: Mapping[str, int] = {}
-        """Topic → the oldest log offset that it has not let go of, at the last look. Replaced, never changed."""
+        """Topic → LogOffset of its oldest message at the last look. Replaced as a whole, so that readers need no lock."""
         self._asked: tuple[Ask, ...] = ()
         self._looked_ms = parts.clock.now_ms()
         self._due: set[str] = set()
-        """Topics whose time to look has come, and which have more to let go of than one look does."""
+        """Topics whose cron has come due, until they have nothing more to expire: a look moves a floor by ten files at most."""
         self._never: set[Cron] = set()
         self._oldest: dict[QueueKey, tuple[ConsumeQueue, int, int]] = {}
-        """Queue, its min offset at the last look, and the log offset of the message there."""
+        """Queue, its min offset at the last look, and the LogOffset of the message there: read once, not at each look."""
 
     def _load(self) -> dict[str, int]:
         try:
@@ -89,9 +89,9 @@ class Floors:
         return table
 
     def _replace(self, table: Mapping[str, int]) -> None:
-        """Make sure that no higher floor is found again: it would hide what the log gets there now."""
+        """Save the table so that no older one is found again: its higher floors would hide new messages. Raises OSError."""
         try:
-            for _ in range(2):  # the version before it, too
+            for _ in range(2):  # so that `.bak` holds it, too
                 self._file.save(msgspec.json.encode(_Saved(dict(table))).decode())
         except OSError as error:
             log.warning("%s is removed, since it could not be written: %s", self._file.path, error)
@@ -100,7 +100,7 @@ class Floors:
             self._parts.disk.sync_folder(self._parts.folder.config)
 
     def apply(self) -> None:
-        """After a start: what topics had let go of is gone."""
+        """Move the min offsets of queues to their topics' floors: recovery puts them at the log's begin."""
         for queue in self._parts.queues.all() if self.table else ():
             if floor := self.table.get(queue.topic, 0):
                 queue.correct_min(floor)
@@ -110,7 +110,7 @@ class Floors:
         self._asked = (*self._asked, ask)
 
     def cut(self, log_end: int) -> None:
-        """Before the log is cut: no floor will lie behind its end. Raises OSError."""
+        """Lower floors to `log_end`, at which the log is cut next. Raises OSError."""
         if any(floor > log_end for floor in self.table.values()):
             self.table = {topic: min(floor, log_end) for topic, floor in self.table.items()}
             self._replace(self.table)
@@ -118,7 +118,7 @@ class Floors:
     # ------------------------------------------------------------------ moving
 
     def look(self, now_ms: int, files: Sequence[FileAge], *, at_once: bool) -> None:
-        """Move the floors of topics whose time is up, at the times of their crons, or `at_once`.
+        """Move the floors of topics whose messages have expired, when their crons are due, or `at_once`.
 
         Args: files: all log files but the newest, oldest first. Raises OSError: the floors could not be saved; none moved.
         """
@@ -150,9 +150,10 @@ class Floors:
             self._move(moved, queues)
 
     def _move(self, moved: Mapping[str, int], queues: Sequence[ConsumeQueue]) -> None:
-        self._flush()  # a power cut must not leave floors behind the log's end
+        self._flush()  # a power cut must not leave saved floors behind the log's end
         if self._parts.state.failed is not None:
             return
+        # The settled begin: a floor may be forgotten only if no power cut brings back a log file below it.
         log_min = self._parts.log.settled_min
         table = {topic: floor for topic, floor in {**self.table, **moved}.items() if floor > log_min}
         self._file.save(msgspec.json.encode(_Saved(table)).decode())
@@ -180,7 +181,7 @@ class Floors:
     # ------------------------------------------------------------------ what is held
 
     def kept_from(self) -> int:
-        """The oldest log offset that a topic has not let go of; the log's end: none has. Looks at all queues."""
+        """Return the LogOffset of the oldest message that a topic keeps; the log's end: there is none. Looks at all queues."""
         log, lows, seen = self._parts.log, dict[str, int](), dict[QueueKey, tuple[ConsumeQueue, int, int]]()
         for queue in self._parts.queues.all():
             key, low = (queue.topic, queue.queue_id), queue.min_offset
@@ -209,7 +210,7 @@ class Floors:
         return lows[ordered[0]]
 
     def _oldest_of(self, queue: ConsumeQueue, low: int) -> int:
-        """LogOffset of the message at a queue's min offset, or of the next if its unit is damaged; -1: that cannot be told."""
+        """Return the LogOffset of the message at a queue's min offset, or of the next one with a good unit; -1: unknown."""
         try:
             for offset in range(low, min(queue.max_offset, low + _UNITS_TRIED)):
                 unit = queue.peek(offset)
@@ -222,7 +223,7 @@ class Floors:
 
 
 def _wanted(floor: int, files: Sequence[FileAge], rule: TopicRetention, now_ms: int) -> tuple[int, bool]:
-    """Where the topic's floor may go, at most ten files on, and whether it could go further. Pure."""
+    """Return where the topic's floor may go, at most ten files on, and whether it could go further. Pure."""
     count = 0
     for file in files:
         if file.end <= floor:

@@ -1,4 +1,4 @@
-"""The slow thread: flushes consume queues and index, writes the checkpoint, deletes what may go."""
+"""The housekeeping thread: syncs consume queues and index, writes checkpoint and tails, deletes expired log files."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from metaq.store.worker import Worker, is_no_room
 
 log = logging.getLogger(__name__)
 _SHARE_OF_TIME: Final = 0.05
-"""A round that took long is followed by a pause 20 times as long: 10 000 queues must not keep the disk busy."""
-
+"""Share of the time that rounds may take: syncs of 10 000 queues must not keep the disk busy."""
 _SYNCED_SINGLY_MAX: Final = 64
+"""Dirty queues up to which each is synced by itself; more are synced with their whole file system (`Disk.sync_all`)."""
 _CARRY_ROUNDS: Final = 6
+"""Looks at retention in which owners are asked to write the same record anew, before that counts as hopeless."""
 _TOLD_SECONDS: Final = 600.0
 _INDEX_SECONDS: Final = 10.0
-"""The index is synced so often: slots are written all over, so each time costs up to 20 MB, and what came since is
-indexed again after a crash."""
+"""Pause between syncs of the index. Slots are written all over, so a sync costs up to 20 MB; what came since is indexed again
+after a crash."""
 
 
 class Housekeeper:
-    """One thread, so that syncing, deleting and writing the checkpoint never meet each other half way.
+    """Syncs, writes checkpoints and deletes, in one thread and under one lock, so that none of these sees another half done.
 
-    Messages are appended, log files rolled and topics deleted meanwhile. So what is written down is one moment as a value
-    (`Writer.snapshot`), and queues that a deletion has taken out of the table are left alone.
+    Messages are appended, log files rolled and topics deleted meanwhile. So a checkpoint is made of a `Snapshot`, and queues
+    that a deletion has taken out of the table are left alone.
     """
 
     def __init__(self, parts: Parts, writer: Writer, flusher: Flusher) -> None:
@@ -57,7 +58,7 @@ class Housekeeper:
         self._pause = 0.0
         self._owners: tuple[Owed, ...] = ()
         self._carried = -1, 0
-        """The oldest record that was owed at the last look, and how often it was to be written anew."""
+        """LogOffset of the oldest record that was needed at the last look, and how often its owner was asked to write it anew."""
         self._told = RateLimitedLog(log, parts.clock, _TOLD_SECONDS)
         self.worker = Worker("housekeeping", self._round, self._seconds, parts.state.fail)
 
@@ -68,7 +69,8 @@ class Housekeeper:
         self.worker.stop()
 
     def tick(self, now_ms: int) -> None:
-        """Have the thread look at retention if it is time. Cheap."""
+        """Have the thread look at retention, every `cleanResourceInterval`. Returns at once."""
+        # abs: a clock that was set back must not stop retention.
         if self._tick_ms < 0 or abs(now_ms - self._tick_ms) >= self._parts.options.clean_resource_interval:
             self._tick_ms = self._retain_at = now_ms
             self.worker.wake()
@@ -82,7 +84,7 @@ class Housekeeper:
         try:
             if (now_ms := self._retain_at) is not None:
                 self.retain(now_ms)
-                if self._retain_at == now_ms:  # kept when it failed, and when the next one is due already
+                if self._retain_at == now_ms:  # kept after a failure, and when the next look is due already
                     self._retain_at = None
             self.checkpoint()
         finally:
@@ -91,19 +93,19 @@ class Housekeeper:
     # ------------------------------------------------------------------ checkpoint
 
     def checkpoint(self, *, closing: bool = False) -> None:
-        """Make log and queues durable up to here, and write down where "here" is.
+        """Make log and queues durable, and then save checkpoint and tails that say up to where.
 
-        `closing`: the index too, which costs more; else it is done every ten seconds.
-        Raises OSError: it could not be written down. A sync that failed is told to the store, and is final.
+        `closing`: the index too, which otherwise has its turn every ten seconds.
+        Raises OSError: the two could not be saved. A sync that failed stops the store instead.
         """
         with self.work:
             parts = self._parts
-            snapshot = self._writer.snapshot()
+            snapshot = self._writer.snapshot()  # first: what is appended during the syncs is not promised
             saved = (snapshot.log_end, parts.log.min, len(snapshot.queues))
-            removals = len(self._removals)
+            removals = len(self._removals)  # those that the tails written below leave out; more may come meanwhile
             if (saved == self._saved and not closing and not removals) or parts.state.failed is not None:
                 return
-            if parts.state.flushed < snapshot.log_end:
+            if parts.state.flushed < snapshot.log_end:  # log before queues: no unit must outlive its record
                 self._flusher.flush()
                 if parts.state.failed is not None:
                     return
@@ -111,7 +113,7 @@ class Housekeeper:
                 self._sync_queues([end.queue for end in snapshot.queues if not end.queue.is_synced])
                 if parts.index and snapshot.index:
                     self._sync_index(parts.index, snapshot.index, closing=closing)
-            except SyncNotBegun:  # nothing is lost by it, and nothing is written down
+            except SyncNotBegun:  # no descriptor was free: nothing is lost, and the next round tries again
                 raise
             except OSError as error:
                 # Final as for the log: the kernel takes the pages for written now, and a second try would say so too.
@@ -119,7 +121,8 @@ class Housekeeper:
                 return
             self._write(snapshot, parts.index.durable if parts.index else None)
             self._saved = saved
-            for _ in range(removals):  # after the tails: they would call what is gone damaged, and bring it back
+            # After the tails: older ones name the queues, and a crash in between would have them rebuilt as damaged.
+            for _ in range(removals):
                 path = self._removals.popleft()
                 if path.is_dir():
                     import shutil  # here and not above: it brings every kind of compression along, at each start
@@ -136,16 +139,13 @@ class Housekeeper:
             self._index_at = now
 
     def promise_only(self, left: Snapshot) -> None:
-        """Before the log is cut: from now on a start believes no more than what will be left. Raises OSError.
-
-        All of that is durable. Nothing is said of the index: a crash in the middle of the cut has it made anew.
-        """
-        self.checkpoint()
-        self._write(left, None)
+        """Save tails that promise no more than `left`, before the log is cut to that. Raises OSError."""
+        self.checkpoint()  # what is left has to be durable before the tails say so
+        self._write(left, None)  # no word of the index: after a crash in the middle of the cut it is made anew
         self._saved = None
 
     def start_as_found(self) -> None:
-        """All that was found is durable, and the tails say so: there is nothing to write down yet."""
+        """Take the state after a stop in order as saved: all of it is durable, and the tails on the disk say so."""
         snapshot, commit_log = self._writer.snapshot(), self._parts.log
         self._tails_at = snapshot.log_end
         self._saved = (snapshot.log_end, commit_log.min, len(snapshot.queues))
@@ -155,7 +155,7 @@ class Housekeeper:
             for queue in dirty:
                 self._sync_queue(queue)
             return
-        ends = [queue.max_offset for queue in dirty]
+        ends = [queue.max_offset for queue in dirty]  # before the sync: units that come meanwhile may miss it
         for queue in dirty:
             queue.run.unsynced = False  # first: a file that is made meanwhile is due again
         descriptor = self._parts.disk.open(self._parts.folder.consume_queues, os.O_RDONLY)
@@ -194,10 +194,11 @@ class Housekeeper:
     # ------------------------------------------------------------------ retention
 
     def retain(self, now_ms: int, *, at_once: bool = False) -> int:
-        """Delete log files whose time is up, and what points into them only. Returns the number of log files."""
+        """Delete expired log files, and queue and index files that only point into them. Returns the number of log files."""
         with self.work:
             parts = self._parts
             files = parts.log.run.files
+            # A file's newest record is about as old as the first of the next file, which is one read and not a walk.
             ages = [
                 FileAge(file.start, file.end, parts.log.store_time(after.start))
                 for file, after in itertools.pairwise(files)
@@ -226,18 +227,18 @@ class Housekeeper:
         try:
             self.floors.look(now_ms, ages, at_once=at_once)
         except OSError as error:
-            if not is_no_room(error):  # which files that go would make
+            if not is_no_room(error):  # on a full disk go on: deleting log files makes room
                 raise
             self._told.error("floors", "no topic could let go of its messages: %s", error)
 
     def _is_carried(self, debt: Debt | None) -> bool:
-        """Whether there is hope that what is owed will be written anew: it was not asked for in vain so many times."""
+        """Whether the needed record may still be written anew: its owner was asked fewer than `_CARRY_ROUNDS` times."""
         if debt is None or debt.log_offset != self._carried[0]:
             self._carried = (debt.log_offset if debt else -1), 0
         return self._carried[1] < _CARRY_ROUNDS
 
     def _have_carried(self, expired: Expired) -> None:
-        """Have the owners write anew what keeps a file that would go."""
+        """Ask the owners to write the records anew for which an expired file stays."""
         if expired.held is None:
             return
         self._carried = self._carried[0], self._carried[1] + 1
@@ -247,7 +248,7 @@ class Housekeeper:
                 owner.carry(expired.held_end)
 
     def owes(self, owner: Owed) -> None:
-        """From now on, ask `owner` before a log file goes."""
+        """Ask `owner`, from now on, which records it still needs before a log file goes."""
         with self.work:
             self._owners = (*self._owners, owner)
 
@@ -265,7 +266,7 @@ class Housekeeper:
 
     def _drop(self, expired: Expired) -> None:
         parts, log_min = self._parts, expired.drop_before
-        # A power cut may bring deleted files back: not with holes. And it must not take what settled a debt.
+        # Records that replace those in the files may not be durable yet: a power cut must not take both.
         self._flusher.flush()
         if parts.state.failed is not None:
             return
@@ -279,20 +280,20 @@ class Housekeeper:
                 if parts.queues.holds(queue):
                     raise  # else its topic was deleted meanwhile
         self._removals.extend(self._writer.drop_index_below(log_min))
-        # What was in them is forgotten, and whoever asks may be answered otherwise: not to be contradicted by a file that is back.
+        # Services forget what was in the files, and answer so. A file that a power cut brings back must not contradict that.
         parts.log.settle()
 
     def _write_down_before(self, place: int) -> None:
-        """Tails whose newest record goes would say nothing any more: a crash would find the index without a witness."""
+        """Renew the tails if their newest record goes: a start that does not find it believes none of them, nor the index."""
         if self._tails_at >= place:
             return
         try:
             self.checkpoint()
         except OSError as error:
-            if not is_no_room(error):  # which the deletion makes
+            if not is_no_room(error):  # on a full disk go on: the deletion makes room
                 raise
 
     def remove(self, folder: Path) -> None:
-        """Have the thread delete a folder that was moved aside, and write tails that know nothing of it. Cheap."""
+        """Have the thread delete a folder that was moved aside, after tails that do not name its queues. Returns at once."""
         self._removals.append(folder)
         self.worker.wake()
