@@ -140,6 +140,7 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     )
     unique: dict[str, ClientConnection] = {}
     for member in members:
+        # A member is connected to all brokers; only ours report its own subscription (`wants`).
         if member.client_id not in unique or member.wants is not None:
             unique[member.client_id] = member
     rate = sum(rate for _, rate in parts)
@@ -210,7 +211,7 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
 
 
 async def _place(core: ClientCore, address: str, queue: MessageQueue, time_ms: int) -> int:
-    """Return the offset of the first message stored at `time_ms` or later; -1: after the last one."""
+    """Return the offset of the first message stored at `time_ms` or later. 0: the first of all; -1: after the last one."""
     if time_ms < 0:
         return await core.ask(address, GetMaxOffset(queue))
     if time_ms == 0:

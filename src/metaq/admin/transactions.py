@@ -222,7 +222,7 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
             "what the others hold"
         )
     answer = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
-    decision = answer.decision
+    decision = answer.decision  # The first decision is final: it may be another one than was asked for.
     shown, remaining = await _states(core, decision.transaction, targets)
     named = _named(decision)
     remaining = {name: why for name, why in remaining.items() if why != UNSUPPORTED}  # They cannot have messages of it.
@@ -238,6 +238,7 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
 
 async def _apply(core: ClientCore, broker: str, address: str, decision: Decision) -> int:
     """Have a broker apply a decision, for a bounded time. Returns the number of chunks that remain."""
+    # The coordinator has the decision already; other brokers get it with the request.
     brought = None if broker == coordinator_of(decision.transaction) else decision
     call = Apply(decision.transaction, brought, broker)
     until = core.clock.monotonic() + APPLY_SECONDS

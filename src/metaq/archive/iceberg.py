@@ -87,7 +87,7 @@ class IcebergTables:
         Args: changed_only: skip tables without known differences.
         Raises: StoreFull, StoreFailed: some or all tables are unchanged; the next `align` continues.
         """
-        with self._told():
+        with self._faults():
             for manifest in self._folder.newer(self._batches):
                 self._take(manifest)
             wanted = self._wanted()
@@ -103,7 +103,7 @@ class IcebergTables:
         if by_topic.keys() - self._there.keys():  # A new table, or one that could not be changed last time.
             self.align()
             return
-        with self._told():
+        with self._faults():
             self._take(manifest)
             for topic, files in sorted(by_topic.items()):
                 self._bring(topic, self._there[topic][1] | files)
@@ -135,6 +135,7 @@ class IcebergTables:
         for path, file in files.items():
             link = links.get(path)
             at = self._folder.path / path
+            # Announced: the link outlives the file's place, so that a plan by the table stays valid for the grace time.
             if link is not None and (self._folder.path / link).exists():
                 at = (self._folder.path / link).resolve()
             wanted[file.topic].add(location_of(at))
@@ -142,7 +143,8 @@ class IcebergTables:
 
     # -------------------------------------------------------------- the tables
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _faults(self) -> Iterator[None]:
+        """Raise StoreFull or StoreFailed for whatever pyiceberg raises inside, and forget the cached tables."""
         what = f"the Iceberg tables in {self._home} could not be brought up to date; the archive itself is whole"
         try:
             yield
@@ -200,7 +202,7 @@ class IcebergTables:
         from pyiceberg.transforms import DayTransform
 
         place = self._place(topic)
-        if place.exists():  # of a table that was lost
+        if place.exists():  # Files of a table that the catalog lost.
             shutil.rmtree(place)
         schema = _columns_of(file)
         with self._open().create_table_transaction(
@@ -208,6 +210,7 @@ class IcebergTables:
         ) as making:
             with making.update_spec() as parts:
                 parts.add_field("store_time", DayTransform(), "date")
+            # The files have no Iceberg field ids: readers find their columns by name.
             making.set_properties(
                 {"schema.name-mapping.default": making.table_metadata.schema().name_mapping.model_dump_json()}
             )
@@ -223,6 +226,7 @@ class IcebergTables:
 
     def _bring(self, topic: str, wanted: set[str]) -> None:
         table = self._load(topic)
+        # Another snapshot than ours: a commit whose answer was lost, or somebody else's change.
         if table is None or self._there.get(topic, (None,))[0] != _snapshot(table):
             self._there.pop(topic, None)
         there = self._known(topic)
@@ -232,7 +236,7 @@ class IcebergTables:
                 return
             table = self._create(topic, added[0])
         if added or gone:
-            self._there.pop(topic, None)
+            self._there.pop(topic, None)  # Until the commit has succeeded, its result is not known.
             with table.transaction() as changes:
                 self._change(
                     changes, added, [file for file in _data_files(table) if file.file_path in gone] if gone else []
@@ -249,7 +253,7 @@ class IcebergTables:
         seen: list[Any] = []
         for location in added:
             columns = _columns_of(location)
-            if columns not in seen:
+            if columns not in seen:  # Decoded bodies may have more fields in newer files; columns are only ever added.
                 with changes.update_schema() as schema:
                     schema.union_by_name(columns)
                 seen.append(columns)

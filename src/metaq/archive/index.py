@@ -71,7 +71,7 @@ class Footers:
         with self._lock:
             known = self._known.get(file.path)
         if known is None:
-            with opened(at, BUFFER_BYTES) as parquet, told(at):
+            with opened(at, BUFFER_BYTES) as parquet, parquet_faults(at):
                 known = _groups(parquet)
             with self._lock:
                 self._known[file.path] = known
@@ -83,7 +83,7 @@ class Footers:
                 del self._known[path]
 
 
-class told:  # noqa: N801  reads as a function
+class parquet_faults:  # noqa: N801  reads as a function
     """Translate Arrow's exceptions of reading a file into StoreCorrupt."""
 
     def __init__(self, path: Path) -> None:

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from metaq.archive.decoding import newest_decoding
 from metaq.archive.folder import ArchiveFolder
-from metaq.archive.index import BUFFER_BYTES, Entry, Footers, Group, entries, mine, told
+from metaq.archive.index import BUFFER_BYTES, Entry, Footers, Group, entries, mine, parquet_faults
 from metaq.archive.parquet import batch_rows, opened
 from metaq.archive.records import COLUMNS, MANIFESTS
 from metaq.archive.replacements import place, view
@@ -148,7 +148,7 @@ class ArchivedTopic:
     def begin_in(self, seen: Seen, queue: MessageQueue) -> int | None:
         """Return `begin` by one view. Raises FileNotFoundError, StoreCorrupt."""
         found = seen.entries.get(queue, [])
-        if not found or not seen.expired:
+        if not found or not seen.expired:  # Without expired dates the first file's name has the first offset.
             return found[0].first if found else None
         best: int | None = None
         for entry in found:
@@ -164,7 +164,7 @@ class ArchivedTopic:
         for entry in seen.entries.get(queue, []):
             if best is not None and entry.first >= best:
                 break
-            if entry.file.date < first_date:
+            if entry.file.date < first_date:  # All of the file was stored on an earlier day.
                 continue
             for group in self.groups(seen, entry, queue):
                 if group.newest_ms is not None and group.newest_ms < ms:
@@ -176,7 +176,7 @@ class ArchivedTopic:
 
     def _first_since(self, seen: Seen, entry: Entry, group: Group, queue: MessageQueue, ms: int) -> int | None:
         at = seen.places[entry.file.path]
-        with opened(at, BUFFER_BYTES) as file, told(at):
+        with opened(at, BUFFER_BYTES) as file, parquet_faults(at):
             for batch in file.iter_batches(_TIME_ROWS, row_groups=[group.number], columns=_KEY_AND_TIME):
                 rows = mine(batch, queue, 0)
                 late = np.flatnonzero(rows.column("store_time").cast(pa.int64()).to_numpy() >= ms * 1000)
@@ -232,6 +232,7 @@ class Cursor:
             if seen.expired:
                 self._count_absent(np.array([seen.end.get(self._queue, 0)]))
             self.offset = max(self.offset, seen.end.get(self._queue, 0))
+            # The view has ended. Only if the newest manifest reaches further is a new view, which reads all records, worth it.
             if self._archived.end_now(self._queue) <= self.offset:
                 return None
             seen = self._archived.look(seen)
@@ -271,6 +272,7 @@ def _merged(archived: ArchivedTopic, seen: Seen, queue: MessageQueue, offset: in
     number = 0
     try:
         while waiting or streams:
+            # Open a file only when its first row may be the next: an archive may have thousands of files of a queue.
             while waiting and (not streams or waiting[-1].first <= streams[0][0]):
                 stream = _ArchivedRows(archived, seen, waiting.pop(), queue, offset)
                 if (head := stream.head()) is not None:
@@ -308,7 +310,7 @@ class _ArchivedRows:
     def _read(self, groups: list[int], queue: MessageQueue, offset: int) -> Generator[pa.RecordBatch]:
         if not groups:
             return
-        with opened(self._at, BUFFER_BYTES) as file, told(self._at):
+        with opened(self._at, BUFFER_BYTES) as file, parquet_faults(self._at):
             names = [name for name in COLUMNS if name in file.schema_arrow.names]
             rows = batch_rows(file.metadata, BATCH_ROWS, BATCH_BYTES)
             for batch in file.iter_batches(rows, row_groups=groups, columns=names):

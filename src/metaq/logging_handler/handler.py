@@ -163,7 +163,7 @@ class MetaQHandler(logging.Handler):
         except Exception as error:  # noqa: BLE001  a formatter or a value of the application's
             self._not_made(record, error)
             return
-        if self._orphan:
+        if self._orphan:  # A forked child, whose producer is the application's and so the parent's.
             sender.buffer.drop(FORKED)
             text = (
                 "log records of this forked child are lost: the producer of topic %s is its parent's. Give name_servers"
@@ -193,6 +193,7 @@ class MetaQHandler(logging.Handler):
     # -------------------------------------------------------------- a record
 
     def _is_own(self, record: logging.LogRecord) -> bool:
+        # By name and by thread: a record about a failed send would cause another send, and so on.
         thread = record.thread if record.thread is not None else threading.get_ident()
         return (
             record.name == "metaq" or record.name.startswith("metaq.") or thread in OWN_THREADS or thread == background_ident()

@@ -101,12 +101,14 @@ class Sender:
         self.buffer.put(entry)
         if not self._closing:
             self._see_to_thread()
+        # Only an idle sender has to be woken; LOOK_SECONDS bounds the delay of a wake-up that is missed.
         if self._idle:
             self._idle = False
             self._wake.put(False)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was put is sent or dropped. Returns False: some is not after `timeout` seconds."""
+        # The sender's own thread would wait for itself.
         if not self.buffer.count or threading.get_ident() in OWN_THREADS:
             return not self.buffer.count
         _know_levels()
@@ -154,6 +156,7 @@ class Sender:
     def _see_to_thread(self) -> None:
         """Start the sending thread if there is none, unless another call is doing so."""
         thread = self._thread
+        # Not blocking: logging never waits, and the lock may be held further up in this very thread (a signal handler).
         if (thread is not None and thread.is_alive()) or not self._starting.acquire(blocking=False):
             return
         try:
@@ -169,7 +172,9 @@ class Sender:
                 self.restarts += 1
                 self.warn("died", "the thread that sends log records to topic %s had died; it was started again",
                           self._settings.topic)  # fmt: skip
-        except RuntimeError as error:
+        except (
+            RuntimeError
+        ) as error:  # "can't start new thread": at a limit of the system, or at the interpreter's exit.
             self.warn("no thread", "no thread to send log records to topic %s: %s", self._settings.topic, error)
         finally:
             self._starting.release()
@@ -271,7 +276,7 @@ class Sender:
     def _outcome(self, entry: Entry, send: SendFuture | Exception) -> _Again | _Refused | None:
         """Return the outcome of a send; None: it is stored."""
         if isinstance(send, SendFuture):
-            entry.message_id = send.message_id
+            entry.message_id = send.message_id  # A retry has the same id: it may be stored already.
             try:
                 error = send.exception(RESULT_SECONDS)
             except RequestTimeout as late:
@@ -283,6 +288,7 @@ class Sender:
         too_long = isinstance(error, InvalidMessage) or (
             isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL
         )
+        # The broker's maxMessageSize is not known before: halve until it accepts, and remember the size.
         if too_long and len(entry.body) > CUT_BYTES_MIN:
             self.record_bytes_max = max(CUT_BYTES_MIN, len(entry.body) // 2)
             shorter = cut(entry.body, self.record_bytes_max, is_json=entry.is_json)

@@ -89,6 +89,7 @@ class SliceWriter:
     def _written(self, wanted: Slice) -> dict[tuple[int, str], tuple[_DayFile, str]]:
         """Write the slice. Returns (day, part) → its file, and the path of its file of ids."""
         files: dict[tuple[int, str], _DayFile] = {}
+        # Bodies stay views of the received bytes until Parquet copies them, unless they are decoded: decoders take binaries.
         columns, fetched = None, with_views(SCHEMA)
         schema = fetched
         if self.decoding is not None:
@@ -100,6 +101,7 @@ class SliceWriter:
                     if one.place not in files:
                         files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema, helper, disk)
                     batch = one.batch if columns is None else columns(one.batch)
+                    # All files of the slice share the bytes of one row group: memory must not grow with days and parts.
                     files[one.place].add(
                         batch, self._ids(one.batch, one.store_ms, one.queue_offsets), ROW_GROUP_BYTES // len(files)
                     )

@@ -78,7 +78,7 @@ class Counter:
         client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
         found = read_slice(client, wanted, self.settings)
         if wanted.queue.topic == self.trace_topic:
-            rows, newest_ms, unreadable = self._told(found)
+            rows, newest_ms, unreadable = self._traced(found)
         else:
             (rows, newest_ms), unreadable = self._stored(found), 0
         topic, broker, queue_id = wanted.queue
@@ -137,7 +137,7 @@ class Counter:
         # Ids of one producer count up: the middle bits of a product spread them, so that the sample is even.
         return ((keys * _SPREAD) >> _HALF) % np.uint64(self.every) == 0
 
-    def _told(self, found: Iterator[Decoded]) -> tuple[list[dict[str, Any]], int, int]:
+    def _traced(self, found: Iterator[Decoded]) -> tuple[list[dict[str, Any]], int, int]:
         groups: dict[str, tuple[list[str], list[tuple[int, int, bool]]]] = {}
         newest_ms, unreadable = 0, 0
         for decoded in itertools.chain.from_iterable(map(_readable, found)):

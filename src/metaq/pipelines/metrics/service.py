@@ -153,6 +153,7 @@ class Service(QueryJob):
                 return
         self._over.set()
         self._posted.set()
+        # Not under the lock: both threads take it.
         for thread in self._threads:
             thread.join()
         if self._threads:
@@ -173,7 +174,7 @@ class Service(QueryJob):
         began = self._clock.monotonic()
         with self._busy:
             self._check_open(batch)
-            if batch <= self._known_state.batch:
+            if batch <= self._known_state.batch:  # A replay after a crash between our step and Spark's commit log.
                 self._run.tell(
                     f"batch {batch}: was counted before the restart",
                     batch=batch,
@@ -185,21 +186,21 @@ class Service(QueryJob):
                 return
         rows = frame.mapInArrow(self._counter, schema.ddl(COUNTED)).toArrow().to_pylist()
         with self._busy:
-            self._check_open(batch)
+            self._check_open(batch)  # Again: the run may have ended while the workers counted.
             self._known_state.belongs_to(self._query_id())
             before = self._known_state.unreadable
             messages = self._known_state.fold_rows(rows)
             unreadable = self._known_state.unreadable - before
             windows, alerts = self._step(batch)
         seconds = self._clock.monotonic() - began
-        told = f", {alerts} alerts" if alerts else ""
-        told += f", {unreadable:,} trace records do not decode" if unreadable else ""
+        more = f", {alerts} alerts" if alerts else ""
+        more += f", {unreadable:,} trace records do not decode" if unreadable else ""
         if unreadable:
             _LOG.warning(
                 "metrics: %d trace records of batch %d do not decode: nothing is counted of them", unreadable, batch
             )
         self._run.tell(
-            f"batch {batch}: {messages:,} messages, {windows} windows over{told} ({seconds:.1f} s)",
+            f"batch {batch}: {messages:,} messages, {windows} windows over{more} ({seconds:.1f} s)",
             batch=batch, messages=messages, windows=windows, alerts=alerts, unreadable=unreadable, seconds=seconds,
         )  # fmt: skip
 
@@ -280,7 +281,7 @@ class Service(QueryJob):
         """Take a sample, as a step of its own. Failures are logged."""
         try:
             sample = self._sampler.sample() if ask else None
-        except MetaqError as fault:
+        except MetaqError as fault:  # Windows must close by the clock all the same.
             _LOG.warning("metrics: no sample could be taken: %s", fault)
             sample = None
         try:

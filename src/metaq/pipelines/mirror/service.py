@@ -70,7 +70,7 @@ def start(spark: Any, options: MirrorOptions, run: Run) -> Any:
             "mirror messages twice. Put the checkpoint back; or take an empty folder, and say with startingOffsets where to begin"
         )
     mirror = _Mirror(options, stream.source, state, run)
-    run.at_end(mirror.close)
+    run.at_end(mirror.close)  # Before `prepare`, which may raise with connections open.
     mirror.prepare()
     query = stream.start(spark, mirror)
     mirror.carry_groups(query)
@@ -103,6 +103,7 @@ class _Mirror(BatchJob):
         """Whether the target was searched since the start."""
         self._ended = threading.Event()
         self._carrying: threading.Thread | None = None
+        """Thread that carries groups over, with clients of its own: a ClusterClient is not thread-safe."""
 
     def prepare(self) -> None:
         """Check that the target accepts the messages. Raises as `start`."""
@@ -145,7 +146,7 @@ class _Mirror(BatchJob):
         """Copy the batch. Raises MetaqError: none of it is in the target, or all of it, which the replay finds."""
         began, state = SYSTEM.monotonic(), self._state
         state.query = query
-        if batch <= state.batch:
+        if batch <= state.batch:  # Spark replays a batch if the driver died before Spark's commit log was written.
             self._run.tell(f"batch {batch}: was copied before the restart", batch=batch, rows=0, replayed=True)
             return
         slices = frame.toArrow().to_pylist()
@@ -154,6 +155,7 @@ class _Mirror(BatchJob):
         self._begin_queues(slices)
         copied = self._copy(frame, query, batch, slices)
         self._find(copied)
+        # Saved last: after a crash before this the replay finds the batch's decision at the coordinator.
         state.batch = batch
         state.save(self._run.place)
         figures = {name: sum(row[name] for row in copied) for name in ("rows", "bytes", "came_around", "unfit")}
@@ -183,10 +185,10 @@ class _Mirror(BatchJob):
         try:
             copied: list[dict[str, Any]] = frame.mapInArrow(copier, schema.ddl(COPIED)).toArrow().to_pylist()
         except BaseException:
-            delivery.roll_back([written])
+            delivery.roll_back([written])  # Otherwise the staged copies would fill the target until they expire.
             raise
         parts = tuple(part for one in copied for part in parts_of(one))
-        if parts:
+        if parts:  # At-least-once stages nothing, and neither does a batch of messages that are all left out.
             delivery.decide(
                 [Written(sum(one["rows"] for one in copied), transaction, row, batch, parts)], f"batch {batch}"
             )
@@ -214,6 +216,7 @@ class _Mirror(BatchJob):
             # With at-least-once the messages of a slice are not consecutive: their offsets are found one by one.
             known = parts if self._options.exact else []
             finding.look(self._target, self._state, {target for target, _ in parts}, known, self._looking)
+        # The batch is committed: a failure here must not make Spark replay it. The next batch, or the end, searches again.
         except (MetaqError, BrokerError) as fault:
             _LOG.warning("where the last messages lie in the target is found later: %s", fault)
 
@@ -306,6 +309,7 @@ class _Mirror(BatchJob):
             for broker, count in counts.items():
                 self._target.link(masters[broker]).ask([CreateTopic(topic, count, PERM_BOTH)])
             _LOG.info("the topic %s was made in the target, with %d queues", topic, wanted)
+            # The map of queues is fixed for ever: it must not be made from a route that lacks some of the queues.
             until = SYSTEM.monotonic() + ROUTE_SECONDS
             while len(self._known(topic)) < wanted and SYSTEM.monotonic() < until:
                 self._ended.wait(0.1)
@@ -334,9 +338,9 @@ class _Mirror(BatchJob):
         try:
             self._find_rest(target, seconds)
             with self._busy:
-                told = carrier.carry(self._state)
+                progress = carrier.carry(self._state)
             now = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
-            write_groups(self._run.place, to_json(told, now))
+            write_groups(self._run.place, to_json(progress, now))
         except (MetaqError, BrokerError, OSError) as fault:
             _LOG.warning("the progress of groups is carried over later: %s", fault)
 

@@ -116,7 +116,7 @@ class _Redrive:
 
     def _go(self) -> Outcome:
         begin, end = self._bounds()
-        self._settle()
+        self._settle()  # First: a step of an earlier run without a result may have been sent.
         self._check_same_topic(end)
         self.report.sent_before = sum(
             stop - start
@@ -131,6 +131,7 @@ class _Redrive:
             self.report.samples = self._samples(judged)
             return self.report.outcome()
         if self.ledger.head is None:
+            # Only now, so that a dry run leaves no folder bound to a topic.
             self.ledger.begin(self.fence.new_head(self.options.source))
             self._settle()
         if self.options.only_group and not self.limits.retry_topics:
@@ -187,6 +188,7 @@ class _Redrive:
 
     def _judged(self, begin: Positions, end: Positions) -> Any:
         """Return the messages that were not sent before, with their fates."""
+        # Skip the sent messages at the beginning without reading them; those behind the first gap are joined away.
         behind = {queue: min(first_gap(self._ranges(queue), offset), end[queue]) for queue, offset in begin.items()}
         sent: Ranges = {}
         for queue, offset in behind.items():
@@ -209,6 +211,7 @@ class _Redrive:
         wanted = {retries: self.report.chosen} if retries and self.report.chosen else self.report.targets
         targets = sorted(wanted)
         check_targets(self.planner.client, wanted)
+        # Only the first count shows which topics to search for copies, and from which time: so the messages are judged twice.
         if self.options.check_target and targets:
             chosen, self.looked_at = self.report.chosen, (targets, max(0, oldest - SKEW_MS))
             judged = self._judged(begin, end)
@@ -276,7 +279,7 @@ class _Redrive:
                 if self._send(some):
                     pace.sent(len(some), began)
                 self.run.behind(self.report.room)
-            judged = self._judged(begin, end)
+            judged = self._judged(begin, end)  # Anew, without the messages that were sent.
 
     def _window(self, judged: Any, most: int) -> Any:
         """Return an Arrow table: broker, queue id, queue offset and log offset of the oldest chosen messages."""
@@ -295,6 +298,7 @@ class _Redrive:
 
     def _send(self, some: list[tuple[str, int, int, int]]) -> bool:
         """Plan a step, send it, and record the result. Returns whether it was sent. Raises what the write raises."""
+        # The plan is durable before anything is sent: after a crash it names the messages whose fate must be asked for.
         ranges, witnesses = _places(some)
         step = self.ledger.plan(self.run.status.run, ranges, witnesses)
         try:
@@ -327,6 +331,7 @@ class _Redrive:
         begin = {self._queue(place): some[0][0] for place, some in ranges.items()}
         end = {self._queue(place): some[-1][1] for place, some in ranges.items()}
         rows = self.frames.read(begin, end)
+        # By the plan's offsets, not by the SQL condition, which may depend on the time or on other tables.
         if count(ranges) < sum(end[queue] - begin[queue] for queue in end):
             rows = self.frames.only(rows, ranges)
         only = {"onlyGroup": self.options.group} if self.options.only_group else {}

@@ -94,7 +94,7 @@ def session(
     Raises: ConfigError: no usable Java (`metaq.spark.find_java`), or workers that run a Python without MetaQ.
     """
     running = SparkSession.getActiveSession()
-    if running is not None:
+    if running is not None:  # A process has one JVM, whose settings are fixed: ours would come too late.
         interpreter.check(interpreter.context_of(running))
         return running
     settings = dict(ALWAYS)
@@ -104,7 +104,7 @@ def session(
     if master is not None and master.startswith("local"):
         settings |= LOCAL
         settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Driver and workers are on this machine: loopback only.
         interpreter.check_choice()
     settings = settled(settings, conf or {})
     if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # Else spark-submit has started the JVM.
@@ -113,6 +113,7 @@ def session(
             _LOG.warning("%s", notice)
         _LOG.info("Spark runs on %s", java)
         os.environ["JAVA_HOME"] = str(java.home)
+    # Else workers run the `python3` of the PATH, and fail with "No module named 'pyarrow'" while the driver looks fine.
     os.environ.setdefault(interpreter.CHOICE, sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = {**daemon_setting(master), **settings}

@@ -168,6 +168,7 @@ def _read_archived(
     try:
         with pq.ParquetFile(part.path) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
+            # Archived files have store host and log offset instead of the offset id; those of version 1 lack these, too.
             ids = "offset_id" in columns and "log_offset" in file.schema_arrow.names
             more = ["store_time"] * options.has_times + ["store_host", "log_offset"] * ids
             asked = there + [name for name in more if name not in there]

@@ -70,6 +70,7 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
             waiting = []
         waiting.append(records)
         rows, size = records.stop - waiting[0].start, sum(len(part.body) for part in waiting)
+        # A RocketMQ gives 32 messages a pull, and each Arrow batch has a fixed price in the pipe to the JVM: join pulls.
         if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield reader.decode(waiting)
             waiting = []
@@ -178,6 +179,7 @@ class _SliceReader:
             return True
         if here == MASTER_ID:
             self._masters_fault = fault
+        # A slave's refusal may be its alone (slaveReadEnable is off there); a master's is final, unless a retry can help.
         if here != MASTER_ID or judge(fault, Purpose.SLICE).again:
             replicas.failed(queue.broker, here)
             if self._choice.failed(here) and replicas.another(queue):

@@ -120,6 +120,7 @@ class Planner:
         fresh = {
             queue: kept for queue, kept in seen.starts.items() if queue not in start and self.client.asks_master(queue)
         }
+        # With all of `start`: queues that the options no longer name stay in the checkpoint with their offsets.
         return dict(start) | reached | fresh
 
     def _at_least(
@@ -347,9 +348,11 @@ class Planner:
         ends = self.client.ends(queues)
         for queue in queues:
             self._check_kept(queue, reached[queue], kept[queue], ends[queue])
+        # Progress beyond the end, with failOnDataLoss=false: the topic was made anew, so go on at its end.
         return {queue: min(offset, ends[queue]) for queue, offset in reached.items()}
 
     def _given(self, text: str, what: str, queues: list[MessageQueue]) -> Positions:
+        # Offsets beyond a queue's end are always an error: a user has written them, not a query's past.
         given = offsets.from_json(text, what)
         not_read = [str(queue) for queue in given if queue not in queues]
         if not_read:

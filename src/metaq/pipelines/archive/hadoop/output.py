@@ -68,6 +68,7 @@ class HadoopOutput:
     def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
         self._spark = frame.sparkSession
         rows = SliceRows(name_servers=wanted.name_servers, settings=wanted.settings, parting=wanted.parting)
+        # A new folder for each try: a run that was taken for dead may still write into its own.
         home = self._folder.begin_batch(batch, f"{frame.sparkSession.sparkContext.applicationId}-{SYSTEM.token()[:8]}")
         files = self._written(frame.mapInArrow(rows, DDL), home)
         with self._job(f"what was written to {self._folder.at(home)} cannot be read again"):
