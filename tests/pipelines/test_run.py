@@ -8,7 +8,7 @@ import pytest
 
 from metaq.errors import ConfigError, StoreLocked
 from metaq.pipelines import driver
-from metaq.pipelines.driver import looked_after
+from metaq.pipelines.driver import supervised
 from metaq.pipelines.lease import LEASE
 from metaq.pipelines.run import STATUS, STOP, Outcome, Run, ask_to_stop, status_of
 from tests.support import eventually
@@ -125,7 +125,7 @@ def test_a_failed_run_says_why(tmp_path):
 def test_a_query_that_runs_in_this_process_heeds_a_request_too(tmp_path):
     """Whoever started it from Python."""
     run, query = Run("archive", tmp_path), Query()
-    assert looked_after(run, lambda: query) is query
+    assert supervised(run, lambda: query) is query
     ask_to_stop(tmp_path)
     eventually(lambda: status_of(tmp_path).state == "stopped", what="its end")
     assert not query.isActive
@@ -134,7 +134,7 @@ def test_a_query_that_runs_in_this_process_heeds_a_request_too(tmp_path):
 def test_a_query_that_fails_is_told_as_failed(tmp_path):
     """In the words of our own error."""
     run, query = Run("archive", tmp_path), Query(ValueError("at x\nmetaq.errors.MessagesLost: 5 messages are gone\n"))
-    looked_after(run, lambda: query)
+    supervised(run, lambda: query)
     query.fail()
     eventually(lambda: status_of(tmp_path).state == "failed", what="its end")
     assert status_of(tmp_path).fault == "the query failed: 5 messages are gone"
@@ -144,21 +144,21 @@ def test_a_query_that_ends_frees_its_folder_at_once(tmp_path, monkeypatch):
     """Not at the next look: a run from cron is over when its work is."""
     monkeypatch.setattr(driver, "LOOK_SECONDS", 3600)
     run, query = Run("archive", tmp_path), Query()
-    looked_after(run, lambda: query)
+    supervised(run, lambda: query)
     query.finish()
     eventually(lambda: status_of(tmp_path).state == "ended", what="its end")
 
 
 def test_a_job_ends_its_run(tmp_path):
     """Also where it cannot even start."""
-    outcome = looked_after(Run("redrive", tmp_path), lambda: Outcome({"rows": 1}))
+    outcome = supervised(Run("redrive", tmp_path), lambda: Outcome({"rows": 1}))
     assert (outcome.figures, status_of(tmp_path).state) == ({"rows": 1}, "ended")
 
     def fails() -> None:
         raise ConfigError("no such topic")
 
     with pytest.raises(ConfigError):
-        looked_after(Run("redrive", tmp_path), fails)
+        supervised(Run("redrive", tmp_path), fails)
     assert status_of(tmp_path).fault == "no such topic"
 
 

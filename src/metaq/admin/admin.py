@@ -61,15 +61,15 @@ class Admin:
         self._run(topics.delete(self._open, name))
 
     def list_topics(self, *, system: bool = False) -> list[str]:
-        """Names of the topics, sorted; `system` adds those of brokers, retries and dead letters."""
+        """Return the names of the topics, sorted; `system` adds system, retry and dead-letter topics."""
         return self._run(topics.names(self._open, system=system))
 
     def describe_topic(self, name: str) -> topics.TopicDetails:
-        """Brokers, queues and offsets of a topic. Raises also TopicNotFound."""
+        """Return brokers, queues and offsets of a topic. Raises also TopicNotFound."""
         return self._run(topics.describe(self._open, name))
 
     def topic_order(self, name: str) -> order.TopicOrder:
-        """The fixed queues of a strictly ordered topic, as each name server has them."""
+        """Return the fixed queues of a strictly ordered topic, as each name server has them."""
         return self._run(order.show(self._open, name))
 
     def set_topic_order(self, name: str, layout: str | None = None) -> str:
@@ -81,23 +81,23 @@ class Admin:
         return self._run(order.put(self._open, name, layout))
 
     def delete_topic_order(self, name: str) -> None:
-        """Remove the fixed queues of a topic: from now on those of the brokers that are up count."""
+        """Remove the fixed queues of a topic: producers then use the queues of the brokers that are up."""
         self._run(order.delete(self._open, name))
 
     def group_progress(self, group: str) -> groups.GroupProgress:
-        """How far a consumer group has come, and who is in it. Raises also groups.GroupNotFound."""
+        """Return a consumer group's progress and members. Raises also groups.GroupNotFound."""
         return self._run(groups.progress(self._open, group))
 
     def group_producers(self, group: str) -> list[groups.ProducerInstance]:
-        """The instances of a producer group. Raises also groups.GroupNotFound: none is connected."""
+        """Return the instances of a producer group. Raises also groups.GroupNotFound: none is connected."""
         return self._run(groups.producers(self._open, group))
 
     def skip_backlog(self, group: str, topic: str) -> list[groups.MovedProgress]:
-        """Skip everything that waits for a consumer group in a topic. Raises also groups.GroupNotFound, NoRoute."""
+        """Skip a consumer group's backlog in a topic. Raises also groups.GroupNotFound, NoRoute."""
         return self._run(groups.move(self._open, group, topic, LATEST))
 
     def reset_group(self, group: str, topic: str, to: str | float | dt.datetime) -> list[groups.MovedProgress]:
-        """Let a consumer group go on elsewhere in a topic; members that are online do so within seconds. No other group is touched.
+        """Move a consumer group's offsets in a topic; online members continue there within seconds. Other groups are unchanged.
 
         Args: to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
         Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError.
@@ -105,14 +105,14 @@ class Admin:
         return self._run(groups.move(self._open, group, topic, start_of(to)))
 
     def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
-        """The timeline of one message, from the trace records of its clients.
+        """Return the timeline of one message, from the trace records of its clients.
 
         Raises also traces.TraceNotFound, ConfigError.
         """
         return self._run(traces.trace(self._open, message_id, trace_topic=checked(check_topic, trace_topic)))
 
     def list_brokers(self) -> list[brokers.BrokerStatus]:
-        """All brokers of all clusters, with what each says of itself."""
+        """Return the status of all brokers of all clusters."""
         return self._run(brokers.statuses(self._open))
 
     def reload_broker(self, address: str) -> Reloaded:
@@ -124,34 +124,33 @@ class Admin:
         return self._run(brokers.reload(self._open, address))
 
     def close_partitions(self, address: str, topic: str, first: int, last: int) -> list[int]:
-        """Have a broker of ours take and give nothing at partitions `first` to `last` of a topic: until they are opened, or a
-        restart.
+        """Close partitions `first` to `last` of a topic at a broker of ours to puts and gets, until they are opened or it restarts.
 
-        Args: address: `host:port` of its remoting server. Returns: all of the topic that are closed there.
+        Args: address: `host:port` of its remoting server. Returns: all partitions of the topic that are closed there.
         """
         return self._run(brokers.close_partitions(self._open, address, topic, first, last))
 
     def open_partitions(self, address: str, topic: str) -> list[int]:
-        """Have all partitions of a topic take and give messages again. Args, returns: as `close_partitions`."""
+        """Open all partitions of a topic to puts and gets again. Args, returns: as `close_partitions`."""
         return self._run(brokers.close_partitions(self._open, address, topic, -1, -1))
 
     def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
-        """Staged transactions of one broker, or of all, in the order of their ids.
+        """Return the staged transactions of one broker, or of all, in the order of their ids.
 
-        Those are listed that are undecided, prepared, or not delivered everywhere; and ended ones until they are
-        forgotten. Raises also brokers.BrokerNotFound.
+        Listed are undecided, prepared and incompletely delivered ones, and ended ones until brokers forget them. Raises
+        also brokers.BrokerNotFound.
         """
         return self._run(transactions.listing(self._open, broker=broker, limit=limit))
 
     def show_transaction(self, transaction: str) -> tuple[transactions.StagedTransaction, dict[str, str]]:
-        """A staged transaction as all brokers know it; and the brokers that could not be asked, and why.
+        """Return a staged transaction as all brokers know it, and broker → reason for those that could not be asked.
 
         Raises also transactions.TransactionNotFound, Refused: not the id of a transaction.
         """
         return self._run(transactions.show(self._open, transaction))
 
     def transaction_row(self, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
-        """The last transaction of a writer that numbers them, by broker; and the brokers that could not be asked.
+        """Return broker → last transaction of a numbered writer, and broker → reason for those that could not be asked.
 
         Raises also transactions.TransactionNotFound.
         """
@@ -160,14 +159,14 @@ class Admin:
     def list_transaction_rows(
         self, *, broker: str | None = None, limit: int = 1000
     ) -> tuple[dict[str, list[RowState]], dict[str, str]]:
-        """The first `limit` rows of writers of one broker, or of each, by broker; and the brokers that could not be asked.
+        """Return broker → its first `limit` writers' rows, and broker → reason for those that could not be asked.
 
         Raises also brokers.BrokerNotFound.
         """
         return self._run(transactions.rows(self._open, broker=broker, limit=limit))
 
     def list_branches(self, *, broker: str | None = None, limit: int = 1000) -> branches.BranchList:
-        """Transactions of MetaQ 1.x clients, local and XA, of one broker (a name, or `host:port`), or of all.
+        """Return the transactions of MetaQ 1.x clients, local and XA, of one broker (a name, or `host:port`), or of all.
 
         Raises also brokers.BrokerNotFound.
         """
@@ -182,15 +181,15 @@ class Admin:
         return self._run(branches.end(self._open, key, action, broker=broker))
 
     def end_transaction(self, transaction: str, *, commit: bool) -> transactions.EndedTransaction:
-        """Commit a prepared transaction, or roll back one that is not committed, and see it done at every broker.
+        """Commit a prepared transaction, or roll back one that is not committed, and have every broker apply the decision.
 
-        The first decision stands: if there is one, it is carried out and returned. Raises also brokers.BrokerNotFound.
+        The first decision stands: if there is one already, that is applied and returned. Raises also brokers.BrokerNotFound.
         """
         outcome = Outcome.COMMIT if commit else Outcome.ROLLBACK
         return self._run(transactions.decide(self._open, transaction, outcome))
 
     def forget_transaction(self, subject: str, *, row: bool = False, broker: str | None = None) -> list[str]:
-        """Drop what brokers keep of a transaction, or with `row` a writer's row. Returns the brokers that did.
+        """Remove a transaction's state from brokers, or with `row` a writer's row. Returns the brokers that had it.
 
         Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
         """

@@ -1,4 +1,4 @@
-"""Transactions of MetaQ 1.x clients: list, and end XA branches by hand. Brokers that serve no such clients are named."""
+"""Transactions of MetaQ 1.x clients: list, and end XA branches by hand. Brokers without such clients are listed as unreached."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ PAGE: Final = 200
 
 
 class BranchList(Struct, frozen=True):
-    """The transactions of MetaQ 1.x clients that brokers hold."""
+    """The transactions of MetaQ 1.x clients at brokers."""
 
     branches: dict[str, list[BranchState]]
-    """By broker, in the order of the ids among the staged transactions."""
+    """Broker → its branches, in the order of the ids among the staged transactions."""
     now_ms: int
     unreached: dict[str, str]
-    """Brokers that could not be asked, and why."""
+    """Broker → reason why it could not be asked."""
 
 
 async def _targets(core: ClientCore, broker: str | None) -> dict[str, str]:
-    """Broker → address. `broker`: a name, or `host:port` of one that need not be registered anywhere; None: all."""
+    """Return broker → address. `broker`: a name, or `host:port` of one that need not be registered; None: all."""
     if broker is not None and ":" in broker:
         return {broker: broker}
     return dict(await masters(core, broker=broker))
 
 
 async def listing(core: ClientCore, *, broker: str | None, limit: int) -> BranchList:
-    """The first `limit` transactions of one broker, or of each. Raises BrokerNotFound."""
+    """Return the first `limit` transactions of one broker, or of each. Raises BrokerNotFound."""
 
     async def of_broker(address: str) -> list[BranchState]:
         states: list[BranchState] = []
@@ -50,7 +50,7 @@ async def listing(core: ClientCore, *, broker: str | None, limit: int) -> Branch
 
 
 async def end(core: ClientCore, key: str, action: str, *, broker: str | None) -> list[str]:
-    """Commit or roll back a prepared branch, or forget one that was ended so, at whichever brokers have one of that key.
+    """Commit or roll back a prepared branch, or forget one that was ended so, at all brokers with a branch of that key.
 
     Returns their names. Raises TransactionNotFound, BrokerNotFound; BrokerError: a broker refuses.
     """

@@ -1,4 +1,4 @@
-"""Brokers: who there is, and what each says of itself."""
+"""Brokers: list and status, configuration reload, closed partitions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _first_number(text: str) -> float:
 
 
 async def statuses(core: ClientCore) -> list[BrokerStatus]:
-    """Every broker that the name servers know, masters first. One that does not answer has its `error` set."""
+    """Return the status of every broker that the name servers know, masters first. One that does not answer has an `error`."""
     info = await core.consult(core.name_servers.cluster())
 
     async def one(data: BrokerData, broker_id: int, address: str) -> BrokerStatus:
@@ -83,7 +83,7 @@ async def statuses(core: ClientCore) -> list[BrokerStatus]:
 
 
 async def masters(core: ClientCore, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
-    """Broker name → master's address; of one broker, one cluster, or all. Raises BrokerNotFound."""
+    """Return broker name → master's address; of one broker, one cluster, or all. Raises BrokerNotFound."""
     info = await core.consult(core.name_servers.cluster())
     if broker is not None:
         wanted = {broker} & info.brokers.keys()

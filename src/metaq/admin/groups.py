@@ -1,4 +1,4 @@
-"""Groups: who is in them, and how far consumer groups have come."""
+"""Groups: members, and consumer groups' progress."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageMod
 from metaq.model.topics.topic import RETRY_PREFIX
 
 _PULL_SECONDS = 5.0
-"""For one pull of a search by time, which may read from the disk."""
+"""Timeout of one pull of a search by time, which may read from the disk."""
 
 
 class GroupNotFound(MetaqError):
-    """No broker has an offset of the group, and nobody is in it."""
+    """No broker has an offset of the group, and it has no members."""
 
 
 class ProducerInstance(Struct, frozen=True):
@@ -41,7 +41,7 @@ class ProducerInstance(Struct, frozen=True):
 
 
 class QueueProgress(Struct, frozen=True):
-    """How far a group has come in one queue.
+    """A group's progress in one queue.
 
     `oldest_waiting_ms`: store time of the first message that it has not consumed; None if there is none (or it cannot
     be read any more).
@@ -80,7 +80,7 @@ class GroupProgress(Struct, frozen=True):
 
     @property
     def broadcasting(self) -> bool:
-        """Whether each member gets every message and keeps its own progress, of which brokers know nothing."""
+        """Whether each member gets every message and has its own progress, which brokers do not know."""
         return self.consumer is not None and self.consumer.model is MessageModel.BROADCASTING
 
     @property
@@ -95,7 +95,7 @@ class GroupProgress(Struct, frozen=True):
 
     @property
     def lag_seconds(self) -> float | None:
-        """Age of the oldest message that waits: 0 when none does, None when it is unknown."""
+        """Age of the oldest message that waits, seconds: 0 if none does, None if it is unknown."""
         if not self.lag:
             return 0.0
         waiting = [queue.oldest_waiting_ms for queue in self.queues if queue.oldest_waiting_ms is not None]
@@ -103,7 +103,7 @@ class GroupProgress(Struct, frozen=True):
 
 
 async def producers(core: ClientCore, group: str) -> list[ProducerInstance]:
-    """The instances of producer group `group`, by client id. Raises GroupNotFound: no broker knows one."""
+    """Return the instances of producer group `group`, by client id. Raises GroupNotFound: no broker knows one."""
     addresses = await masters(core)
     call = GetProducers(group)
     found = await asyncio.gather(*(core.ask(address, call) for address in addresses.values()))
@@ -124,7 +124,7 @@ async def producers(core: ClientCore, group: str) -> list[ProducerInstance]:
 
 
 async def progress(core: ClientCore, group: str) -> GroupProgress:
-    """How far `group` has come. Raises GroupNotFound."""
+    """Return the progress of `group`. Raises GroupNotFound."""
     addresses = await masters(core)
     stats_call, members_call = GetConsumeStats(group), GetConnections(group)
     parts = await asyncio.gather(*(core.ask(address, stats_call) for address in addresses.values()))
@@ -140,6 +140,7 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     )
     unique: dict[str, ClientConnection] = {}
     for member in members:
+        # A member is connected to all brokers; only ours report its own subscription (`wants`).
         if member.client_id not in unique or member.wants is not None:
             unique[member.client_id] = member
     rate = sum(rate for _, rate in parts)
@@ -149,7 +150,7 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
 
 
 class MovedProgress(Struct, frozen=True):
-    """Where a group was moved in one queue: from `consumed` to `offset`."""
+    """A group's move in one queue: from `consumed` to `offset`."""
 
     queue: MessageQueue
     consumed: int
@@ -169,9 +170,9 @@ class MovedProgress(Struct, frozen=True):
 
 
 async def move(core: ClientCore, group: str, topic: str, start: str | int) -> list[MovedProgress]:
-    """Let `group` go on elsewhere in `topic`: at "earliest", "latest", or the first message stored at a time (ms) or later.
+    """Move `group` in `topic`: to "earliest", "latest", or the first message stored at a time (ms) or later.
 
-    Where members are online they are notified (222, 220); else the progress is written. No other group is touched.
+    Online members are notified (requests 222, 220); without any, the progress is written. Other groups are unchanged.
 
     Raises: GroupNotFound. BrokerError: a broker refuses.
     """
@@ -196,7 +197,9 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
         address = addresses[broker]
         moved = await core.ask(address, ResetOffsets(group, topic, time_ms))
         online = moved is not None
-        if moved is None:  # Nobody is online. Members that are would overwrite the table with their own progress.
+        # No member is online. Online members must be notified instead: they would overwrite the broker's table with their own
+        # progress.
+        if moved is None:
             moved = {}
             for queue in sorted(queue for queue in before if queue.broker == broker):
                 moved[queue] = await _place(core, address, queue, time_ms)
@@ -208,7 +211,7 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
 
 
 async def _place(core: ClientCore, address: str, queue: MessageQueue, time_ms: int) -> int:
-    """The offset of the first message stored then or later; -1: behind the last."""
+    """Return the offset of the first message stored at `time_ms` or later. 0: the first of all; -1: after the last one."""
     if time_ms < 0:
         return await core.ask(address, GetMaxOffset(queue))
     if time_ms == 0:
@@ -220,6 +223,8 @@ async def _queue(core: ClientCore, address: str | None, queue: MessageQueue, sta
     if address is None or stats.consumer_offset >= stats.broker_offset:
         return QueueProgress(queue, stats.broker_offset, stats.consumer_offset)
     waiting = None
-    with contextlib.suppress(BrokerError):  # It may not be read, or not now; all else is worth showing.
+    with contextlib.suppress(
+        BrokerError
+    ):  # Without read permission, for instance: the other figures are still worth showing.
         waiting = await core.converse_at(address, store_time_from(queue, stats.consumer_offset), _PULL_SECONDS)
     return QueueProgress(queue, stats.broker_offset, stats.consumer_offset, waiting)

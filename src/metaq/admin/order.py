@@ -17,7 +17,7 @@ from metaq.model.topics.topic import check_topic
 
 
 class TopicOrder(Struct, frozen=True):
-    """What the name servers say of a topic's order."""
+    """A topic's fixed queues, as the name servers have them."""
 
     topic: str
     layouts: dict[str, str | None]
@@ -28,13 +28,13 @@ class TopicOrder(Struct, frozen=True):
 
     @property
     def layout(self) -> str | None:
-        """What all name servers say; None if they differ, or have none."""
+        """Layout that all name servers have; None if they differ, or have none."""
         first, *others = set(self.layouts.values())
         return None if others else first
 
 
 async def show(core: ClientCore, topic: str) -> TopicOrder:
-    """The layouts of a topic. Raises what asking a name server raises: all must answer."""
+    """Return the layouts of a topic. Raises as asking a name server does: all must answer."""
     checked(check_topic, topic)
     servers = core.name_servers.addresses
     values = await asyncio.gather(*(core.ask(server, GetValue(ORDER_NAMESPACE, topic)) for server in servers))

@@ -21,21 +21,21 @@ class TopicNotFound(MetaqError):
 
 
 class TopicDetails(Struct, frozen=True):
-    """A topic's route, and the offsets of each of its queues: [min, max) is kept."""
+    """A topic's route, and the offsets [min, max) of each of its queues."""
 
     route: Route
     queues: dict[MessageQueue, QueueStats]
 
     @property
     def messages(self) -> int:
-        """Messages kept, all queues together."""
+        """Stored messages of all queues."""
         return sum(stats.max_offset - stats.min_offset for stats in self.queues.values())
 
 
 async def create(
     core: ClientCore, name: str, *, queues: int, perm: int, order: bool, cluster: str | None, broker: str | None
 ) -> list[str]:
-    """Create or change a topic; returns the brokers that have it now."""
+    """Create or change a topic. Returns the brokers that have it now."""
     checked(check_topic, name)
     targets = await masters(core, cluster=cluster, broker=broker)
     call = CreateTopic(name, queues, perm, order)
@@ -50,21 +50,23 @@ async def delete(core: ClientCore, name: str) -> None:
     try:
         targets = await masters(core)
     except BrokerNotFound:
-        targets = {}  # only the route of brokers that are gone is left
+        targets = {}  # Only a route to brokers that are gone is left: it is deleted at the name servers.
     await asyncio.gather(*(core.ask(address, DeleteTopic(name)) for address in targets.values()))
     deletions = [core.ask(address, DeleteTopicRoute(name)) for address in core.name_servers.addresses]
-    for outcome in await asyncio.gather(*deletions, return_exceptions=True):  # All get it, whichever cannot be reached.
+    for outcome in await asyncio.gather(
+        *deletions, return_exceptions=True
+    ):  # All are asked, even if one cannot be reached.
         if outcome is not None:
             raise outcome
 
 
 async def names(core: ClientCore, *, system: bool) -> list[str]:
-    """Names of all topics."""
+    """Return the names of all topics."""
     return await core.consult(core.name_servers.topics(system=system))
 
 
 async def describe(core: ClientCore, name: str) -> TopicDetails:
-    """Route and offsets of a topic."""
+    """Return route and offsets of a topic."""
     try:
         route = await core.consult(core.name_servers.route(name))
     except NoRoute:

@@ -1,4 +1,4 @@
-"""What clients traced of one message: its send, its transaction, its deliveries, as a timeline."""
+"""Timeline of one message from clients' traces: its send, its transaction, its deliveries."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class TraceNotFound(MetaqError):
 
 
 class TraceEvent(Struct, frozen=True, kw_only=True):
-    """One thing that happened to the message.
+    """One event in a message's life.
 
     `what`: "sent", "half message sent", "delayed message sent", "stored", "committed", "rolled back", "undecided",
     "delivered". `group` of producers or consumers; `client`: address that sent the record. `cost_ms`: of the send or the
-    handling; None if that is not known. `result`: "ok", or how it went wrong; "not ended" of a delivery of which only the
-    beginning was traced. `attempt`: 1 for the first delivery; 0 of what is none. `detail`: what there is to say besides.
+    handling; None if unknown. `result`: "ok", or the failure; "not ended" for a delivery of which only the beginning was
+    traced. `attempt`: 1 for the first delivery; 0 for other events. `detail`: more, as text.
     """
 
     time_ms: int
@@ -53,9 +53,9 @@ class TraceEvent(Struct, frozen=True, kw_only=True):
 
 
 class MessageTrace(Struct, frozen=True, kw_only=True):
-    """A message's timeline, in the order of time. `silent`: brokers that were not asked or did not answer, so that
-    something may be missing. `unreadable`: records beside ours that are of no known kind. `cut`: a broker had more than
-    one answer holds."""
+    """A message's timeline, in the order of time. `silent`: brokers that were not asked or did not answer, so that events may
+    be missing. `unreadable`: number of records of unknown kinds. `cut`: whether a broker had more records than fit into an
+    answer."""
 
     message_id: str
     events: tuple[TraceEvent, ...]
@@ -72,7 +72,7 @@ class _Report(Struct, frozen=True):
 
 
 async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> MessageTrace:
-    """The timeline of one message. Raises TraceNotFound, ConfigError: no message has such an id; and what asking raises."""
+    """Return the timeline of one message. Raises TraceNotFound; ConfigError: not a message id; as requests do."""
     if not message_id or len(message_id) > KEY_CHARS_MAX or message_id.split() != [message_id] or "," in message_id:
         raise ConfigError(f"{message_id[:60]!r} is no message id: producers give 32 or 56 hex characters")
     try:
@@ -101,7 +101,7 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
 
 
 async def _look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> tuple[list[StoredMessage], list[str]]:
-    """Messages by key at all brokers of the topic; and those that could not be asked. Raises NoRoute."""
+    """Return messages by key from all brokers of the topic, and the brokers that could not be asked. Raises NoRoute."""
     route = await core.routes.route(topic)
     silent = [data.broker for data in route.brokers if data.any_address is None]
     asked = [data for data in route.brokers if data.any_address is not None]
@@ -121,11 +121,11 @@ async def _look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> t
 
 
 async def _stored(core: ClientCore, message_id: str, reports: Iterable[_Report]) -> tuple[list[TraceEvent], list[str]]:
-    """When and where the message itself was stored, as far as its topic is known and it is still there."""
+    """Return the events of the message's storing, if its topic is known and it is still stored."""
     events: list[TraceEvent] = []
     silent: list[str] = []
     topics = {one.record.topic for one in reports if isinstance(one.record, Sent | Settled) and one.record.topic}
-    if not topics:  # Only consumers trace: their records name groups.
+    if not topics:  # Only consumers have traced, and their records name groups, not topics.
         topics = await _topics_of(core, {one.record.group for one in reports if one.record.group})
     for topic in sorted(topics)[:TOPICS_MAX]:
         try:
@@ -147,7 +147,7 @@ async def _stored(core: ClientCore, message_id: str, reports: Iterable[_Report])
 
 
 async def _topics_of(core: ClientCore, groups: Iterable[str]) -> set[str]:
-    """What these groups subscribe to now, or have come some way in. Brokers that do not answer are passed over."""
+    """Return the topics that groups subscribe to, or have progress in. Brokers that do not answer are skipped."""
     addresses = (await masters(core)).values()
     names = sorted(groups)[:GROUPS_MAX]
     members = [core.ask(address, GetConnections(name)) for name in names for address in addresses]
@@ -216,7 +216,7 @@ def _delivered(record: Begun, end: Handled | None, client: str) -> TraceEvent:
 
 
 def _ended(end: Handled) -> TraceEvent:
-    """The event of a delivery whose beginning is lost."""
+    """Return the event of a delivery whose begin record is lost."""
     return TraceEvent(
         time_ms=max(0, end.time_ms - end.cost_ms), what="delivered", group=end.group, cost_ms=end.cost_ms, result=_result(end),
     )  # fmt: skip
@@ -228,7 +228,7 @@ def _result(end: Handled) -> str:
 
 
 _PLACES = {"sent": 0, "half message sent": 0, "delayed message sent": 0, "stored": 1}
-"""Order of what happened in the same millisecond."""
+"""Order of events of the same millisecond."""
 
 
 def _order(event: TraceEvent) -> tuple[int, int, int]:

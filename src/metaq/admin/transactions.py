@@ -1,4 +1,4 @@
-"""Staged transactions: list, show, end by hand, forget. Brokers that know none, such as RocketMQ's, are named."""
+"""Staged transactions: list, show, end by hand, forget. Brokers without them, such as RocketMQ's, are listed as unreached."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ PAGE: Final = 200
 """Transactions in one answer of a broker."""
 _ENDS: Final = (Phase.COMMITTED, Phase.ROLLED_BACK)
 APPLY_SECONDS: Final = 60.0
-"""How long `decide` waits for the messages of a transaction to be where they belong."""
+"""How long `decide` waits until brokers have delivered a transaction's messages."""
 _NOT_SUPPORTED: Final = 3
 UNSUPPORTED: Final = "it knows no staged transactions"
-"""The reason given for a broker that is not ours, or too old."""
+"""Reason for a broker that is not ours, or too old."""
 _NOT_REGISTERED: Final = "it is not registered at the name servers"
 
 
@@ -50,11 +50,11 @@ class TransactionNotFound(MetaqError):
 
 
 class StagedTransaction(Struct, frozen=True):
-    """A transaction as the brokers know it that could be asked."""
+    """A transaction, by the states of the brokers that could be asked."""
 
     transaction: str
     states: dict[str, TransactionState]
-    """By broker, those that know something of it."""
+    """Broker → its state, of brokers that know the transaction."""
     now_ms: int
     """When the brokers were asked."""
 
@@ -65,9 +65,9 @@ class StagedTransaction(Struct, frozen=True):
 
     @property
     def phase(self) -> Phase:
-        """How far it has come, by its coordinator's word if that was asked, else by the others'.
+        """Phase of the transaction, by its coordinator's state if known, else by the others'.
 
-        COMMITTING as long as some broker has not delivered all that it holds.
+        COMMITTING as long as some broker has not delivered all of its messages.
         """
         phases = {state.phase for state in self.states.values()}
         own = self.states.get(self.coordinator)
@@ -80,7 +80,7 @@ class StagedTransaction(Struct, frozen=True):
 
     @property
     def decision(self) -> Decision | None:
-        """What was decided, if anything."""
+        """Decision; None: undecided."""
         own = self.states.get(self.coordinator)
         states = [own] if own is not None and own.decision else self.states.values()
         return next((state.decision for state in states if state.decision), None)
@@ -96,12 +96,12 @@ class StagedTransaction(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Messages that brokers hold for it."""
+        """Messages staged at brokers."""
         return sum(part.rows for _, part in self.parts)
 
     @property
     def bytes(self) -> int:
-        """Bytes that brokers hold for it."""
+        """Bytes staged at brokers."""
         return sum(part.bytes for _, part in self.parts)
 
     @property
@@ -116,7 +116,7 @@ class TransactionList(Struct, frozen=True):
 
     transactions: list[StagedTransaction]
     complete: bool
-    """Whether there are no more."""
+    """Whether these are all."""
     unreached: dict[str, str]
     """Brokers that could not be asked, and why."""
 
@@ -125,15 +125,15 @@ class EndedTransaction(Struct, frozen=True):
     """The result of ending a transaction by hand."""
 
     decision: Decision
-    """The decision that stands; perhaps an earlier one, which says otherwise."""
+    """The valid decision; perhaps an earlier one with another outcome."""
     first: bool
     """Whether it was decided by this call."""
     remaining: dict[str, str]
-    """Brokers that have not yet done all of it, and why."""
+    """Broker → reason why it has not yet applied all of the decision."""
 
 
 async def listing(core: ClientCore, *, broker: str | None, limit: int) -> TransactionList:
-    """The first `limit` transactions of one broker, or of all. Raises BrokerNotFound."""
+    """Return the first `limit` transactions of one broker, or of all. Raises BrokerNotFound."""
     targets = await masters(core, broker=broker)
     found, unreached = await ask_all(targets, lambda _name, address: _pages(core, address, limit))
     by_transaction: dict[str, dict[str, TransactionState]] = {}
@@ -143,7 +143,7 @@ async def listing(core: ClientCore, *, broker: str | None, limit: int) -> Transa
             ends.append(states[-1].transaction)
         for state in states:
             by_transaction.setdefault(state.transaction, {})[name] = state
-    # Behind the end of a list that was cut, nobody knows what that broker would say.
+    # After the end of an incomplete list, that broker's states are unknown: list only what all brokers have answered.
     known = sorted(one for one in by_transaction if not ends or one <= min(ends))
     now_ms = core.clock.now_ms()
     chosen = [StagedTransaction(one, by_transaction[one], now_ms) for one in known[:limit]]
@@ -151,7 +151,7 @@ async def listing(core: ClientCore, *, broker: str | None, limit: int) -> Transa
 
 
 async def _pages(core: ClientCore, address: str, limit: int) -> tuple[list[TransactionState], bool]:
-    """The transactions of one broker, and whether it has more."""
+    """Return the first `limit` transactions of one broker, and whether it may have more."""
     states: list[TransactionState] = []
     while len(states) < limit:
         page = await core.ask(address, ListStaged(states[-1].transaction if states else "", min(PAGE, limit)))
@@ -162,7 +162,7 @@ async def _pages(core: ClientCore, address: str, limit: int) -> tuple[list[Trans
 
 
 async def show(core: ClientCore, transaction: str) -> tuple[StagedTransaction, dict[str, str]]:
-    """A transaction, and the brokers that could not be asked, and why. Raises TransactionNotFound, Refused: no id."""
+    """Return a transaction, and broker → reason for those that could not be asked. Raises TransactionNotFound, Refused: no id."""
     coordinator = coordinator_of(transaction)
     targets = await masters(core)
     shown, unreached = await _states(core, transaction, targets)
@@ -184,7 +184,7 @@ async def _states(
 
 
 async def row(core: ClientCore, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
-    """What brokers remember of a writer, by broker; and those that could not be asked. Raises TransactionNotFound."""
+    """Return broker → a writer's row, and broker → reason for those that could not be asked. Raises TransactionNotFound."""
     check_row(key)
     found, unreached = await ask_all(await masters(core), lambda name, address: core.ask(address, GetRow(key, name)))
     rows = {name: state for name, state in found.items() if state is not None}
@@ -194,7 +194,7 @@ async def row(core: ClientCore, key: str) -> tuple[dict[str, RowState], dict[str
 
 
 async def rows(core: ClientCore, *, broker: str | None, limit: int) -> tuple[dict[str, list[RowState]], dict[str, str]]:
-    """The first `limit` rows of one broker, or of each; and the brokers that could not be asked. Raises BrokerNotFound."""
+    """Return broker → its first `limit` rows, and broker → reason for those that could not be asked. Raises BrokerNotFound."""
 
     async def of_broker(address: str) -> list[RowState]:
         states: list[RowState] = []
@@ -209,7 +209,7 @@ async def rows(core: ClientCore, *, broker: str | None, limit: int) -> tuple[dic
 
 
 async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedTransaction:
-    """Commit a transaction as it was prepared, or roll it back, and see it done everywhere.
+    """Commit a transaction as it was prepared, or roll it back, and have every broker apply the decision.
 
     Raises BrokerNotFound: its coordinator is not there; BrokerError: it was not prepared, for example.
     """
@@ -222,10 +222,10 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
             "what the others hold"
         )
     answer = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
-    decision = answer.decision
+    decision = answer.decision  # The first decision is final: it may be another one than was asked for.
     shown, remaining = await _states(core, decision.transaction, targets)
     named = _named(decision)
-    remaining = {name: why for name, why in remaining.items() if why != UNSUPPORTED}  # they hold nothing of it
+    remaining = {name: why for name, why in remaining.items() if why != UNSUPPORTED}  # They cannot have messages of it.
     remaining |= dict.fromkeys(named - targets.keys(), _NOT_REGISTERED)
     concerned = named | {name for name, state in shown.states.items() if state.parts}
     done, failed = await ask_all(
@@ -237,7 +237,8 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
 
 
 async def _apply(core: ClientCore, broker: str, address: str, decision: Decision) -> int:
-    """Let a broker carry a decision out, for a bounded time. Returns how many chunks remain."""
+    """Have a broker apply a decision, for a bounded time. Returns the number of chunks that remain."""
+    # The coordinator has the decision already; other brokers get it with the request.
     brought = None if broker == coordinator_of(decision.transaction) else decision
     call = Apply(decision.transaction, brought, broker)
     until = core.clock.monotonic() + APPLY_SECONDS
@@ -248,7 +249,7 @@ async def _apply(core: ClientCore, broker: str, address: str, decision: Decision
 
 
 async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | None) -> list[str]:
-    """Drop a transaction, or a writer's row, at one broker or at all that know it. Returns their names.
+    """Remove a transaction, or a writer's row, from one broker or from all that know it. Returns their names.
 
     Raises TransactionNotFound, BrokerNotFound; BrokerError: a broker refuses.
     """
@@ -260,7 +261,7 @@ async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | Non
     else:
         coordinator_of(subject)
         shown, unreached = await _states(core, subject, targets)
-        # Where it is over there is nothing left to forget.
+        # A broker where it has ended has nothing left to remove.
         known = [name for name, state in shown.states.items() if state.parts or state.phase not in _ENDS]
         if shown.states and not known:
             ends = ", ".join(f"{state.phase.value} at {name}" for name, state in sorted(shown.states.items()))
@@ -276,7 +277,7 @@ async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | Non
 
 
 def _named(decision: Decision | None) -> set[str]:
-    """The brokers in a decision's manifest."""
+    """Return the brokers in a decision's manifest."""
     return {part.broker for part in decision.parts} if decision is not None else set()
 
 
@@ -288,7 +289,7 @@ def _nobody(what: str, unreached: Mapping[str, str]) -> str:
 async def ask_all(
     targets: Mapping[str, str], ask: Callable[[str, str], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, str]]:
-    """The outcomes of `ask(name, address)`, and the errors of those that have none."""
+    """Call `ask(name, address)` for all brokers at once. Returns name → outcome, and name → error."""
 
     found: dict[str, T] = {}
     failed: dict[str, str] = {}

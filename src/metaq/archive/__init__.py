@@ -1,1 +1,1 @@
-"""The archive of topics: its folder, its records, what was replaced in it. Spark writes it; readers need none."""
+"""The archive of topics: its folder, manifests, records of replaced files, and readers. Spark writes it; readers need no Spark."""

@@ -16,7 +16,7 @@ class Batches(ABC):
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """The records (`*.json`) in a folder of the archive, in order; none where there is no such folder."""
+        """Return the records (`*.json`) in a folder of the archive, in order; [] if there is no such folder."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -24,20 +24,20 @@ class Batches(ABC):
 
     @abstractmethod
     def at(self, path: str) -> str:
-        """Full name of a path, for texts; of the archive itself for an empty one."""
+        """Return the full name of a path, for texts; "" is the archive itself."""
 
     def manifests(self) -> Iterator[Manifest]:
-        """All published batches, oldest first."""
+        """Yield all published batches, oldest first."""
         return self.newer(())
 
     def newer(self, known: Collection[str]) -> Iterator[Manifest]:
-        """Published batches whose `name` is not known yet, oldest first."""
+        """Yield published batches whose `name` is not in `known`, oldest first."""
         for name in self.names(MANIFESTS):
             if name not in known:
                 yield self._manifest(name)
 
     def last(self) -> Manifest | None:
-        """The newest published batch."""
+        """Return the newest published batch; None: there is none."""
         names = self.names(MANIFESTS)
         return self._manifest(names[-1]) if names else None
 
@@ -52,10 +52,9 @@ class Batches(ABC):
         return self._decoded(path, data)
 
     def guard(self, checkpoint: object, query: str | None, partition_by: str = "date") -> None:
-        """Refuse a checkpoint that did not make this archive, and other folders than it has.
+        """Raise ConfigError for a checkpoint that did not write this archive, or another `partition_by` than it has.
 
-        A fresh checkpoint would read and archive everything again, under a new query id and thus under new names.
-        Raises: ConfigError: says what to do.
+        A new checkpoint would archive everything again: Spark gives it a new query id, and so the files get new names.
         """
         newest = self.last()
         if newest is None:

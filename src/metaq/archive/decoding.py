@@ -1,8 +1,8 @@
-"""Record of how an archive's bodies become columns, with everything that is needed to do it again.
+"""Record of an archive's decoding of bodies, with everything needed to decode them again.
 
-    OUTPUT/_decode/NUMBER.json      the newest counts; an older one is what files of before have
+    OUTPUT/_decode/NUMBER.json      the newest is valid; older ones were valid for older files
 
-The schemas themselves are in it, not the names of files that hold them: who reads the archive in ten years has nothing else.
+It contains the schemas themselves, not the names of their files: a reader in ten years has nothing else.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from metaq.errors import StoreCorrupt, StoreForeign
 
 DECODINGS = "_decode"
 DECODED, CORRUPT = "decoded", "_corrupt"
-"""Columns of the archive: a struct of the body's fields, null where it did not decode, and then the body itself."""
+"""Columns of the archive: a struct of the body's fields, null if it did not decode; and the body in that case."""
 
 
 class Decoding(msgspec.Struct, frozen=True, kw_only=True):
-    """A way of decoding bodies."""
+    """Parameters of a decoding of bodies."""
 
     v: int = 1
     format: str
@@ -30,19 +30,22 @@ class Decoding(msgspec.Struct, frozen=True, kw_only=True):
     framing: str = ""
     """Avro: `plain`, `single-object` or `confluent`."""
     writers: dict[str, str] = {}
-    """Avro: what bodies were written with, by what stands in front of them, in hex."""
+    """Avro: key of a body's header, hex → writer schema."""
     descriptors: bytes = b""
     """Protobuf: the descriptor set."""
     message: str = ""
     """Protobuf: the type's full name."""
     keep_body: bool = True
-    """Whether the column `body` is there too."""
+    """Whether the column `body` stays."""
     columns: str = ""
-    """Columns, for people."""
+    """Columns as a text, for people."""
 
 
 def newest_decoding(folder: ArchiveFolder) -> Decoding | None:
-    """None: bodies are not decoded. Raises: StoreCorrupt: it cannot be read. StoreForeign: a later release wrote it."""
+    """Return the valid decoding; None: bodies are not decoded.
+
+    Raises: StoreCorrupt: it cannot be read. StoreForeign: a later release wrote it.
+    """
     paths = sorted((folder.path / DECODINGS).glob("*.json"))
     if not paths:
         return None
@@ -65,7 +68,7 @@ def save_decoding(folder: ArchiveFolder, decoding: Decoding) -> None:
 
 
 def forget_decodings(folder: ArchiveFolder) -> None:
-    """Of an archive in which nothing is yet. Raises OSError."""
+    """Remove the decodings of an archive without batches. Raises OSError."""
     home = folder.path / DECODINGS
     for path in home.glob("*.json"):
         path.unlink()
@@ -74,5 +77,5 @@ def forget_decodings(folder: ArchiveFolder) -> None:
 
 
 def without(columns: tuple[str, ...], decoding: Decoding | None) -> tuple[str, ...]:
-    """Archived ones of these columns of messages."""
+    """Return those of the message columns that the archive has."""
     return tuple(name for name in columns if name != "body" or decoding is None or decoding.keep_body)

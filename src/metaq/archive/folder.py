@@ -2,20 +2,20 @@
 
     OUTPUT/topic=orders/date=2026-03-01/QUERY-BATCH-BROKER-QUEUE-START.parquet    what readers see
     OUTPUT/_manifests/QUERY-BATCH.json      one per batch: its files, its offsets. Writing it is the commit
-    OUTPUT/_ids/QUERY-BATCH-N.arrow         unique ids of recent batches, to know a repeated send (metaq.pipelines.archive.dedupe)
+    OUTPUT/_ids/QUERY-BATCH-N.arrow         unique ids of recent batches, for deduplication (metaq.pipelines.archive.dedupe)
     OUTPUT/_lease                           locked by the run that writes (metaq.pipelines.lease)
-    OUTPUT/_checkpoint/                     Spark's own, unless it is kept elsewhere
-    OUTPUT/_replacements/NUMBER.json        files that are no more, and what stands in for them (metaq.archive.replacements)
-    .OUTPUT.staging/BATCH-RUN/...           beside the folder: files under way
+    OUTPUT/_checkpoint/                     Spark's checkpoint, unless it is elsewhere
+    OUTPUT/_replacements/NUMBER.json        replaced files, and the files that replace them (metaq.archive.replacements)
+    .OUTPUT.staging/BATCH-RUN/...           beside the folder: unfinished files
     .OUTPUT.kept/NUMBER/...                 beside the folder: replaced files, as long as readers may need them
 
 A batch is published in three steps: tasks write whole files into the staging folder, the driver writes the manifest (a
-temporary file, fsync, rename), then renames each file to its final name. A crash before the manifest leaves rubbish that
-the next run removes; a crash after it is finished by the next run, because every rename can be repeated. Final names are
-made from (query, batch, slice), so a replayed batch can only ever produce the same names.
+temporary file, fsync, rename), then renames each file to its final name. After a crash before the manifest the next run removes
+the staged files; after a later crash it finishes the renames, each of which can be repeated. Final names are made from (query,
+batch, slice), so a replayed batch always produces the same names.
 
-No file of messages is anywhere below OUTPUT before its batch is published: not every reader knows Hive's rule that names
-which begin with `_` or `.` are no data. DuckDB's and Polars' `**/*.parquet` finds those too.
+No file of messages is below OUTPUT before its batch is published: not every reader follows Hive's rule that names beginning
+with `_` or `.` are not data. The `**/*.parquet` of DuckDB and Polars matches those too.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ OLD_STAGING = "_staging"
 
 
 class ArchiveFolder(Batches):
-    """An archive on a local disk. Only the run that has its lease writes to it; anybody may read."""
+    """An archive on a local disk. Only the run that has its lease writes; anybody may read."""
 
     def __init__(self, path: str | Path, staging: str | Path | None = None) -> None:
-        """Args: staging: a folder on the same file system, not inside `path`, in which this archive gets its own for
-        files under way; by default the one that holds `path`.
+        """
+        Args:
+            path: the archive.
+            staging: folder for the archive's own staging folder, on the same file system and not inside `path`; None: the
+                parent of `path`.
         """
         self.path = Path(path).absolute()
         self._real = self.path.resolve()
@@ -57,10 +60,10 @@ class ArchiveFolder(Batches):
             mark = hashlib.sha256(os.fsencode(self._real)).hexdigest()[:8]
             self.staging = Path(staging).resolve() / f".{self._real.name}-{mark}.staging"
         self.kept = self.staging.with_name(f"{self.staging.name.removesuffix('.staging')}.kept")
-        """Folder for what is replaced, on the same file system."""
+        """Folder of replaced files, on the same file system."""
 
     def make(self) -> None:
-        """Make the output folder, for the lease to be taken on it. Raises ConfigError: it cannot be made."""
+        """Create the output folder, so that its lease can be taken. Raises ConfigError: it cannot be created."""
         if self.staging.is_relative_to(self._real):
             raise ConfigError(
                 f"the staging folder {self.staging} is inside the output: readers would see unfinished files"
@@ -68,10 +71,10 @@ class ArchiveFolder(Batches):
         make_or_refuse("output", self.path)
 
     def prepare(self) -> None:
-        """Make the archive's folders, and see that files can be published. For the run that has the lease: one that
-        ends takes the staging folder away.
+        """Create the archive's folders, and check that files can be renamed between them.
 
-        Raises: ConfigError: one of them cannot be made or written to, or they are not on one file system.
+        For the run that has the lease: another run that ends removes the staging folder.
+        Raises: ConfigError: one of them cannot be created or written to, or they are not on one file system.
         """
         self.make()
         make_or_refuse(
@@ -80,7 +83,7 @@ class ArchiveFolder(Batches):
         self._try_a_rename()
 
     def _try_a_rename(self) -> None:
-        # Device numbers do not tell: two mounts of one file system have the same, and no renames between them.
+        # Not by device numbers: two mounts of one file system share a number, but renames between them fail.
         probe = f"_probe-{os.getpid()}"
         try:
             (self.staging / probe).touch()
@@ -98,7 +101,7 @@ class ArchiveFolder(Batches):
         (self.path / probe).unlink()
 
     def relative(self, staged: str | Path) -> str:
-        """The path of a staged file as manifests have it."""
+        """Return the path of a staged file for manifests, relative to the archive."""
         return os.path.relpath(staged, self._real)
 
     def names(self, folder: str) -> list[str]:
@@ -111,23 +114,23 @@ class ArchiveFolder(Batches):
         return str(self.path / path) if path else str(self.path)
 
     def commit(self, manifest: Manifest) -> None:
-        """Write the manifest: from now on the batch is part of the archive."""
+        """Write the manifest: this publishes the batch."""
         folder = self.path / MANIFESTS
         make_folder(folder)
         write_whole(folder / manifest.name, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
     def finish(self, manifest: Manifest, replaced: Callable[[], Collection[str]] = frozenset) -> None:
-        """Give the batch's files their final names. May be repeated, and cut anywhere.
+        """Rename the batch's files to their final names. May be repeated, and interrupted anywhere.
 
-        Args: replaced: says which files have been replaced since; asked only if one is missing.
-        Raises: StoreCorrupt: a file of a published batch is neither staged nor in its place.
+        Args: replaced: returns the files that were replaced since; called only if one is missing.
+        Raises: StoreCorrupt: a file of a published batch is neither staged nor in place.
         """
         touched: set[Path] = set()
         for file in manifest.files:
             staged, final = self.path / file.staged, self.path / file.path
             if not final.exists() and not staged.exists() and file.path in replaced():
                 continue
-            # Also where the file is in its place already: who put it there may not have come to the sync.
+            # Also for files that are in place already: the run that renamed them may have died before the sync.
             touched |= {above for above in final.parents if above.is_relative_to(self.path)}
             final.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -142,12 +145,12 @@ class ArchiveFolder(Batches):
             sync_folder(folder)
 
     def place(self, file: ArchivedFile) -> Path:
-        """Where the file is now: a published one may not have its final name yet."""
+        """Return the current path of a file: a published one may not have its final name yet."""
         final, staged = self.path / file.path, self.path / file.staged
         return staged if not final.exists() and staged.exists() else final
 
     def clean_staging(self) -> None:
-        """Remove what crashed or finished runs left; every published batch must have been finished."""
+        """Remove staged files of earlier runs; every published batch must be finished before."""
         for left in [*self.staging.glob("*"), *self.path.glob(OLD_STAGING)]:
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
@@ -157,6 +160,6 @@ class ArchiveFolder(Batches):
                 _LOG.warning("%s is left from an earlier run and cannot be removed", left)
 
     def close(self) -> None:
-        """Remove the staging folder if nothing is in it."""
+        """Remove the staging folder if it is empty."""
         with contextlib.suppress(OSError):
             self.staging.rmdir()

@@ -4,15 +4,15 @@
     OUTPUT/_iceberg/TOPIC/metadata/...          Iceberg's own
     OUTPUT/_iceberg/TOPIC/metadata/version-hint.text    for readers without a catalog, as DuckDB's iceberg_scan(FOLDER)
 
-The manifests are what the archive is, and the tables follow them: a table's files are brought to be those that a reader by
-the manifests would open now. What differs is added and taken out in one commit, whether the difference is a batch, a merge,
-a date that is over, or all that a crash kept from being done. So a commit that was done is not done again, and one that was
-not is made up for by the next; a table that is lost is made anew.
+The manifests are the truth, and the tables follow them: each commit makes a table's files equal to those that a reader by the
+manifests would open now. All differences are added and removed in one commit, whether they come from a batch, a merge, an
+expired date, or work that a crash interrupted. So a commit is never repeated, a missed one is made up for by the next, and a
+lost table is made anew.
 
-Files that are about to be replaced are read where they will stay for the archive's grace (`replacements.place`), so a plan
-that was made by a table holds as long as one by the manifests.
+Files that are about to be replaced are in the table at the path where they stay for the archive's grace time
+(`replacements.place`), so that a plan made from a table stays valid as long as one made from the manifests.
 
-The topic is the table's name, and its date is Iceberg's partition, the day of `store_time`: neither is a column of the files.
+The topic is the table's name, and the date is Iceberg's partition, the day of `store_time`: neither is a column of the files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LOG = logging.getLogger(__name__)
 CATALOG, NAMESPACE = "metaq", "metaq"
 HINT = "version-hint.text"
 MANIFEST = "metaq.manifest"
-"""Snapshot property: newest batch of the archive that is in it."""
+"""Snapshot property: newest batch of the archive in it."""
 SNAPSHOTS_MIN = 100
 """Snapshots that are always kept. At twice as many, those that no reader can be using are removed."""
 _LOCK_SECONDS = 60
@@ -54,7 +54,7 @@ _LOCK_SECONDS = 60
 _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
-    # Bounds of what nobody looks up in order would make the table's manifests larger than they need be.
+    # No bounds of columns that nobody searches by range: they would only make the table's manifests larger.
     **{f"write.metadata.metrics.column.{name}": "counts" for name in ("body", "_corrupt", "message_id")},
 }
 
@@ -63,7 +63,7 @@ class IcebergTables:
     """The tables of one archive. For the run that has the lease, in the thread that publishes."""
 
     def __init__(self, folder: ArchiveFolder, grace_seconds: float, clock: Clock = SYSTEM) -> None:
-        """Raises ConfigError: the folder's name is none that Iceberg can have in a location."""
+        """Args: grace_seconds: time for which replaced files stay. Raises ConfigError: Iceberg's locations cannot name the folder."""
         self._folder, self._clock = folder, clock
         self._grace_ms = round(grace_seconds * 1000)
         self._home = folder.path / TABLES
@@ -74,20 +74,20 @@ class IcebergTables:
         self._catalog: SqlCatalog | None = None
         self._batches: set[str] = set()
         self._files: dict[str, ArchivedFile] = {}
-        """Files of the archive now: published ones, with finished replacements applied."""
+        """Path → file of the archive now: published ones, with finished replacements applied."""
         self._there: dict[str, tuple[int | None, set[str]]] = {}
-        """Per topic the table's snapshot, and the locations of its files."""
+        """Topic → the table's snapshot id, and the locations of its files."""
         self._newest = ""
         self._swept: set[str] = set()
         """Topics whose tables were cleaned of earlier runs' leftovers."""
 
     def align(self, *, changed_only: bool = False) -> None:
-        """Bring the tables to what the archive is now. May be repeated, and cut anywhere.
+        """Make the tables' files equal to the archive's. May be repeated, and interrupted anywhere.
 
-        Args: changed_only: do not look at tables of which, as far as is known, nothing is to be changed.
-        Raises: StoreFull, StoreFailed: they are as they were, or some of them are; the next `align` goes on.
+        Args: changed_only: skip tables without known differences.
+        Raises: StoreFull, StoreFailed: some or all tables are unchanged; the next `align` continues.
         """
-        with self._told():
+        with self._faults():
             for manifest in self._folder.newer(self._batches):
                 self._take(manifest)
             wanted = self._wanted()
@@ -96,14 +96,14 @@ class IcebergTables:
                     self._bring(topic, wanted[topic])
 
     def publish(self, manifest: Manifest) -> None:
-        """A batch has been published, its files have their names. Raises: as `align` does."""
+        """Add a published batch, whose files have their final names. Raises: as `align`."""
         by_topic: dict[str, set[str]] = defaultdict(set)
         for file in manifest.files:
             by_topic[file.topic].add(location_of(self._folder.path / file.path))
-        if by_topic.keys() - self._there.keys():  # of a table that is new, or was not brought up to date last time
+        if by_topic.keys() - self._there.keys():  # A new table, or one that could not be changed last time.
             self.align()
             return
-        with self._told():
+        with self._faults():
             self._take(manifest)
             for topic, files in sorted(by_topic.items()):
                 self._bring(topic, self._there[topic][1] | files)
@@ -114,20 +114,20 @@ class IcebergTables:
             self._catalog.engine.dispose()
             self._catalog = None
 
-    # -------------------------------------------------------------- what is wanted
+    # -------------------------------------------------------------- files of the archive
     def _take(self, manifest: Manifest) -> None:
         self._batches.add(manifest.name)
         self._newest = max(self._newest, manifest.name)
         self._files |= {file.path: file for file in manifest.files}
 
     def _wanted(self) -> dict[str, set[str]]:
-        """Per topic, the locations of the files that are to be read now. Raises StoreCorrupt."""
+        """Return topic → locations of the files to read now. Raises StoreCorrupt."""
         files, links = self._files, dict[str, str]()
         for record in replacements(self._folder):
             if not record.done_ms:
                 links |= {path: record.link(path) for path in record.replaced}
                 continue
-            # For good: when nothing is left of a date, the records that said so go too.
+            # Removed for good: once a date is gone its records are pruned, too.
             for path in record.replaced:
                 files.pop(path, None)
             files |= {file.path: file for file in record.files}
@@ -135,6 +135,7 @@ class IcebergTables:
         for path, file in files.items():
             link = links.get(path)
             at = self._folder.path / path
+            # Announced: the link outlives the file's place, so that a plan by the table stays valid for the grace time.
             if link is not None and (self._folder.path / link).exists():
                 at = (self._folder.path / link).resolve()
             wanted[file.topic].add(location_of(at))
@@ -142,13 +143,14 @@ class IcebergTables:
 
     # -------------------------------------------------------------- the tables
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _faults(self) -> Iterator[None]:
+        """Raise StoreFull or StoreFailed for whatever pyiceberg raises inside, and forget the cached tables."""
         what = f"the Iceberg tables in {self._home} could not be brought up to date; the archive itself is whole"
         try:
             yield
         except MetaqError:
             raise
-        except Exception as fault:  # pyiceberg's, SQLAlchemy's and Arrow's have no base in common
+        except Exception as fault:  # pyiceberg's, SQLAlchemy's and Arrow's exceptions have no common base.
             self._there.clear()
             if isinstance(fault, OSError) and not isinstance(fault, FileNotFoundError):
                 raise disk_fault(fault, what) from fault
@@ -177,7 +179,7 @@ class IcebergTables:
         return self._catalog
 
     def _load(self, topic: str) -> Table | None:
-        """The table of a topic; None: there is none, or none here: the archive was moved, or its files are lost."""
+        """Return the table of a topic; None: there is none in this folder (the archive was moved, or its files are lost)."""
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (NAMESPACE, topic)
@@ -200,7 +202,7 @@ class IcebergTables:
         from pyiceberg.transforms import DayTransform
 
         place = self._place(topic)
-        if place.exists():  # of a table that was lost
+        if place.exists():  # Files of a table that the catalog lost.
             shutil.rmtree(place)
         schema = _columns_of(file)
         with self._open().create_table_transaction(
@@ -208,13 +210,14 @@ class IcebergTables:
         ) as making:
             with making.update_spec() as parts:
                 parts.add_field("store_time", DayTransform(), "date")
+            # The files have no Iceberg field ids: readers find their columns by name.
             making.set_properties(
                 {"schema.name-mapping.default": making.table_metadata.schema().name_mapping.model_dump_json()}
             )
         return self._open().load_table((NAMESPACE, topic))
 
     def _known(self, topic: str) -> set[str]:
-        """The files that a table has, which nobody but us changes."""
+        """Return the locations of a table's files. Cached: only the run that has the lease changes them."""
         if topic not in self._there:
             table = self._load(topic)
             files = set() if table is None else {file.file_path for file in _data_files(table)}
@@ -223,6 +226,7 @@ class IcebergTables:
 
     def _bring(self, topic: str, wanted: set[str]) -> None:
         table = self._load(topic)
+        # Another snapshot than ours: a commit whose answer was lost, or somebody else's change.
         if table is None or self._there.get(topic, (None,))[0] != _snapshot(table):
             self._there.pop(topic, None)
         there = self._known(topic)
@@ -232,7 +236,7 @@ class IcebergTables:
                 return
             table = self._create(topic, added[0])
         if added or gone:
-            self._there.pop(topic, None)
+            self._there.pop(topic, None)  # Until the commit has succeeded, its result is not known.
             with table.transaction() as changes:
                 self._change(
                     changes, added, [file for file in _data_files(table) if file.file_path in gone] if gone else []
@@ -249,7 +253,7 @@ class IcebergTables:
         seen: list[Any] = []
         for location in added:
             columns = _columns_of(location)
-            if columns not in seen:
+            if columns not in seen:  # Decoded bodies may have more fields in newer files; columns are only ever added.
                 with changes.update_schema() as schema:
                     schema.union_by_name(columns)
                 seen.append(columns)
@@ -262,7 +266,7 @@ class IcebergTables:
                 snapshot.append_data_file(file)
 
     def _tidy(self, topic: str, table: Table) -> None:
-        """Tell readers without a catalog which metadata are the newest, and remove what no snapshot needs."""
+        """Write the version hint for readers without a catalog, and remove files that no snapshot needs."""
         newest = path_of(table.metadata_location)
         name = newest.name.removesuffix(".metadata.json").encode()
         hint = newest.with_name(HINT)
@@ -289,14 +293,14 @@ def _columns_of(location: str) -> Any:
 
 
 def _data_files(table: Table) -> list[DataFile]:
-    """The files of a table's newest snapshot."""
+    """Return the files of a table's newest snapshot."""
     snapshot = table.current_snapshot()
     manifests = [] if snapshot is None else snapshot.manifests(table.io)
     return [entry.data_file for one in manifests for entry in one.fetch_manifest_entry(table.io, discard_deleted=True)]
 
 
 def _expire(changes: Transaction, before_ms: int) -> bool:
-    """Remove old snapshots that no reader can be using. Returns whether there were any."""
+    """Remove old snapshots, from before `before_ms`. Returns whether there were any."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
     known = sorted(changes.table_metadata.snapshots, key=lambda one: one.sequence_number or 0)

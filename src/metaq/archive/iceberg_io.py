@@ -1,4 +1,4 @@
-"""How the files of an Iceberg table are written: they outlive a power cut before the catalog names them."""
+"""Files of an Iceberg table, synced before the catalog names them, so that they survive a power cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metaq.durable import make_folder, sync_folder
 
 
 class SyncedIO(PyArrowFileIO):  # type: ignore[misc]
-    """pyiceberg's `py-io-impl` of whoever writes; readers take whichever they like."""
+    """pyiceberg's `py-io-impl` for the writer; readers may use any other."""
 
     def new_output(self, location: str) -> OutputFile:
         return _Output(location, self)
@@ -57,10 +57,10 @@ class _SyncedFile(io.BufferedWriter):
 
 
 def location_of(path: Path) -> str:
-    """Iceberg location of a local file. Nothing is percent-encoded: Hadoop and pyiceberg would not decode it."""
+    """Return the Iceberg location of a local file. Not percent-encoded: Hadoop and pyiceberg would not decode it."""
     return f"file://{path}"
 
 
 def path_of(location: str) -> Path:
-    """Path of a location."""
+    """Return the path of a location."""
     return Path(urlsplit(location).path)

@@ -1,7 +1,7 @@
-"""Index of an archive's files: which hold the messages of a queue, found from names and footers.
+"""Index of an archive's files by queue, from file names and Parquet footers.
 
-A file that a batch published says its queue and first offset in its name. A merged one says them in its footer, group by group;
-only where a group holds several queues are its key columns read.
+The name of a file that a batch published has its queue and first offset. A merged file has them in the statistics of its footer,
+per row group; only for a row group of several queues are the key columns read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEY = ["broker", "queue_id", "queue_offset"]
 _NAME = re.compile(r"[^-]{1,8}-\d{10}-(?P<broker>.+)-(?P<queue>\d+)-(?P<start>\d{20})\.parquet")
 
 Place = tuple[str, int]
-"""A broker and the id of its queue; the topic is known."""
+"""Broker and queue id; the topic is known."""
 
 
 class Group(Struct, frozen=True):
@@ -50,28 +50,28 @@ class Entry(Struct, frozen=True):
     first: int
     """Lower bound of its offsets."""
     named: bool
-    """The file's name says so: all others of the queue whose names say more begin behind its last."""
+    """Whether it is from the file's name: files of the queue with higher offsets in their names begin after its last one."""
 
 
 def place_in_name(path: str) -> tuple[Place, int] | None:
-    """Queue and first offset of a file as batches name them; None: it is called otherwise."""
+    """Return queue and first offset from a file name of a batch; None: another kind of name."""
     found = _NAME.fullmatch(path.rpartition("/")[2])
     return None if found is None else ((unquote(found["broker"]), int(found["queue"])), int(found["start"]))
 
 
 class Footers:
-    """Cache of footers. A path never gets other content, so an entry is valid for as long as the file is in use."""
+    """Cache of footers. A path's content never changes, so an entry is valid as long as the file is in use."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[Place, list[Group]]] = {}
         self._lock = threading.Lock()
 
     def groups(self, file: ArchivedFile, at: Path) -> dict[Place, list[Group]]:
-        """The row groups of each queue. Raises: FileNotFoundError. StoreCorrupt: it cannot be read."""
+        """Return queue → its row groups. Raises: FileNotFoundError. StoreCorrupt: it cannot be read."""
         with self._lock:
             known = self._known.get(file.path)
         if known is None:
-            with opened(at, BUFFER_BYTES) as parquet, told(at):
+            with opened(at, BUFFER_BYTES) as parquet, parquet_faults(at):
                 known = _groups(parquet)
             with self._lock:
                 self._known[file.path] = known
@@ -83,8 +83,8 @@ class Footers:
                 del self._known[path]
 
 
-class told:  # noqa: N801  reads as a function
-    """Translate Parquet's faults into ours."""
+class parquet_faults:  # noqa: N801  reads as a function
+    """Translate Arrow's exceptions of reading a file into StoreCorrupt."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +123,7 @@ def _queues(keys: pa.Table) -> Iterator[tuple[Place, int, int]]:
 
 
 def entries(topic: str, files: list[tuple[ArchivedFile, Path]], footers: Footers) -> dict[MessageQueue, list[Entry]]:
-    """The files of each queue of a topic, by first offset. Raises: as `Footers.groups`."""
+    """Return queue → its files, by first offset, of a topic. Raises: as `Footers.groups`."""
     found: dict[MessageQueue, list[Entry]] = {}
     for file, at in files:
         named = place_in_name(file.path)
@@ -139,7 +139,7 @@ def entries(topic: str, files: list[tuple[ArchivedFile, Path]], footers: Footers
 
 
 def mine(batch: pa.RecordBatch, queue: MessageQueue, start: int) -> pa.RecordBatch:
-    """The rows of a queue from an offset on. A file is sorted by queue and offset, so they are neighbours."""
+    """Return the rows of a queue from an offset on. A file is sorted by queue and offset, so they are consecutive."""
     wanted = np.asarray(pc.equal(batch.column("broker"), queue.broker)) & (
         batch.column("queue_id").to_numpy() == queue.queue_id
     )

@@ -1,4 +1,4 @@
-"""How the archive writes and opens Parquet files."""
+"""Writing and opening of the archive's Parquet files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ROW_GROUP_ROWS = 200_000
 ROW_GROUP_BYTES = 16 << 20
 """Bytes of a row group, gathered in memory. Large, because a reader pays per column of a row group, whatever its size."""
 _PAGE_ROWS = 64
-"""Rows between two checks whether a page is full: a reader holds a whole page of bodies in memory."""
+"""Rows between two checks whether a page is full: readers have a whole page of bodies in memory, so it must not grow far."""
 _FEW = ("broker", "tag", "properties.key_value.key", "sys_flag", "born_host", "store_host", "properties_raw")
-"""Columns with few different values: dictionary-encoded."""
+"""Columns with few distinct values: dictionary-encoded."""
 _UNORDERED = ("body", "properties.key_value.key", "properties.key_value.value")
 """Columns without statistics: nobody searches by their minimum and maximum."""
 _ARROW_SCHEMA = "ARROW:schema"
@@ -33,9 +33,9 @@ _NEAR = ("queue_offset", "born_time", "store_time", "log_offset", "prepared_offs
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Settings that suit messages: bodies, ids and keys hardly repeat, so a dictionary of them only costs.
+    """Open a writer with settings for messages: bodies, ids and keys hardly repeat, so a dictionary of them would only cost.
 
-    Args: schema: of what is written. Columns of views (`with_views`) come to lie in the file as what they are views of.
+    Args: schema: of the batches. Columns of views (`with_views`) are plain binary columns in the file.
     """
     leaves = [leaf for field in schema for leaf in _leaves(field.type, field.name)]
     there = {*schema.names, "properties.key_value.key"}
@@ -54,7 +54,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def with_views(schema: pa.Schema) -> pa.Schema:
-    """Schema with bodies as views, which saves a copy of them; unchanged where this pyarrow cannot write views."""
+    """Return the schema with bodies as views, which saves a copy; unchanged if this pyarrow cannot write views."""
     place = schema.get_field_index("body")
     return schema.set(place, schema.field(place).with_type(pa.binary_view())) if _writes_views() else schema
 
@@ -76,7 +76,7 @@ def _writes_views() -> bool:
 
 
 def _leaves(kind: pa.DataType, path: str) -> list[str]:
-    """The columns that a column is in a Parquet file."""
+    """Return the paths of the Parquet columns that an Arrow column is stored in."""
     if pa.types.is_struct(kind):
         return [leaf for field in kind for leaf in _leaves(field.type, f"{path}.{field.name}")]
     if pa.types.is_list(kind):
@@ -87,7 +87,7 @@ def _leaves(kind: pa.DataType, path: str) -> list[str]:
 
 
 def without_offsets(path: Path, drop: Any) -> int:
-    """Rewrite a staged file without the messages at the queue offsets `drop`. Returns the rows that are left."""
+    """Rewrite a staged file without the messages at the queue offsets `drop`. Returns the number of rows left."""
     making, rows = path.with_suffix(".tmp"), 0
     with pq.ParquetFile(path) as old, parquet_writer(making, old.schema_arrow) as new:
         for group in range(old.num_row_groups):
@@ -101,20 +101,20 @@ def without_offsets(path: Path, drop: Any) -> int:
 
 
 def opened(path: Path, buffer_bytes: int) -> pq.ParquetFile:
-    """A file that is read in pieces, not a column chunk at once.
+    """Open a file for reading in pieces, not a column chunk at once.
 
-    Args: buffer_bytes: of each column. Raises: FileNotFoundError. StoreCorrupt: it is no Parquet file.
+    Args: buffer_bytes: per column. Raises: FileNotFoundError. StoreCorrupt: not a Parquet file.
     """
     try:
         return pq.ParquetFile(path, buffer_size=buffer_bytes, pre_buffer=False)
-    except FileNotFoundError as fault:  # Arrow's own does not say in a field which file it is.
+    except FileNotFoundError as fault:  # Arrow's exception does not have the file name in a field.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from fault
     except (pa.ArrowException, OSError) as fault:
         raise StoreCorrupt(f"{path} is no Parquet file that can be read: {fault}") from fault
 
 
 def batch_rows(about: Any, rows_max: int, bytes_max: int) -> int:
-    """How many rows of a file to read at once, by its footer: so many, or fewer, as about `bytes_max` bytes hold."""
+    """Return the number of rows to read at once, by a file's footer: `rows_max`, or fewer of about `bytes_max` bytes."""
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
     return max(1, min(rows_max, bytes_max // max(1, row_bytes)))

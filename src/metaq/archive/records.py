@@ -21,7 +21,7 @@ COLUMNS: Final = (
     "reconsume_times", "sys_flag", "born_host", "store_host", "log_offset", "prepared_offset", "properties_raw", "born_ms",
     "store_ms",
 )  # fmt: skip
-"""What is archived of a message; the topic is in the folder's name."""
+"""Columns of archived messages; the topic is in the folder's name."""
 
 
 _FOLDER = re.compile(r"topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)(/.*)?")
@@ -31,9 +31,9 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     """One Parquet file: the messages of one slice that were stored on one day."""
 
     path: str
-    """Final place, relative to the archive."""
+    """Final path, relative to the archive."""
     staged: str
-    """Where the task wrote it, relative to the archive (in a folder beside it)."""
+    """Staged path, relative to the archive (in a folder beside it)."""
     topic: str
     date: str
     """Store date, UTC, YYYY-MM-DD."""
@@ -54,15 +54,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int
     """Messages left out because their unique id had been archived within the window."""
     positions: dict[str, Any]
-    """Offsets JSON: how far the archive has come in every queue, this batch included."""
+    """Offsets JSON: the archive's end in every queue, this batch included."""
     ids: dict[str, str | list[str]] = {}
-    """Per topic, the file of this batch's unique ids, or several, relative to the archive."""
+    """Topic → file of this batch's unique ids, or several, relative to the archive."""
     newest_ms: int = 0
-    """Newest store time of the batch, or of the one before if the batch was not deduplicated."""
+    """Newest store time of the batch, ms since 1970; that of the last deduplicated batch if this one was not."""
     partition_by: str = "date"
-    """As the option has it (metaq.pipelines.archive.parting)."""
+    """The option `partitionBy` (metaq.pipelines.archive.parting)."""
     corrupt: int = 0
-    """Messages whose bodies did not decode, where they were to (metaq.archive.decoding)."""
+    """Messages whose bodies did not decode, if the archive decodes (metaq.archive.decoding)."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id_files(self) -> dict[str, str]:
-        """The files of ids, and of which topic each is."""
+        """File of ids → its topic."""
         return {
             path: topic for topic, paths in self.ids.items() for path in ([paths] if isinstance(paths, str) else paths)
         }
@@ -84,7 +84,7 @@ _Record = TypeVar("_Record")
 
 
 def decode(data: bytes, kind: type[_Record]) -> _Record:
-    """A record of a file. Raises: msgspec.DecodeError: it is none. StoreForeign: a later release wrote it."""
+    """Decode a record. Raises: msgspec.DecodeError: malformed. StoreForeign: a later release wrote it."""
     version = msgspec.json.decode(data, type=_Versioned).v
     if version > VERSION:
         raise StoreForeign(
@@ -102,13 +102,13 @@ def manifest_name(query: str, batch: int) -> str:
 
 
 def final_path(query: str, batch: int, wanted: Slice, date: str, part: str = "") -> str:
-    """Where the messages of a slice stored on `date` end up, relative to the archive; in a folder below it, for a part."""
+    """Return the final path of a slice's messages of a date (and part), relative to the archive."""
     topic, broker, queue_id = wanted.queue
     name = f"{query[:8]}-{batch:010d}-{quote(broker, safe='')}-{queue_id}-{wanted.start:020d}.parquet"
     return f"topic={quote(topic, safe='')}/date={date}/{part}{'/' if part else ''}{name}"
 
 
 def place_of(folder: str) -> tuple[str, str] | None:
-    """Topic and date of a folder of files, relative to the archive; None: it is no such folder."""
+    """Return topic and date of a folder of files, relative to the archive; None: not such a folder."""
     found = _FOLDER.fullmatch(folder)
     return None if found is None else (unquote(found["topic"]), found["date"])

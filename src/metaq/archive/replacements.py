@@ -1,15 +1,15 @@
-"""Which files an archive consists of: what its batches published, less what has been replaced since.
+"""Replacements: an archive consists of the files that its batches published, less those that were replaced since.
 
-    OUTPUT/_replacements/NUMBER.json        one per replacement: files that go, and files that stand in for them
-    .OUTPUT.kept/NUMBER/old/                beside the folder: links to the files that go, as long as readers may need them
-    .OUTPUT.kept/NUMBER/new/                the files that stand in for them, until they are in their place
+    OUTPUT/_replacements/NUMBER.json        a record per replacement: old files, and the files that replace them
+    .OUTPUT.kept/NUMBER/old/                beside the folder: links to the old files, as long as readers may need them
+    .OUTPUT.kept/NUMBER/new/                the new files, until they are in place
 
-A merge of small files is a replacement, and so is the end of a date's time: then nothing stands in. Its record is written
-twice. Announced, the old files still are the archive, and who reads by the manifests opens the links in `old`. Done, the
-new files are. Each record is replaced as a whole, so whoever goes by the records sees all of a replacement or none.
+A merge of small files is a replacement, and so is the expiry of a date, by no files. A record is written twice. While it is
+announced, the old files are the archive, and readers by the manifests open the links in `old`. Once it is done, the new files
+are. A record is rewritten atomically, so readers see all of a replacement or none.
 
-A reader reads the records first, from the newest to the oldest, then the manifests. So it never knows a replacement
-without the one that made its sources, or without the batches that published them.
+A reader reads the records first, from the newest to the oldest, then the manifests. So it never sees a replacement without
+the one that made its sources, or without the batches that published them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ REPLACEMENTS = "_replacements"
 OLD, NEW = "old", "new"
 _WAY = "restore it from a copy; docs/archive.md says what to do without one"
 _TRIES = 10
-"""Most attempts of reading: a record that vanishes meanwhile was cleaned up, so reading begins anew."""
+"""Most attempts to read a view: if a record vanishes meanwhile, because it was pruned, reading starts again."""
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one folder, and what is there instead of them."""
+    """Old files of one folder, and the files that replace them."""
 
     v: int = 1
     number: int
@@ -44,24 +44,24 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Folder of all its files, relative to the archive."""
     replaced: list[str]
-    """Paths of the files that go, relative to the archive."""
+    """Paths of the old files, relative to the archive."""
     files: list[ArchivedFile]
     """Files that replace them; empty: they expired."""
     kept: str
-    """This replacement's own folder, beside the archive, relative to it."""
+    """This replacement's own folder, beside the archive; path relative to it."""
     announced_ms: int
-    """Time from which on readers open the links in `kept`."""
+    """Time from which readers open the links in `kept`, ms since 1970."""
     done_ms: int = 0
-    """Time from which on the new files are the archive's. 0: not yet."""
+    """Time from which the new files are the archive's; 0: not yet."""
     swapped_ms: int = 0
-    """Time of the change of the archive's folder: plain readers see the new files, too. 0: not yet."""
+    """Time at which the folder was exchanged, so that readers that list it see the new files; 0: not yet."""
 
     @property
     def name(self) -> str:
         return f"{self.number:010d}.json"
 
     def link(self, path: str) -> str:
-        """Where a replaced file lives on, relative to the archive."""
+        """Return the path of a replaced file's link, relative to the archive."""
         return f"{self.kept}/{OLD}/{path.rpartition('/')[2]}"
 
 
@@ -73,19 +73,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     files: list[ArchivedFile]
     end: Positions
-    """End of what is archived of every queue."""
+    """Queue → end of its archived messages."""
     links: dict[str, str]
     """Path of a file that is about to be replaced → path to read it at."""
     topics: frozenset[str]
-    """Topics of which anything was ever archived."""
+    """Topics with any archived message, now or before."""
     expired: dict[str, str]
     """Topic → newest expired date. Some files of it and of earlier dates may still exist."""
 
 
 def view(folder: Batches, broken: list[tuple[str, str]] | None = None) -> View:
-    """Read the view of the archive as it is now.
+    """Read the archive's current view.
 
-    Args: broken: takes the manifests and records that cannot be read, and why; without it they are an error.
+    Args: broken: gets (path, reason) of manifests and records that cannot be read; None: they are an error.
     Raises: StoreCorrupt: a manifest or a record cannot be read.
     """
     for _ in range(_TRIES):
@@ -102,7 +102,7 @@ def view(folder: Batches, broken: list[tuple[str, str]] | None = None) -> View:
 
 
 def apply(manifests: Sequence[Manifest], known: Iterable[Replacement]) -> View:
-    """Pure part of `view`. Args: known: in ascending order."""
+    """Compute a view. Pure. Args: known: replacements in ascending order."""
     files = {file.path: file for manifest in manifests for file in manifest.files}
     links: dict[str, str] = {}
     expired: dict[str, str] = {}
@@ -121,7 +121,7 @@ def apply(manifests: Sequence[Manifest], known: Iterable[Replacement]) -> View:
 
 
 def place(folder: ArchiveFolder, seen: View, file: ArchivedFile) -> Path:
-    """Where a file of the view is to be opened: there it stays for the archive's grace."""
+    """Return the path to open a file of the view at: it stays there for the archive's grace time."""
     link = seen.links.get(file.path)
     if link is not None and (folder.path / link).exists():
         return folder.path / link
@@ -129,7 +129,7 @@ def place(folder: ArchiveFolder, seen: View, file: ArchivedFile) -> Path:
 
 
 def replacements(folder: Batches) -> list[Replacement]:
-    """All of them, in ascending order. For whoever has the lease. Raises StoreCorrupt: one cannot be read."""
+    """Return all records, in ascending order. For the run that has the lease. Raises StoreCorrupt: one cannot be read."""
     faults: list[tuple[str, str]] = []
     known = _all(folder, REPLACEMENTS, Replacement, faults)
     if faults:
@@ -138,13 +138,13 @@ def replacements(folder: Batches) -> list[Replacement]:
 
 
 def _all(folder: Batches, home: str, kind: type[_Kind], faults: list[tuple[str, str]]) -> list[_Kind]:
-    """In ascending order; read in descending, see above. Raises FileNotFoundError."""
+    """Return all records in ascending order; read in descending order, see the module. Raises FileNotFoundError."""
     names = reversed(folder.names(home))
     return [one for name in names if (one := _read(folder, f"{home}/{name}", kind, faults)) is not None][::-1]
 
 
 def _read(folder: Batches, path: str, kind: type[_Kind], faults: list[tuple[str, str]]) -> _Kind | None:
-    """Raises FileNotFoundError: it was tidied away since it was listed."""
+    """Read a record; None: unreadable, noted in `faults`. Raises FileNotFoundError: it was removed since it was listed."""
     try:
         return decode(folder.read(path), kind)
     except StoreForeign as fault:
@@ -157,7 +157,7 @@ def _read(folder: Batches, path: str, kind: type[_Kind], faults: list[tuple[str,
 
 
 def save(folder: ArchiveFolder, record: Replacement) -> None:
-    """Write a record, or its next state: from now on that is what readers see."""
+    """Write a record, or its next state, which readers see at once."""
     home = folder.path / REPLACEMENTS
     make_folder(home)
     write_whole(home / record.name, msgspec.json.format(msgspec.json.encode(record), indent=1))
@@ -171,5 +171,5 @@ def forget(folder: ArchiveFolder, record: Replacement) -> None:
 
 
 def ever_replaced(folder: Batches) -> frozenset[str]:
-    """Paths of files that other files, or nothing, stand in for. For whoever has the lease."""
+    """Return the paths of all files that were ever replaced or expired. For the run that has the lease."""
     return frozenset(path for record in replacements(folder) for path in record.replaced)

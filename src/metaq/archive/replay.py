@@ -1,8 +1,8 @@
-"""The messages of an archived topic, queue by queue and in order, also while the archive is written to, merged, and expires.
+"""Reader of an archived topic, queue by queue and in order, also while the archive is written, merged, and expires.
 
-What is read goes by one look at the archive, as long as its files are there: replaced ones stay for the archive's grace. A
-file that vanishes, or the end, is a reason to look anew. Everything here blocks; any number of threads may use one
-`ArchivedTopic`, and each `Cursor` is for one at a time.
+It reads by one view of the archive as long as the view's files are there: replaced ones stay for the archive's grace time. If a
+file has vanished, or at the end, it reads a new view. All calls block; any number of threads may use one `ArchivedTopic`, one
+at a time each `Cursor`.
 
 Needs pyarrow.
 """
@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from metaq.archive.decoding import newest_decoding
 from metaq.archive.folder import ArchiveFolder
-from metaq.archive.index import BUFFER_BYTES, Entry, Footers, Group, entries, mine, told
+from metaq.archive.index import BUFFER_BYTES, Entry, Footers, Group, entries, mine, parquet_faults
 from metaq.archive.parquet import batch_rows, opened
 from metaq.archive.records import COLUMNS, MANIFESTS
 from metaq.archive.replacements import place, view
@@ -37,7 +37,7 @@ BATCH_ROWS = 1000
 BATCH_BYTES = 1024 * 1024
 """Approximate bytes that are read of a file at a time."""
 _TRIES = 10
-"""Most looks at the archive without progress: a file that vanishes is a reason for another."""
+"""Most views without progress: a file that vanishes is a reason for another."""
 _URI = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _MS_MAX = 253_402_300_799_999
 _TIME_ROWS = 20_000
@@ -48,13 +48,13 @@ Result = TypeVar("Result")
 
 
 class Seen(Struct, frozen=True):
-    """View of the topic, from one look at the archive."""
+    """View of the topic at one moment."""
 
     places: dict[str, Path]
     """Path of a file → path to open it at."""
     entries: dict[MessageQueue, list[Entry]]
     end: dict[MessageQueue, int]
-    """End of what is archived, per queue."""
+    """Queue → end of its archived messages."""
     expired: bool
     """Whether dates of the topic have expired, so that queues may begin in the middle."""
 
@@ -63,7 +63,9 @@ class ArchivedTopic:
     """A topic in an archive."""
 
     def __init__(self, folder: str | Path, topic: str) -> None:
-        """Raises: ConfigError: there is no archive, one without bodies, or it is a URI. StoreCorrupt, StoreForeign: that cannot be told."""
+        """Open a topic. Raises: ConfigError: no archive, one without bodies, or a URI. StoreCorrupt, StoreForeign: a record
+        that shows this cannot be read.
+        """
         if (scheme := _URI.match(str(folder))) is not None:
             raise ConfigError(
                 f"archive={folder}: it is replayed from a local folder, not by {scheme[1]}: which only Hadoop can read. Copy the archive "
@@ -83,7 +85,7 @@ class ArchivedTopic:
         self._seen: Seen | None = None
 
     def look(self, but: Seen | None = None) -> Seen:
-        """What the archive holds, looked at anew; unless another thread has looked since `but` was seen.
+        """Read and return a new view; if another thread has read one since `but`, return that.
 
         Raises: ConfigError: nothing of the topic was ever archived. StoreCorrupt: a manifest, a record of replaced files or a
             file's footer cannot be read. StoreForeign: a later release has written to it.
@@ -102,7 +104,7 @@ class ArchivedTopic:
             raise _missing(missing)
 
     def renew(self) -> Seen:
-        """What the archive holds now. Raises: as `look`."""
+        """Read and return the archive's current view. Raises: as `look`."""
         return self.look(self._seen)
 
     def _look(self) -> Seen:
@@ -120,20 +122,20 @@ class ArchivedTopic:
         return Seen(places=places, entries=found, end=end, expired=bool(gone))
 
     def end_now(self, queue: MessageQueue) -> int:
-        """End of what is archived of a queue, by the newest manifest alone. Raises StoreCorrupt, StoreForeign."""
+        """Return the end of a queue's archived messages, by the newest manifest alone. Raises StoreCorrupt, StoreForeign."""
         newest = self.folder.last()
         return 0 if newest is None else newest.end.get(queue, 0)
 
     def begin(self, queue: MessageQueue) -> int | None:
-        """Where the archive begins to hold a queue; None: it holds nothing of it now. Raises: as `look`."""
+        """Return the first archived offset of a queue; None: nothing of it is archived now. Raises: as `look`."""
         return self._steadily(lambda seen: self.begin_in(seen, queue))
 
     def at_time(self, queue: MessageQueue, ms: int) -> int | None:
-        """The offset of the first archived message that was stored at `ms` or later; None: there is none. Raises: as `look`."""
+        """Return the offset of the first archived message stored at `ms` or later; None: there is none. Raises: as `look`."""
         return self._steadily(lambda seen: self._at_time(seen, queue, ms))
 
     def _steadily(self, ask: Callable[[Seen], Result]) -> Result:
-        """Ask again after another look, where files vanish."""
+        """Call `ask` with a view; if files have vanished, again with a new view."""
         missing: Path | None = None
         seen = self.look()
         for _ in range(_TRIES):
@@ -144,9 +146,9 @@ class ArchivedTopic:
         raise _missing(missing)
 
     def begin_in(self, seen: Seen, queue: MessageQueue) -> int | None:
-        """`begin`, by one look. Raises FileNotFoundError, StoreCorrupt."""
+        """Return `begin` by one view. Raises FileNotFoundError, StoreCorrupt."""
         found = seen.entries.get(queue, [])
-        if not found or not seen.expired:
+        if not found or not seen.expired:  # Without expired dates the first file's name has the first offset.
             return found[0].first if found else None
         best: int | None = None
         for entry in found:
@@ -162,7 +164,7 @@ class ArchivedTopic:
         for entry in seen.entries.get(queue, []):
             if best is not None and entry.first >= best:
                 break
-            if entry.file.date < first_date:
+            if entry.file.date < first_date:  # All of the file was stored on an earlier day.
                 continue
             for group in self.groups(seen, entry, queue):
                 if group.newest_ms is not None and group.newest_ms < ms:
@@ -174,7 +176,7 @@ class ArchivedTopic:
 
     def _first_since(self, seen: Seen, entry: Entry, group: Group, queue: MessageQueue, ms: int) -> int | None:
         at = seen.places[entry.file.path]
-        with opened(at, BUFFER_BYTES) as file, told(at):
+        with opened(at, BUFFER_BYTES) as file, parquet_faults(at):
             for batch in file.iter_batches(_TIME_ROWS, row_groups=[group.number], columns=_KEY_AND_TIME):
                 rows = mine(batch, queue, 0)
                 late = np.flatnonzero(rows.column("store_time").cast(pa.int64()).to_numpy() >= ms * 1000)
@@ -183,11 +185,11 @@ class ArchivedTopic:
         return None
 
     def groups(self, seen: Seen, entry: Entry, queue: MessageQueue) -> list[Group]:
-        """The row groups of a file that hold messages of a queue. Raises FileNotFoundError, StoreCorrupt."""
+        """Return the row groups of a file with messages of a queue. Raises FileNotFoundError, StoreCorrupt."""
         return self._footers.groups(entry.file, seen.places[entry.file.path]).get((queue.broker, queue.queue_id), [])
 
     def cursor(self, queue: MessageQueue, offset: int) -> Cursor:
-        """The queue's messages from an offset on."""
+        """Return a cursor over the queue's messages from an offset on."""
         return Cursor(self, queue, offset)
 
 
@@ -197,17 +199,17 @@ class Cursor:
     def __init__(self, archived: ArchivedTopic, queue: MessageQueue, offset: int) -> None:
         self._archived, self._queue = archived, queue
         self.offset = offset
-        """Offset after all that was returned, and after gaps before the next message."""
+        """Offset after the returned messages, and after gaps before the next one."""
         self._seen: Seen | None = None
         self._rows: Generator[pa.RecordBatch] | None = None
         self.absent = 0
         """Messages that were skipped because their dates have expired."""
 
     def next(self) -> pa.RecordBatch | None:
-        """The next messages, at least one, ascending; None: the archive has come no further, and `offset` is where it ends.
+        """Return the next messages, at least one, ascending; None: the archive ends at `offset`.
 
-        Raises: OffsetOutOfRange: the next ones are older than what the archive keeps by now. StoreCorrupt: a file or a record
-            cannot be read. And what `ArchivedTopic.look` raises.
+        Raises: OffsetOutOfRange: the next messages have expired. StoreCorrupt: a file or a record cannot be read. As
+            `ArchivedTopic.look`.
         """
         missing: Path | None = None
         seen = self._seen or self._archived.look()
@@ -230,13 +232,14 @@ class Cursor:
             if seen.expired:
                 self._count_absent(np.array([seen.end.get(self._queue, 0)]))
             self.offset = max(self.offset, seen.end.get(self._queue, 0))
+            # The view has ended. Only if the newest manifest reaches further is a new view, which reads all records, worth it.
             if self._archived.end_now(self._queue) <= self.offset:
                 return None
             seen = self._archived.look(seen)
         raise _missing(missing)
 
     def _count_absent(self, offsets: np.ndarray[Any, Any]) -> None:
-        """Log messages that are skipped before these offsets: their date may have expired only by a broker's wrong clock."""
+        """Count and log messages that are skipped before these offsets. A broker's wrong clock may be why their date expired."""
         gaps = np.diff(offsets, prepend=self.offset - 1) - 1
         found = np.flatnonzero(gaps > 0)
         if not len(found):
@@ -263,12 +266,13 @@ class Cursor:
 
 
 def _merged(archived: ArchivedTopic, seen: Seen, queue: MessageQueue, offset: int) -> Generator[pa.RecordBatch]:
-    """The rows of all files of a queue from an offset on, in order. A file is open from its first row to its last."""
+    """Yield the rows of all files of a queue from an offset on, in order. A file is open from its first row to its last."""
     waiting = _from(seen.entries.get(queue, []), offset)[::-1]
     streams: list[tuple[int, int, _ArchivedRows]] = []
     number = 0
     try:
         while waiting or streams:
+            # Open a file only when its first row may be the next: an archive may have thousands of files of a queue.
             while waiting and (not streams or waiting[-1].first <= streams[0][0]):
                 stream = _ArchivedRows(archived, seen, waiting.pop(), queue, offset)
                 if (head := stream.head()) is not None:
@@ -288,7 +292,7 @@ def _merged(archived: ArchivedTopic, seen: Seen, queue: MessageQueue, offset: in
 
 
 def _from(found: list[Entry], offset: int) -> list[Entry]:
-    """Those that may hold messages from an offset on. What batches published does not overlap, but for parts of one slice."""
+    """Return the files that may have messages from an offset on. Files of batches overlap only within one slice (its parts)."""
     begins = [entry.first for entry in found if entry.named and entry.first <= offset]
     newest = max(begins, default=0)
     return [entry for entry in found if not entry.named or entry.first >= newest]
@@ -306,7 +310,7 @@ class _ArchivedRows:
     def _read(self, groups: list[int], queue: MessageQueue, offset: int) -> Generator[pa.RecordBatch]:
         if not groups:
             return
-        with opened(self._at, BUFFER_BYTES) as file, told(self._at):
+        with opened(self._at, BUFFER_BYTES) as file, parquet_faults(self._at):
             names = [name for name in COLUMNS if name in file.schema_arrow.names]
             rows = batch_rows(file.metadata, BATCH_ROWS, BATCH_BYTES)
             for batch in file.iter_batches(rows, row_groups=groups, columns=names):
@@ -314,13 +318,13 @@ class _ArchivedRows:
                     yield found
 
     def head(self) -> int | None:
-        """The next offset; None: there is none."""
+        """Return the next offset; None: there is none."""
         if self._left is None:
             self._left = next(self._batches, None)
         return None if self._left is None else int(self._left.column("queue_offset")[0].as_py())
 
     def below(self, limit: int | None, start: int) -> pa.RecordBatch | None:
-        """Rows at hand from `start` on and below a limit. `start` guards against a message in two files, which no archive should have."""
+        """Return loaded rows from `start` on and below `limit`. `start` skips a message that is in two files, which none should."""
         assert self._left is not None
         batch, self._left = self._left, None
         offsets = batch.column("queue_offset").to_numpy()

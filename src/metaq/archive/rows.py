@@ -1,4 +1,4 @@
-"""Rows of the archive's Parquet files → the messages that they were made of (docs/formats/archive.md).
+"""Messages from rows of the archive's Parquet files (docs/formats/archive.md).
 
 Needs pyarrow.
 """
@@ -21,18 +21,18 @@ M = TypeVar("M", bound=StoredMessage)
 
 _ENDED = PAIR_END.encode()
 _OFFSET_ID_CHARS = (32, 56)
-"""Of a message id that is the offset id, with an IPv4 and an IPv6 store host."""
+"""Lengths of a message id that is the offset id, with an IPv4 and an IPv6 store host."""
 _NO_HOST = bytes(8)
 _PAIRS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 
 
 def messages_of(batch: pa.RecordBatch, kind: type[M], topic: str, min_offset: int = 0, max_offset: int = 0) -> list[M]:
-    """A message of each row, equal to what a pull brought, but for the queue's bounds, which are those given.
+    """Return a message per row, equal to the pulled one except for the queue's bounds, which are the given ones.
 
-    Of a row of version 1, hosts, place in the log and SYSFLAG are known no more, and zero: except for a message without a
-    unique id, whose own id has place and store host.
+    Rows of version 1 lack hosts, log offset and SYSFLAG, which become zero; a message without a unique id has log offset and
+    store host in its offset id.
 
-    Raises: StoreCorrupt: a host that is none.
+    Raises: StoreCorrupt: a malformed host.
     """
     there = set(batch.schema.names)
     count = batch.num_rows
@@ -67,13 +67,13 @@ def messages_of(batch: pa.RecordBatch, kind: type[M], topic: str, min_offset: in
 
 
 def offset_ids(store_hosts: pa.Array, log_offsets: pa.Array) -> pa.Array:
-    """The offset id of each row: store host and place in the log. Raises: StoreCorrupt: a host that is none."""
+    """Return the offset id of each row: store host and log offset. Raises: StoreCorrupt: a malformed host."""
     rows = zip(_hosts(store_hosts), log_offsets.to_pylist(), strict=True)
     return pa.array([f"{host.hex()}{place:016x}".upper() for host, place in rows], pa.string())
 
 
 def _times(batch: pa.RecordBatch, shown: str, beyond: str) -> list[int]:
-    """Milliseconds since the epoch: the timestamp's, but where that could not say them."""
+    """Return ms since 1970: of the timestamp `shown`, or of `beyond` where that is set because no timestamp could hold them."""
     ms: list[int] = (batch.column(shown).cast(pa.int64()).to_numpy() // 1000).tolist()
     if beyond not in batch.schema.names or batch.column(beyond).null_count == len(ms):
         return ms
@@ -82,9 +82,7 @@ def _times(batch: pa.RecordBatch, shown: str, beyond: str) -> list[int]:
 
 
 def _property_texts(batch: pa.RecordBatch) -> list[bytes]:
-    lists = batch.column("properties").cast(
-        _PAIRS
-    )  # Unlike a map's own children, what a list flattens to heeds slices.
+    lists = batch.column("properties").cast(_PAIRS)  # Unlike a map's own children, `flatten` of a list respects slices.
     names, values = lists.flatten().flatten()
     sizes = pc.list_value_length(lists).to_numpy()
     offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int32)))
@@ -100,7 +98,7 @@ def _property_texts(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _hosts(column: pa.Array) -> list[bytes]:
-    """Cached: the hosts of a queue are few."""
+    """Parse host texts. By distinct value: a queue has few."""
     distinct = column.dictionary_encode()
     hosts = [_host(text) for text in distinct.dictionary.to_pylist()]
     return [hosts[number] for number in distinct.indices.to_numpy().tolist()]
@@ -115,7 +113,7 @@ def _host(text: str) -> bytes:
 
 
 def _places_by_id(batch: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
-    """Store hosts and log offsets, as offset ids say them. A message that has a unique id shows that instead."""
+    """Return store hosts and log offsets from message ids that are offset ids; zeros for unique ids."""
     hosts, offsets = [_NO_HOST] * batch.num_rows, [0] * batch.num_rows
     rows = zip(batch.column("message_id").to_pylist(), batch.column("properties").to_pylist(), strict=True)
     for number, (message_id, pairs) in enumerate(rows):

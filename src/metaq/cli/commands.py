@@ -1,4 +1,4 @@
-"""Every command that is not a server, as a typer application; and what their failures look like."""
+"""All commands except the servers, as a typer application, and the output of their failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EPILOG = (
 
 
 class _Pipelines(typer.core.TyperGroup):
-    """`metaq pipeline`, loaded when it is meant: the option tables of all pipelines take longer than most commands."""
+    """`metaq pipeline`, loaded on demand: the option tables of all pipelines take longer than most commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         names: list[str] = self._loaded().list_commands(ctx)
@@ -193,7 +193,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def exit_code(error: MetaqError) -> int:
-    """What a failed command exits with."""
+    """Return the exit code of a failed command."""
     from metaq.admin.brokers import BrokerNotFound
     from metaq.admin.groups import GroupNotFound
     from metaq.admin.topics import TopicNotFound

@@ -39,7 +39,7 @@ class Finding(Struct, frozen=True):
 
 
 def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[Finding]:
-    """Look at everything. `data`: the folder whose disk is judged."""
+    """Return all findings. Args: data: folder whose disk is examined. environ: instead of the process's environment."""
     environ = dict(os.environ) if environ is None else environ  # As it is now: importing metaq.spark adds to it.
     looks: list[Callable[[], list[Finding]]] = [
         lambda: [Finding("metaq", OK, f"{metaq.__version__} in {pathlib.Path(metaq.__file__).parent}")],
@@ -99,7 +99,7 @@ def _java(environ: Mapping[str, str]) -> list[Finding]:
         java = find_java(environ)
     except MetaqError as error:
         return [Finding("java", NOTICE, f"{error} (only Spark needs it)")]
-    # An old JAVA_HOME is common and harmless, but whoever set it should know that it is not used.
+    # An old JAVA_HOME is common and harmless, but the user should know that it is not used.
     return [Finding("java", OK, str(java)), *(Finding("java", NOTICE, text) for text in java.notices)]
 
 
@@ -123,7 +123,7 @@ def _disk(data: str) -> list[Finding]:
     while not folder.exists():
         folder = folder.parent
     usage = shutil.disk_usage(folder)
-    room = usage.used + usage.free  # What is reserved for root is nobody's: the broker counts, and deletes, by this.
+    room = usage.used + usage.free  # Without the blocks reserved for root, as the broker counts for deletion.
     used = 100 * usage.used // room
     text = f"{usage.free / GIB:.1f} GiB free of {room / GIB:.1f} under {folder}, {used} % used"
     if used >= 90:

@@ -1,4 +1,4 @@
-"""`metaq group`: who is in a group, and how far consumer groups have come."""
+"""`metaq group`: members and progress of groups."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def _print_moved(queues: Iterable[MovedProgress]) -> None:
 
 
 def _wants(wants: Mapping[str, str] | None) -> str:
-    """What a member, or all of them, subscribe to."""
+    """Return the subscription of a member, or of all, as text."""
     if wants is None:
         return ""
     return f" subscribes to {', '.join(f'{topic} ({tags})' for topic, tags in wants.items()) or 'nothing'}"

@@ -82,7 +82,7 @@ def import_files(
 
 
 class _Progress:
-    """A line every few seconds, on standard error."""
+    """Prints a line every few seconds, on standard error."""
 
     def __init__(self) -> None:
         self._told_at = SYSTEM.monotonic()
@@ -100,7 +100,7 @@ class _Progress:
 
 @contextlib.contextmanager
 def _until_signal() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM has come: then the store is closed in order, between two batches."""
+    """Yield a function: whether SIGINT or SIGTERM has come. The import then ends between two batches, and closes the store."""
     seen: set[int] = set()
 
     def note(number: int, _frame: FrameType | None) -> None:

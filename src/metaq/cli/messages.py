@@ -27,7 +27,7 @@ from metaq.errors import ConfigError
 from metaq.model import Message, SendReceipt, StoredMessage
 
 _WINDOW = 2000
-"""Sends of `--lines` that are under way at a time."""
+"""Most sends of `--lines` in flight."""
 
 
 def send(
@@ -156,7 +156,7 @@ def consume(
 
 @contextlib.contextmanager
 def _draining(stop: Callable[[], None]) -> Iterator[None]:
-    """A first signal lets the message in hand finish, so that it is not printed again by the next run; a second ends."""
+    """Handle signals: the first lets the current message finish, so that the next run does not print it again; a second ends."""
     codes = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
     taken: list[int] = []
 

@@ -32,7 +32,7 @@ def reload(address: Address = REMOTING_DEFAULT, as_json: AsJson = False) -> None
     """
     from metaq.admin import Admin
 
-    with Admin(NAMESRV_DEFAULT) as admin:  # which is not asked: the broker may have none
+    with Admin(NAMESRV_DEFAULT) as admin:  # The name servers are not asked: the broker may have none.
         try:
             outcome = admin.reload_broker(address)
         except BrokerError as error:

@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs; and what their exit codes mean."""
+"""Output of commands: tables for people, JSON for programs; and their exit codes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a ta
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented."""
+    """Print one JSON document, indented."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 _LINES: Final = 128
-"""Printed at a time where a program reads them: each write to a pipe costs as much as a line."""
+"""Lines per write if a program reads them: a write to a pipe costs as much as making a line."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -45,12 +45,12 @@ def _line(value: Any) -> str:
 
 
 def print_json_line(value: Any) -> None:
-    """One JSON document on one line, at once: for streams."""
+    """Print one JSON document on one line, flushed: for streams."""
     print(_line(value), flush=True)
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
-    """JSON documents, each on one line, that are all there already: a program that reads them gets many at a time."""
+    """Print JSON documents, each on one line, many per write if a program reads them."""
     block: list[str] = []
     full = 1 if sys.stdout.isatty() else _LINES
     try:
@@ -59,13 +59,13 @@ def print_json_lines(values: Iterable[Any]) -> None:
             if len(block) == full:
                 print("\n".join(block), flush=True)
                 block.clear()
-    finally:  # Also what came before a fault.
+    finally:  # Documents before a fault are printed, too.
         if block:
             print("\n".join(block), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; columns whose cells are numbers are right-aligned. Never wrapped when it goes to a file or pipe."""
+    """Print a table; columns of numbers are right-aligned. Not wrapped in a file or pipe."""
     from rich.console import Console
     from rich.table import Table
 
@@ -81,18 +81,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def iso_time(ms: int) -> str | None:
-    """Milliseconds since the epoch as ISO 8601 in UTC; None for 0, which means "never"."""
+    """Return ms since 1970 as ISO 8601 in UTC; None for 0, which means "never"."""
     return f"{_iso_second(ms // 1000)}.{ms % 1000:03}Z" if ms > 0 else None
 
 
 @functools.lru_cache(maxsize=1024)
 def _iso_second(seconds: int) -> str:
-    """Messages that are shown one after the other are mostly of the same few seconds."""
+    """Return a second as ISO 8601. Cached: consecutive messages are mostly of the same few seconds."""
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def span(seconds: float | None) -> str:
-    """A time span for people: `3.2 s`, `12 min`, `5 h`, `2 d`; empty for None."""
+    """Return a time span for people: `3.2 s`, `12 min`, `5 h`, `2 d`; empty for None."""
     if seconds is None:
         return ""
     for limit, unit, size in ((100, "s", 1), (6000, "min", 60), (172_800, "h", 3600)):
@@ -102,7 +102,7 @@ def span(seconds: float | None) -> str:
 
 
 def size(number: int) -> str:
-    """A number of bytes for people: `640 B`, `3.2 KiB`, `12.0 MiB`, `1.5 GiB`."""
+    """Return a number of bytes for people: `640 B`, `3.2 KiB`, `12.0 MiB`, `1.5 GiB`."""
     if number < 1024:
         return f"{number} B"
     for power, unit in ((1, "KiB"), (2, "MiB")):
@@ -112,7 +112,7 @@ def size(number: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 message`, `2 messages`."""
+    """Return `1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -120,7 +120,7 @@ _host = functools.lru_cache(maxsize=1024)(host_of)
 
 
 def message_json(message: StoredMessage) -> dict[str, Any]:
-    """A message for JSON output. A body that is UTF-8 text is `body`, any other is `body_base64`."""
+    """Return a message for JSON output. A body that is UTF-8 text is `body`, any other `body_base64`."""
     host, port = _host(message.born_host_raw)
     shown: dict[str, Any] = {
         "topic": message.topic,
@@ -142,7 +142,7 @@ def message_json(message: StoredMessage) -> dict[str, Any]:
 
 
 def body_json(body: bytes) -> dict[str, str]:
-    """A body for JSON output, as in `message_json`."""
+    """Return a body for JSON output, as in `message_json`."""
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
@@ -152,9 +152,9 @@ def body_json(body: bytes) -> dict[str, str]:
 
 
 def place_of(text: str, option: str) -> str | dt.datetime:
-    """Where in a topic an option says: a word, or a time, which is this machine's unless it says otherwise.
+    """Parse a place in a topic: a word, or a time, in this machine's zone unless it has one.
 
-    Raises: typer.BadParameter: it is neither.
+    Raises: typer.BadParameter: neither.
     """
     if text in {"earliest", "latest", "first", "last"}:
         return text

@@ -1,4 +1,4 @@
-"""`metaq pipeline init`: the files of a new pipeline project, which work as they stand."""
+"""`metaq pipeline init`: the files of a new pipeline project, which runs unchanged."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ _README = """\
 
 
 def write_project(name: str, folder: Path) -> list[Path]:
-    """Write the files. Returns their paths. Raises ConfigError: a name that none can have, or a file that is there already."""
+    """Write the files. Returns their paths. Raises ConfigError: an illegal name, or a file that exists already."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ConfigError(f"{name!r} cannot be a pipeline's name: small letters, digits and - between them")
     module = name.replace("-", "_")

@@ -1,4 +1,4 @@
-"""`metaq pipeline run NAME`: its flags are the pipeline's options; what it shows while it runs."""
+"""`metaq pipeline run NAME`: a command per pipeline, with its options as flags, and the output while it runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPEATED = {"topics", "groups"}
 
 
 def command(kind: Pipeline) -> Callable[..., None]:
-    """The function behind `metaq pipeline run NAME`, with the parameters that typer makes flags of."""
+    """Return the function of `metaq pipeline run NAME`, with the parameters that typer makes flags of."""
 
     def run(
         config: Path | None, as_json: bool, master: str | None = None, spark_log: str = "off", **flags: Any
@@ -83,7 +83,7 @@ def command(kind: Pipeline) -> Callable[..., None]:
 
 
 def _killed(kind: Pipeline) -> str | None:
-    """What a kill does to it; None: only who wrote it knows."""
+    """Return a sentence on what a kill does to a pipeline; None: unknown, for a user's own."""
     if issubclass(kind.options, StreamOptions):
         return "Killed at any moment, it goes on where it stopped when it is started again."
     if kind.name in PIPELINES:
@@ -105,7 +105,7 @@ class Runs(typer.core.TyperGroup):
 
 
 def add_commands(app: typer.Typer) -> None:
-    """One command for each pipeline."""
+    """Add a command for each pipeline."""
     for kind in PIPELINES.values():
         app.command(kind.name)(command(kind))
 
@@ -158,7 +158,7 @@ def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None,
             watch(work, run)
         return work
 
-    shown.follow(run)  # Before the start: a job does all of its work in there.
+    shown.follow(run)  # Before the start, because a job does all of its work in it.
     try:
         return run_through(lambda: chosen.pipeline.start(spark, chosen.options, run), look)
     finally:
@@ -174,14 +174,14 @@ def _stop_by_signal(run: Any) -> None:
 
 
 def _find_topics(chosen: Configuration) -> None:
-    """Raises NoRoute: a topic that nobody knows. Without Spark, which takes seconds to start."""
+    """Raise NoRoute for an unknown topic. Before Spark, which takes seconds to start."""
     import logging
 
     from metaq.spark.cluster.client import ClusterClient
 
     if not isinstance(chosen.options, ClusterOptions) or not chosen.options.topics_read:
         return
-    # Its warnings of every new try would surround the one line that we print in the end.
+    # Its warnings of every retry would surround the one line that we print in the end.
     logging.getLogger("metaq.spark.cluster.client").setLevel(logging.ERROR)
     client = ClusterClient(chosen.options.servers, ROUTE_SECONDS)
     try:

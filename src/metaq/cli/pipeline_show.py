@@ -1,4 +1,4 @@
-"""`metaq pipeline show`: what pipelines have found, on the terminal and as a picture."""
+"""`metaq pipeline show`: results of pipelines, on the terminal and as a picture."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def show_metrics(
 
 
 def seconds_of(text: str) -> float:
-    """`90s`, `15m`, `1h`, `2d` in seconds. Raises ConfigError."""
+    """Parse `90s`, `15m`, `1h`, `2d` to seconds. Raises ConfigError."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
         raise ConfigError(f"--last {text}: need a number with s, m, h or d behind it, such as 1h")
@@ -71,7 +71,7 @@ def seconds_of(text: str) -> float:
 
 
 def sparkline(values: Sequence[float | None], width: int = SPARK_CHARS) -> str:
-    """Values as bars, each the largest of its share where there are more than `width`; a blank where there is none."""
+    """Return values as a line of bars; of more than `width` values a bar is the largest of its share; a blank for none."""
     if len(values) > width:
         cuts = [round(place * len(values) / width) for place in range(width + 1)]
         shares = [[one for one in values[low:high] if one is not None] for low, high in itertools.pairwise(cuts)]

@@ -1,7 +1,7 @@
 """`metaq namesrv`, `metaq broker`, `metaq up`: the commands that become servers.
 
-They are parsed by argparse, apart from the other commands: importing typer and rich would double both the time to the
-first answer and the memory at rest.
+Parsed by argparse, unlike the other commands: importing typer and rich would double both the time to the first answer and the
+memory at rest.
 """
 
 from __future__ import annotations
@@ -139,20 +139,20 @@ def _folders(command: str, data: str) -> dict[str, dict[str, Any]]:
 
 
 class _Formatter(argparse.HelpFormatter):
-    """argparse's own, which for the terminal's width loads `shutil`, and with it every kind of compression, in a run without help too."""
+    """argparse's formatter without `shutil`: it imports that, and with it all compression modules, even in a run without help."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
 
 
 def _columns() -> int:
-    """Of the terminal, as `shutil.get_terminal_size` finds them."""
+    """Return the terminal's columns, as `shutil.get_terminal_size` does."""
     with contextlib.suppress(ValueError):
         if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
             return columns
     try:
         return (sys.__stdout__ and os.get_terminal_size(sys.__stdout__.fileno()).columns) or 80
-    except (ValueError, OSError):  # it is closed, or no terminal
+    except (ValueError, OSError):  # Standard output is closed, or not a terminal.
         return 80
 
 

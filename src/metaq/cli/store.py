@@ -185,7 +185,7 @@ def _dump_segments(segments: Sequence[Segment], topics: Collection[str], start: 
 
 
 def _staged_json(record: StagedRecord) -> dict[str, Any]:
-    """What a record says of staged transactions, for JSON output."""
+    """Return a record of staged transactions for JSON output."""
     import msgspec
 
     from metaq.model.properties import parse

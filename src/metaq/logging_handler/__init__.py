@@ -2,8 +2,8 @@
 
     logging.getLogger().addHandler(metaq.MetaQHandler("localhost:9876", service="checkout"))
 
-`formats` makes bytes of records, `buffer` holds a bounded number of them, `sender` is the thread that sends them, `handler` is
-what `logging` sees.
+`formats` encodes records, `buffer` is a bounded buffer of them, `sender` is the thread that sends them, `handler` is the handler
+for `logging`.
 """
 
 from metaq.logging_handler.formats import JsonFormatter

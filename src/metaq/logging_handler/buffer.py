@@ -1,8 +1,7 @@
-"""What waits to be sent: a bounded number of records and bytes, and counts of what became of all others.
+"""Bounded buffer of records that wait to be sent, with counts of sent and dropped ones.
 
-Whoever logs is never kept waiting: the lock is held for a few instructions. It may be taken again by the thread that holds
-it: a signal handler, or an object that is finalized, may log in the middle of a `put`. What it brings is then noted and added
-by the `put` around it.
+Logging never waits: the lock is held for a few instructions. It is reentrant, because a signal handler, or a finalizer, may log
+in the middle of a `put` of the same thread. Its record is then noted, and added by the `put` around it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from itertools import islice
 from msgspec import Struct
 
 FULL, CLOSED, REFUSED, UNFORMATTED, FORKED = "full", "closed", "refused", "unformatted", "forked"
-"""Why a record was dropped: no room; the handler was closed; the broker does not take it; it could not be made text; the
+"""Reasons for dropping a record: no room; the handler was closed; the broker refuses it; it could not be formatted; the
 producer belongs to the parent process."""
 
 
 class Entry(Struct):
-    """A record on its way. `message_id` of one that may be stored already: it is sent again under the same id."""
+    """A record to send. `message_id`: of one that may be stored already, which is sent again under the same id."""
 
     body: bytes
     tag: str | None = None
@@ -29,12 +28,12 @@ class Entry(Struct):
 
     @property
     def size(self) -> int:
-        """What it counts in the buffer: bytes of body and keys."""
+        """Its bytes in the buffer: body and keys."""
         return len(self.body) + sum(map(len, self.keys))
 
 
 class Buffer:
-    """Records in the order in which they came. Any number of threads put, one takes."""
+    """Records in order of arrival. Any number of threads put, one takes."""
 
     def __init__(self, records_max: int, bytes_max: int) -> None:
         self._records_max, self._bytes_max = records_max, bytes_max
@@ -46,25 +45,25 @@ class Buffer:
         self._closed = self._abandoned = False
         self._dropped: Counter[str] = Counter()
         self.added = 0
-        """Records that ever found room."""
+        """Number of records that were ever added."""
         self.left = 0
-        """Those of them that have left: sent, or dropped."""
+        """Number of those that have left: sent, or dropped."""
         self.moved = threading.Condition()
         """Notified when `left` grows."""
 
     @property
     def count(self) -> int:
-        """Records that wait."""
+        """Number of records that wait."""
         return len(self._entries) + len(self._nested)
 
     @property
     def bytes(self) -> int:
-        """Bytes of those that wait."""
+        """Bytes of records that wait."""
         return self._bytes
 
     @property
     def dropped(self) -> Counter[str]:
-        """Reason → how many."""
+        """Reason → number of dropped records."""
         with self._lock:
             return Counter(self._dropped)
 
@@ -94,12 +93,12 @@ class Buffer:
             self.added += 1
 
     def drop(self, reason: str, count: int = 1) -> None:
-        """Count records that were dropped before they came here."""
+        """Count records that were dropped before they were added."""
         with self._lock:
             self._dropped[reason] += count
 
     def first(self, count: int, size: int) -> list[Entry]:
-        """The oldest records: at most `count`, and `size` bytes or one. They stay, and count, until `settle`."""
+        """Return the oldest records: at most `count`, and `size` bytes or one. They stay, and count, until `settle`."""
         with self._lock:
             # The taker's own records never come here, so nobody is inside: not even a put that an interrupt has cut short.
             self._inside = False
@@ -114,7 +113,7 @@ class Buffer:
             return found
 
     def settle(self, count: int, again: list[Entry], refused: int = 0) -> None:
-        """The oldest `count` records were sent; but for `again`, which come first again, and `refused`, which are dropped."""
+        """Remove the oldest `count` records as sent, except `again`, which come first again, and `refused` dropped ones."""
         with self._lock:
             if self._abandoned:
                 return
@@ -132,25 +131,25 @@ class Buffer:
             self.moved.notify_all()
 
     def put_first(self, entry: Entry) -> None:
-        """Add a record in front of all others, room or not: the summary of those that had none."""
+        """Add a record in front of all others, whatever room there is: the summary of dropped ones."""
         with self._lock:
             self._entries.appendleft(entry)
             self._bytes += entry.size
             self.added += 1
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all that is here now has left. Returns False: some has not after `timeout` seconds."""
+        """Wait until all records that are here now have left. Returns False: some have not after `timeout` seconds."""
         target = self.added
         with self.moved:
             return self.moved.wait_for(lambda: self.left >= target, max(0.0, timeout))
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Accept no more records."""
         with self._lock:
             self._closed = True
 
     def abandon(self) -> int:
-        """Drop all that waits, also what is being sent: it is not known to be stored. Returns how many records that were."""
+        """Drop all waiting records, also those being sent, which are not known to be stored. Returns their number."""
         with self._lock:
             self._closed = self._abandoned = True
             count = self.count

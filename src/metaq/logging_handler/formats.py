@@ -1,8 +1,8 @@
-"""A log record as bytes: one JSON object, or what a Formatter writes; cut where it is too long. Nothing here is sent.
+"""Encoding of log records: a JSON object, or the text of a Formatter; cut if it is too long. No I/O.
 
-The object has `time` (ISO 8601, UTC, microseconds), `level`, `logger`, `message`, `service`, `process` (its id), `thread` (its
-name); `exception` and `stack`, as text, of records that have them; and `extra`, an object with what the program gave by
-`extra=`. `cut` says how many bytes an object had that was too long.
+The object has `time` (ISO 8601, UTC, microseconds), `level`, `logger`, `message`, `service`, `process` (id), `thread` (name);
+`exception` and `stack`, as text, if the record has them; and `extra`, an object of the attributes that the program gave by
+`extra=`. `cut`: bytes of the whole object, if it was cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-"""Attributes of every record: all others are the program's own, by `extra=`."""
+"""Attributes of every record; all others are from the program's `extra=`."""
 EXTRA, CUT = "extra", "cut"
 _DEPTH_MAX = 6
 _LEAF_BYTES_MIN = 64
@@ -23,9 +23,9 @@ _ROUNDS_MAX = 100
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON, see above. A subclass may change `fields`.
+    """Formats a record as one line of JSON, see the module. A subclass may change `fields`. Thread-safe.
 
-    Args: service: the name of the program that logs. Safe to use from several threads.
+    Args: service: name of the program that logs.
     """
 
     def __init__(self, service: str = "") -> None:
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
         self.service = service
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What the object holds, in its order."""
+        """Return the object's fields, in order."""
         found: dict[str, Any] = {
             "time": iso_time(record.created),
             "level": record.levelname,
@@ -59,13 +59,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def iso_time(created: float) -> str:
-    """Seconds since the epoch as `2026-11-23T08:00:00.123456Z`."""
+    """Return seconds since 1970 as `2026-11-23T08:00:00.123456Z`."""
     time = dt.datetime.fromtimestamp(created, dt.UTC)
     return time.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """The record's message; of arguments that do not fit it, both, and why: what was to be said is not lost."""
+    """Return the record's message; if its arguments do not fit the format, both and the error, so that nothing is lost."""
     try:
         return record.getMessage()
     except Exception as error:  # noqa: BLE001  whatever a program's arguments raise
@@ -73,7 +73,7 @@ def message_of(record: logging.LogRecord) -> str:
 
 
 def shown(value: object) -> str:
-    """Any value as text; raises nothing."""
+    """Return any value as text. Raises nothing."""
     try:
         return str(value)
     except Exception as error:  # noqa: BLE001  whatever a program's own class raises
@@ -84,7 +84,7 @@ _JSON = msgspec.json.Encoder(enc_hook=shown)
 
 
 def encoded(fields: Mapping[str, Any]) -> bytes:
-    """JSON, whatever the values are: what JSON does not know is text, half characters are written as `\\ud800`."""
+    """Encode as JSON, whatever the values are: other types become text, lone surrogates `\\ud800`."""
     try:
         return _JSON.encode(fields)
     except Exception:  # noqa: BLE001  a circle, half a character, a class that raises: make everything plain first
@@ -92,7 +92,7 @@ def encoded(fields: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object, depth: int) -> object:
-    """The same out of dicts, lists, texts and numbers alone."""
+    """Return the value made of dicts, lists, texts and numbers only."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth < _DEPTH_MAX and isinstance(value, Mapping):
@@ -107,7 +107,7 @@ def _text(value: object) -> str:
 
 
 def text_bytes(text: str) -> bytes:
-    """UTF-8 of what a Formatter wrote. Never empty: no broker takes that."""
+    """Encode a Formatter's text as UTF-8. Never empty: brokers refuse empty bodies."""
     return text.encode("utf-8", "backslashreplace") or b"\n"
 
 
@@ -115,7 +115,7 @@ def text_bytes(text: str) -> bytes:
 
 
 def cut(body: bytes, bytes_max: int, *, is_json: bool) -> bytes:
-    """`body` in at most `bytes_max` bytes (256 or more), with a mark where something was taken out.
+    """Cut `body` to at most `bytes_max` bytes (256 or more), with a mark where bytes were removed.
 
     A JSON object stays one: its longest values are cut first.
     """
@@ -130,7 +130,7 @@ def _cut_text(body: bytes, bytes_max: int) -> bytes:
 
 
 def _cut_object(body: bytes, bytes_max: int) -> bytes | None:
-    """None: it is no object, or consists of too many small values."""
+    """Cut a JSON object. Returns None: not an object, or too many small values."""
     fields = msgspec.json.decode(body)
     if not isinstance(fields, dict):
         return None

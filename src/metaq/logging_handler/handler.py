@@ -1,4 +1,4 @@
-"""`MetaQHandler`: what `logging` sees."""
+"""`MetaQHandler`, the handler for `logging`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from metaq.model.topics.topic import check_topic
 TOPIC = "business-logs"
 GROUP = "metaq_logging"
 EXIT_SECONDS = 5.0
-"""Seconds that the exit of the interpreter waits for all handlers together."""
+"""Seconds that the interpreter's exit waits for all handlers together."""
 SEND_SECONDS = 10.0
 KEYS_MAX, KEY_CHARS_MAX = 8, 128
 _TAGS_MAX = 256
@@ -40,11 +40,11 @@ class MetaQHandler(logging.Handler):
 
     Logging to it never waits and never raises. Without a formatter, or with a `JsonFormatter`, a message is a JSON object
     (`metaq.logging_handler.formats`); with another one its text. The tag is the level's name, the property `service` the service's.
-    Records of `metaq` and its loggers, and those of the threads that send, are passed over.
+    Records of `metaq` and its loggers, and of the sending threads, are skipped: each would cause others.
     """
 
     sends_to_metaq = True
-    """Whether a logger's records go to such a handler: what the handlers log must not."""
+    """Marks such handlers: their own log records must not go to one."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class MetaQHandler(logging.Handler):
         self._tags: dict[str, str | None] = {}
         self._closed = self._orphan = False
         self.passed_over = 0
-        """Records of our own loggers and threads, which would make others without end."""
+        """Number of records of our own loggers and threads, which were skipped."""
         self._sender = self._new_sender()
         preload()
         _handlers.add(self)
@@ -116,22 +116,22 @@ class MetaQHandler(logging.Handler):
 
     @property
     def sent(self) -> int:
-        """Records that a broker has acknowledged; all figures are those of this process."""
+        """Number of records that a broker has acknowledged; all figures are of this process."""
         return self._sender.sent
 
     @property
     def waiting(self) -> int:
-        """Records that are not acknowledged yet."""
+        """Number of records that are not acknowledged yet."""
         return self._sender.buffer.count
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many records were not sent, by reason: `full`, `closed`, `refused`, `unformatted`, `forked`."""
+        """Reason → number of records not sent: `full`, `closed`, `refused`, `unformatted`, `forked`."""
         return dict(self._sender.buffer.dropped)
 
     @property
     def shortened(self) -> int:
-        """Records that were cut, those that the broker found too long counted each time."""
+        """Number of cuts; a record that the broker refuses as too long is cut again, and counts again."""
         return self._sender.shortened
 
     @property
@@ -142,7 +142,7 @@ class MetaQHandler(logging.Handler):
     # -------------------------------------------------------------- what logging calls
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As any handler's, without its lock: whoever waits in `flush` or `close` may hold that."""
+        """Handle a record as any handler, but without its lock: a thread that waits in `flush` or `close` may hold that."""
         try:
             found = self.filter(record)
         except Exception as error:  # noqa: BLE001  a filter of the application's
@@ -153,7 +153,7 @@ class MetaQHandler(logging.Handler):
         return bool(found)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Make bytes of the record and leave them in the buffer. Raises nothing; a Formatter may be called by several threads."""
+        """Encode the record and put it into the buffer. Raises nothing. Several threads may call the Formatter at once."""
         if self._is_own(record):
             self.passed_over += 1
             return
@@ -163,7 +163,7 @@ class MetaQHandler(logging.Handler):
         except Exception as error:  # noqa: BLE001  a formatter or a value of the application's
             self._not_made(record, error)
             return
-        if self._orphan:
+        if self._orphan:  # A forked child, whose producer is the application's and so the parent's.
             sender.buffer.drop(FORKED)
             text = (
                 "log records of this forked child are lost: the producer of topic %s is its parent's. Give name_servers"
@@ -179,9 +179,9 @@ class MetaQHandler(logging.Handler):
         return self._closed or self._sender.flush(self._flush_seconds if timeout is None else timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Take no more records, and send what waits within `timeout` (`flush_seconds`) seconds.
+        """Accept no more records, and send the waiting ones within `timeout` (`flush_seconds`) seconds.
 
-        What is left then is dropped, counted as `closed`, and said. The application's own producer stays open.
+        Records that are left are dropped, counted as `closed`, and logged. The application's own producer stays open.
         """
         self._end(self._flush_seconds if timeout is None else timeout)
         super().close()
@@ -193,6 +193,7 @@ class MetaQHandler(logging.Handler):
     # -------------------------------------------------------------- a record
 
     def _is_own(self, record: logging.LogRecord) -> bool:
+        # By name and by thread: a record about a failed send would cause another send, and so on.
         thread = record.thread if record.thread is not None else threading.get_ident()
         return (
             record.name == "metaq" or record.name.startswith("metaq.") or thread in OWN_THREADS or thread == background_ident()
@@ -213,7 +214,7 @@ class MetaQHandler(logging.Handler):
         return Entry(body, self._tag(record.levelname), keys, is_json)
 
     def _tag(self, level: str) -> str | None:
-        """The level's name as a tag; `Level 15`, which logging makes of a number without a name, is `Level-15`."""
+        """Return the level's name as a tag; `Level 15`, logging's name of a number without one, becomes `Level-15`."""
         if level not in self._tags:
             if len(self._tags) > _TAGS_MAX:
                 self._tags.clear()
@@ -235,7 +236,7 @@ class MetaQHandler(logging.Handler):
         return tuple(word.encode("utf-8", "replace").decode() for word in words if word)
 
     def _summary(self, dropped: Counter[str]) -> Entry:
-        """A record that says how many others are missing. The reasons are in its `extra`."""
+        """Return a record with the number of dropped ones; the reasons are in its `extra`."""
         text = f"{dropped.total()} log records of {self.service} were dropped ({reasons(dropped)})"
         values = {"name": LOG.name, "levelno": logging.WARNING, "levelname": "WARNING", "msg": text}
         record = logging.makeLogRecord({**values, "dropped": dict(dropped)})
@@ -257,7 +258,7 @@ class MetaQHandler(logging.Handler):
         return Producer(self._name_servers, **self._producer_options)
 
     def _begin_child(self) -> None:
-        """Begin anew in a forked child: the waiting records and the thread are the parent's."""
+        """Start over in a forked child: the waiting records and the thread are the parent's."""
         self._orphan = self._given is not None
         self.passed_over = 0
         self._sender = self._new_sender()
@@ -269,7 +270,7 @@ _SEPARATORS = dict.fromkeys((1, 2), " ")
 
 
 def _checked_service(service: str | None) -> str:
-    """Raises TypeError; InvalidMessage: no property can hold it."""
+    """Validate a service's name. Raises TypeError; InvalidMessage: a property cannot contain it."""
     if service is None:
         service = PurePath(sys.argv[0]).stem if sys.argv and sys.argv[0] not in {"", "-c", "-m"} else "python"
     if not isinstance(service, str):
@@ -293,7 +294,10 @@ _handlers: weakref.WeakSet[MetaQHandler] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Registered after the client's own hooks, so it runs before them; `logging.shutdown` comes when the client has ended."""
+    """Close all handlers at exit. Registered after the client's own hooks, so it runs before them.
+
+    `logging.shutdown` would close them too late, when the client has ended.
+    """
     deadline = SYSTEM.monotonic() + EXIT_SECONDS
     for handler in list(_handlers):
         handler._end(max(0.0, min(handler._flush_seconds, deadline - SYSTEM.monotonic())))  # noqa: SLF001  the module's own class

@@ -1,8 +1,8 @@
-"""The thread that sends what the buffer holds, in batches, until it is acknowledged.
+"""The thread that sends the buffer's records, in batches, until they are acknowledged.
 
-It is started by the first record, and again by the next one if it has died. While no broker takes anything it tries again
-and again, with growing pauses, and the buffer fills up. It reports that on the logger `metaq.logging_handler`, whose records
-no `MetaQHandler` sends, and never from a thread of the application's.
+The first record starts it, and the next one restarts it if it has died. While no broker accepts messages it retries with growing
+pauses, and the buffer fills up. It reports that on the logger `metaq.logging_handler`, whose records no `MetaQHandler` sends,
+and never from a thread of the application.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ BATCH_RECORDS, BATCH_BYTES = 2000, 1024 * 1024
 LOOK_SECONDS = 1.0
 """Longest sleep of an idle sender, in case a wake-up was missed."""
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.25, 5.0
-"""Between two tries while nothing can be sent: it doubles."""
+"""First and longest pause between two tries while nothing can be sent; it doubles."""
 SUMMARY_SECONDS = 10.0
-"""Seconds between two summaries of dropped records, at least."""
+"""Least seconds between two summaries of dropped records."""
 RESULT_SECONDS = 120.0
-"""No send of a producer takes longer; if one seems to, its thread is stuck."""
+"""Longest time of a producer's send; after it the producer's thread counts as stuck."""
 CUT_BYTES_MIN = 1024
-"""Smallest body to which a record is cut: a broker that refuses that will take nothing."""
+"""Smallest body to which a record is cut: a broker that refuses that will accept none."""
 LEAVE_SECONDS = 0.2
 """Time for closing the producer once the time of `close` is over."""
 
 OWN_THREADS: set[int] = set()
-"""Idents of the senders of this process: what they log is not sent."""
+"""Thread idents of this process's senders: their log records are not sent."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a handler sends. Sizes in bytes, durations in seconds."""
+    """Settings of sending. Sizes in bytes, durations in seconds."""
 
     topic: str
     service: str
@@ -60,7 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Sender:
-    """Of one handler, in one process."""
+    """Sender of one handler, in one process."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class Sender:
         )  # fmt: skip
         self._properties = {"service": settings.service} if settings.service else {}
         self.record_bytes_max = settings.record_bytes_max
-        """The longest body that the broker is known to take."""
+        """The longest body that the broker is known to accept."""
         self._producer: Producer | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """True: at once. A SimpleQueue may be put into by a signal handler in the middle of another put."""
+        """Wake-ups; True: hurry. A SimpleQueue, because a signal handler may put into it in the middle of another put."""
         self._idle = self._away = self._closing = self._abandoned = False
         self._pause = PAUSE_SECONDS
         self._summed_up: Counter[str] = Counter()
@@ -101,12 +101,14 @@ class Sender:
         self.buffer.put(entry)
         if not self._closing:
             self._see_to_thread()
+        # Only an idle sender has to be woken; LOOK_SECONDS bounds the delay of a wake-up that is missed.
         if self._idle:
             self._idle = False
             self._wake.put(False)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was put is sent or dropped. Returns False: some is not after `timeout` seconds."""
+        # The sender's own thread would wait for itself.
         if not self.buffer.count or threading.get_ident() in OWN_THREADS:
             return not self.buffer.count
         _know_levels()
@@ -115,7 +117,7 @@ class Sender:
         return self.buffer.wait(timeout)
 
     def close(self, timeout: float) -> None:
-        """Take nothing more and send what waits; after `timeout` seconds it is dropped, which is counted and said."""
+        """Accept no more records and send the waiting ones; after `timeout` seconds drop, count and report them."""
         self.buffer.close()
         if self._abandoned:
             return
@@ -142,7 +144,7 @@ class Sender:
         self._limited_log.tick()
 
     def late(self, name: str) -> None:
-        """Report a record of logger `name` that came after the end."""
+        """Report a record of logger `name` that came after `close`."""
         self._limited_log.warning(
             "late", "a record of logger %s is lost: the handler of topic %s is closed", name, self._settings.topic
         )
@@ -152,8 +154,9 @@ class Sender:
         self._limited_log.warning(kind, text, *args)
 
     def _see_to_thread(self) -> None:
-        """Start the sending thread if there is none. If another call does that already, return."""
+        """Start the sending thread if there is none, unless another call is doing so."""
         thread = self._thread
+        # Not blocking: logging never waits, and the lock may be held further up in this very thread (a signal handler).
         if (thread is not None and thread.is_alive()) or not self._starting.acquire(blocking=False):
             return
         try:
@@ -169,13 +172,18 @@ class Sender:
                 self.restarts += 1
                 self.warn("died", "the thread that sends log records to topic %s had died; it was started again",
                           self._settings.topic)  # fmt: skip
-        except RuntimeError as error:
+        except (
+            RuntimeError
+        ) as error:  # "can't start new thread": at a limit of the system, or at the interpreter's exit.
             self.warn("no thread", "no thread to send log records to topic %s: %s", self._settings.topic, error)
         finally:
             self._starting.release()
 
     def _close_with_child(self) -> None:
-        """A child of `multiprocessing` ends without `atexit`, but runs its finalizers. Nothing is imported for that."""
+        """Register `close` in a child of `multiprocessing`, which ends without `atexit` but runs its finalizers.
+
+        Only if `multiprocessing` is imported already.
+        """
         process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
         if process is not None and util is not None and process.parent_process() is not None:
             util.Finalize(None, self.close, args=(LOOK_SECONDS * 5,), exitpriority=0)
@@ -202,9 +210,9 @@ class Sender:
             self._send(entries)
 
     def _next(self) -> list[Entry]:
-        """What is to be sent now, waiting for it; nothing at the end."""
+        """Wait for records, and return those to send now; [] at the end."""
         while not self._abandoned:
-            # While nothing can be sent one record tries for all.
+            # While nothing can be sent, try with a single record.
             if entries := self.buffer.first(1 if self._away else BATCH_RECORDS, BATCH_BYTES):
                 return entries
             self._sum_up(at_once=self._closing)
@@ -216,7 +224,7 @@ class Sender:
             urgent = self._wait(LOOK_SECONDS) if not self.buffer.count else False
             self._idle = False
             if not urgent and self.buffer.count:
-                self._wait(self._settings.linger)  # Others will come: they go in one batch.
+                self._wait(self._settings.linger)  # More records may come: send them in one batch.
             self._limited_log.tick()
         return []
 
@@ -232,7 +240,7 @@ class Sender:
         return urgent
 
     def _send(self, entries: list[Entry]) -> None:
-        """Hand a batch to the producer and wait for the acknowledgements. Raises what making a producer raises."""
+        """Send a batch and wait for the acknowledgements. Raises as making a producer does."""
         if self._producer is None:
             self._producer = self._connect()
         sends = [self._submit(self._producer, entry) for entry in entries]
@@ -258,7 +266,7 @@ class Sender:
             self._sum_up()
 
     def _submit(self, producer: Producer, entry: Entry) -> SendFuture | Exception:
-        """The future of a send, or why there is none."""
+        """Start a send. Returns its future, or the exception that it failed with."""
         message = Message(self._settings.topic, entry.body, entry.tag, entry.keys, properties=self._properties)
         try:
             return producer.submit(message, message_id=entry.message_id)
@@ -266,9 +274,9 @@ class Sender:
             return error
 
     def _outcome(self, entry: Entry, send: SendFuture | Exception) -> _Again | _Refused | None:
-        """What became of a send; None: it is stored."""
+        """Return the outcome of a send; None: it is stored."""
         if isinstance(send, SendFuture):
-            entry.message_id = send.message_id
+            entry.message_id = send.message_id  # A retry has the same id: it may be stored already.
             try:
                 error = send.exception(RESULT_SECONDS)
             except RequestTimeout as late:
@@ -280,6 +288,7 @@ class Sender:
         too_long = isinstance(error, InvalidMessage) or (
             isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL
         )
+        # The broker's maxMessageSize is not known before: halve until it accepts, and remember the size.
         if too_long and len(entry.body) > CUT_BYTES_MIN:
             self.record_bytes_max = max(CUT_BYTES_MIN, len(entry.body) // 2)
             shorter = cut(entry.body, self.record_bytes_max, is_json=entry.is_json)
@@ -288,7 +297,7 @@ class Sender:
         return _Again(entry, error) if getattr(error, "retriable", False) else _Refused(error)
 
     def _sum_up(self, *, at_once: bool = False) -> None:
-        """Send a summary of records dropped since the last one, if there are any and it is time."""
+        """Send a summary of records dropped since the last one, if there are any and SUMMARY_SECONDS have passed."""
         dropped = self.buffer.dropped
         if dropped == self._summed_up:
             return
@@ -304,7 +313,7 @@ class Sender:
 
 
 class _Again(NamedTuple):
-    """A record to be sent again; after a pause if there is an `error`."""
+    """A record to send again; after a pause if there is an `error`."""
 
     entry: Entry
     error: Exception | None = None
@@ -315,15 +324,15 @@ class _Refused(NamedTuple):
 
 
 def reasons(dropped: Counter[str]) -> str:
-    """`full: 12, refused: 1`."""
+    """Return dropped records as text, `full: 12, refused: 1`."""
     return ", ".join(f"{reason}: {count}" for reason, count in sorted(dropped.items()))
 
 
 def _know_levels() -> None:
-    """Have the client's loggers know which levels are wanted, before somebody waits for the client.
+    """Fill the level caches of the client's loggers, before this thread waits for the client.
 
-    `logging.config` calls flush and close while it holds the lock of `logging`, and has made loggers forget. Whoever asks a logger
-    then, in the client's thread, waits for that lock, and we for them. This thread may hold it, and so may ask.
+    `logging.config` clears these caches, and calls `flush` and `close` while it holds the lock of `logging`. A logger with an empty
+    cache takes that lock: the client's thread would wait for it, and this thread for the client. This thread holds it already.
     """
     for name, logger in list(LOG.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and name.partition(".")[0] in {"metaq", "asyncio"}:
@@ -332,9 +341,9 @@ def _know_levels() -> None:
 
 
 class _Voice(logging.Logger):
-    """Says what `LOG` is to say: to its handlers, or to stderr where nobody but a MetaQHandler would hear it.
+    """Logs for `LOG`: to its handlers, or to stderr if only a MetaQHandler would get the record.
 
-    Not through `LOG` itself, whose question whether a level is wanted may wait for who configures logging just now, and waits for us.
+    Not by `LOG` itself: its check of the level may wait for a thread that configures logging, and that thread waits for this one.
     """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: ARG002, N802  logging's name

@@ -1,1 +1,1 @@
-"""The ready-made pipelines, a folder each."""
+"""The ready-made pipelines, a folder each; the modules here are shared by all of them."""

@@ -1,4 +1,4 @@
-"""The ready-made pipelines: summary, options and module of each. Loads neither Spark nor any of them."""
+"""The ready-made pipelines: summary, options and module of each. Loads neither Spark nor the pipelines' modules."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Pipeline:
     """A sentence, for lists."""
     options: type[PipelineOptions]
     home: str | Callable[[Any, Any, Run], Any]
-    """Module of this package that has `start`; of a user's own pipeline, that function."""
+    """Module of this package that has `start`; of a user's own pipeline, its `start` function."""
     prepare: Callable[[Any], None] | None = None
-    """Prepares, with the folder's lease, what needs no Spark: faults show before Spark takes seconds to start."""
+    """Checks that need no Spark, called while the run has the folder's lease: they fail before Spark takes seconds to start."""
     needs_spark: bool = True
-    """False: `start` is given None for a session, and none is made."""
+    """False: no session is made, and `start` gets None."""
 
     def start(self, spark: Any, options: PipelineOptions, run: Run) -> Any:
-        """Begin the work. The run has the pipeline's folder to itself.
+        """Start the work. The run has the lease of the pipeline's folder.
 
         Returns: a StreamingQuery, or, where the work is done when this returns, an `Outcome`.
         Raises: MetaqError: it cannot be done; ModuleNotFoundError: an extra is not installed.
@@ -59,7 +59,7 @@ def _prepare_archive(options: ArchiveOptions) -> None:
     from metaq.pipelines.compact.tabling import tables_of
 
     if is_uri(options.output):
-        return  # Spark has to be asked.
+        return  # Only the JVM's Hadoop client can look there.
     folder = ArchiveFolder(plain_path(options.output), options.staging)
     folder.prepare()
     tables_of(folder, options.table_format, options.grace_seconds)
@@ -140,16 +140,16 @@ PIPELINES: dict[str, Pipeline] = {
 
 
 def pipeline(name: str) -> Pipeline:
-    """The pipeline of a name. Raises ConfigError: there is none; the nearest is proposed."""
+    """Return the pipeline of a name. Raises ConfigError: there is none; the text proposes the nearest name."""
     if name not in PIPELINES:
         raise ConfigError(f"there is no pipeline {name}{nearest(name, PIPELINES)}; there are {', '.join(PIPELINES)}")
     return PIPELINES[name]
 
 
 def load(path: str | Path) -> Pipeline:
-    """A pipeline of the user's own: run the Python file (`metaq pipeline init` writes one) and take its `PIPELINE`.
+    """Run a user's Python file (`metaq pipeline init` writes one) and return its `PIPELINE`.
 
-    Raises ConfigError: it cannot be read, fails, or has none.
+    Raises ConfigError: the file cannot be read, fails, or has no PIPELINE.
     """
     place = Path(path).absolute()
     if not place.is_file():
@@ -160,7 +160,7 @@ def load(path: str | Path) -> Pipeline:
     module = importlib.util.module_from_spec(spec)
     if place.stem in sys.modules:
         raise ConfigError(f"{place}: a module {place.stem} is loaded already; give the file another name")
-    sys.modules[place.stem] = module  # dataclasses look their module up
+    sys.modules[place.stem] = module  # Before it runs: dataclasses look their module up.
     try:
         spec.loader.exec_module(module)
     except Exception as fault:
@@ -174,7 +174,7 @@ def load(path: str | Path) -> Pipeline:
 
 
 class _Start:
-    """The file's `start`. Workers cannot import the file, so its functions are pickled by value."""
+    """Calls the file's `start`. Workers cannot import the file, so its functions are pickled by value."""
 
     def __init__(self, module: ModuleType, start: Any) -> None:
         self._module, self._start = module, start

@@ -1,4 +1,4 @@
-"""Spark's checkpoint of a query: its place, and the id of its query."""
+"""Spark's checkpoint of a query: its location, and the query's id, which Spark keeps for the checkpoint's life."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _METADATA = "metadata"
 
 
 def query_id(checkpoint: Path) -> str | None:
-    """Id that Spark gave the query of this checkpoint; None before its first start."""
+    """Return the id that Spark gave the query of this checkpoint; None before its first start."""
     try:
         return _id_in((checkpoint / _METADATA).read_bytes())
     except OSError:
@@ -30,7 +30,7 @@ def _id_in(metadata: bytes) -> str | None:
 
 
 def spark_path(path: Path) -> str:
-    """Local path as Spark takes it: with a scheme, and nothing percent-encoded."""
+    """Return a local path for Spark: with a scheme, or spark.hadoop.fs.defaultFS would decide; nothing percent-encoded."""
     return f"file:{path}"
 
 
@@ -40,19 +40,19 @@ class Checkpoint:
     def __init__(self, place: Path) -> None:
         self._place = place
         self.uri = spark_path(place)
-        """As Spark takes it."""
+        """Location, as Spark takes it."""
 
     def __str__(self) -> str:
         return str(self._place)
 
     def query_id(self) -> str | None:
-        """The id that Spark gave the query; None before its first start. Raises StoreFailed: it cannot be read."""
+        """Return the id that Spark gave the query; None before its first start. Raises StoreFailed: it cannot be read."""
         return query_id(self._place)
 
 
 class _HadoopCheckpoint(Checkpoint):
     def __init__(self, spark: Any, uri: str) -> None:
-        from metaq.spark.engine.hadoop import HadoopFiles  # here and not above: local ones go without
+        from metaq.spark.engine.hadoop import HadoopFiles  # Lazily: local checkpoints do not need it.
 
         self.uri, self._files = uri, HadoopFiles(spark, uri)
 
@@ -69,7 +69,7 @@ class _HadoopCheckpoint(Checkpoint):
 
 
 def checkpoint_of(spark: Any, given: str | None, output: str) -> Checkpoint:
-    """The checkpoint of the query that writes to `output`: inside it, unless another place is given."""
+    """Return the checkpoint of the query that writes to `output`: inside the output, unless `given` names another place."""
     if given is None:
         given = f"{output.rstrip('/')}/{CHECKPOINT}"
     return _HadoopCheckpoint(spark, given) if is_uri(given) else Checkpoint(plain_path(given))

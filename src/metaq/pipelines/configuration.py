@@ -1,4 +1,4 @@
-"""A pipeline's configuration: a TOML file, or a mapping, checked whole before anything starts.
+"""A pipeline's configuration: a TOML file, or a mapping, validated before anything starts.
 
     pipeline = "archive"
     nameServers = "127.0.0.1:9876"
@@ -9,7 +9,7 @@
     master = "local[*]"
     "spark.executor.memory" = "2g"
 
-Keys are the pipeline's options in camelCase or snake_case; a list is the same as its texts with commas between them.
+Keys are the pipeline's options in camelCase or snake_case; a list is the same as its texts joined by commas.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from metaq.pipelines.catalogue import Pipeline, pipeline
 from metaq.pipelines.options import PipelineOptions
 
 ConfigLike: TypeAlias = Mapping[str, Any] | str | Path | PipelineOptions
-"""What a configuration is read from: a mapping of options, the path of a TOML file, or the pipeline's option table."""
+"""Source of a configuration: a mapping of options, the path of a TOML file, or the pipeline's option table."""
 _NAME, _SPARK = "pipeline", "spark"
 
 
@@ -37,7 +37,7 @@ class Configuration:
     pipeline: Pipeline
     options: PipelineOptions
     master: str | None = None
-    """Spark's master; None: this machine, or the one of `spark-submit`."""
+    """Spark's master; None: `local[*]`, or the one of `spark-submit`."""
     spark: dict[str, str] = field(default_factory=dict)
     """Settings of the Spark session, `spark.…`."""
 
@@ -46,9 +46,9 @@ def configure(name: str | Pipeline | None, given: ConfigLike, **more: Any) -> Co
     """Read a configuration.
 
     Args:
-        name: the pipeline, or its name; None: the file must say which.
-        given: options of a table are taken as they are.
-        more: options that beat the file's, in any spelling.
+        name: the pipeline, or its name; None: the file must name it.
+        given: the configuration. An option table is taken as it is.
+        more: options that override those of `given`, in any spelling.
 
     Raises: ConfigError: the file cannot be read, a key is wrong (the nearest is named), or values do not fit each other.
     """
@@ -76,7 +76,7 @@ def configure(name: str | Pipeline | None, given: ConfigLike, **more: Any) -> Co
 def options_of(
     table: type[PipelineOptions], pairs: Mapping[str, Any], where: str = "", more: Mapping[str, Any] | None = None
 ) -> PipelineOptions:
-    """Options out of keys and values in any spelling; those of `more` win. Raises ConfigError."""
+    """Parse options from keys and values in any spelling; those of `more` win. Raises ConfigError."""
     spellings = table.spellings()
     for key in [*pairs, *(more or {})]:
         if key not in spellings:
@@ -87,7 +87,7 @@ def options_of(
 
 
 def describe(table: type[OptionTable]) -> list[tuple[str, str, str]]:
-    """Per option: its key, its default as text (empty: none), and its sentence."""
+    """Return (key, default as text, description) of each option; an empty default is none."""
     from dataclasses import fields
 
     from metaq.option_table import camel
@@ -115,7 +115,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _flat(table: type[PipelineOptions], key: str, value: Any, where: str) -> Any:
-    """A value as texts can be: a list as one text, and a path as what it says."""
+    """Return a value as a text could give it: a list joined, a path as text."""
     if isinstance(value, Path):
         return str(value)
     if not isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Starts a pipeline, looks after it while it runs, and says how it ended."""
+"""Start a pipeline, supervise it while it runs, and record how it ended."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ def begin(name: str | Pipeline, spark: Any, given: ConfigLike, on_batch: OnBatch
     """Start a pipeline in this process.
 
     Args:
-        name: one of the catalogue, or a pipeline of the caller's own.
-        given: its configuration. What it says of Spark is ignored: the session is there already.
+        name: a name of the catalogue, or a pipeline of the caller's own.
+        spark: the session to work in.
+        given: its configuration. Its Spark settings are ignored, because the session exists already.
         on_batch: called with a line and the figures of each batch.
 
-    Returns: the StreamingQuery; or the `Outcome` of a pipeline that is no stream, when it is done.
+    Returns: the StreamingQuery; of a pipeline that is not a stream, its `Outcome` when it is done.
     Raises: ConfigError, StoreLocked, and what the pipeline raises.
     """
     chosen = configure(name, given)
     run = Run(chosen.pipeline.name, chosen.options.place, on_batch=on_batch)
-    return looked_after(run, lambda: chosen.pipeline.start(spark, chosen.options, run))
+    return supervised(run, lambda: chosen.pipeline.start(spark, chosen.options, run))
 
 
-def looked_after(run: Run, start: Callable[[], Any]) -> Any:
-    """Begin a run, start its work, and end the run with the work: a query is watched in a thread. Returns what `start` did."""
+def supervised(run: Run, start: Callable[[], Any]) -> Any:
+    """Begin a run, start its work, and end the run when the work ends; a query is watched by a thread.
+
+    Returns what `start` returned. Raises what `start` raised.
+    """
     run.begin()
     try:
         work = start()
     except BaseException as fault:
-        run.end(told(fault))
+        run.end(fault_text(fault))
         raise
     if isinstance(work, Outcome):
         run.end()
     else:
-        threading.Thread(target=_look_after, args=(work, run), name=f"metaq-{run.status.pipeline}", daemon=True).start()
+        threading.Thread(target=_supervise, args=(work, run), name=f"metaq-{run.status.pipeline}", daemon=True).start()
     return work
 
 
 def watch(query: Any, run: Run) -> None:
-    """Wait for the query's end, and stop it when the run is asked to stop: finished batches stay.
+    """Wait for the query's end; stop it when the run is asked to stop. Finished batches stay.
 
     Raises MetaqError: the query failed.
     """
@@ -62,41 +66,43 @@ def watch(query: Any, run: Run) -> None:
 
 
 def _wake_at_end(query: Any, run: Run) -> None:
-    """Wake the watcher at the query's end: it would only notice at its next look, and keep the folder until then."""
-    # The watcher asks for the query's failure itself; an error here means that Spark is gone.
+    """Wake the watcher at the query's end: it would only notice LOOK_SECONDS later, and have the lease until then."""
+    # The watcher reads the query's failure itself; an error here means that Spark is gone.
     with contextlib.suppress(Exception):
         query.awaitTermination()
     run.wake()
 
 
-def _look_after(query: Any, run: Run) -> None:
+def _supervise(query: Any, run: Run) -> None:
     try:
         watch(query, run)
     except BaseException as fault:
-        run.end(told(fault))
+        run.end(fault_text(fault))
+        # The query's failure reaches whoever awaits the query, and Spark may be gone: only a bug of ours is raised here.
         if not isinstance(fault, MetaqError) and type(fault).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
-            raise  # The query's failure is its owner's to see, and Spark may be gone; anything else is a fault of ours.
+            raise
     else:
         run.end()
 
 
-def told(fault: BaseException) -> str:
-    """Text of a fault, in one line."""
+def fault_text(fault: BaseException) -> str:
+    """Return a fault's text, in one line."""
     return root_text(str(fault)) if str(fault) else type(fault).__name__
 
 
 def root_text(text: str) -> str:
-    """Line of a Spark failure that says what went wrong: our own error, without the stack traces around it."""
+    """Return the line of a Spark failure that says what went wrong: our own error, without the stack traces around it."""
+    # An error of a task comes as text, with the stack traces of the worker, of the JVM and of Py4J around it.
     lines = [line.strip() for line in text.splitlines()]
     ours = [line for line in lines if line.startswith("metaq.errors.")]
     return ours[-1].partition(": ")[2] if ours else next((line for line in lines if line), "no reason was given")
 
 
 def messages_behind(progress: Any) -> int | None:
-    """Backlog in messages, from a query's last progress."""
+    """Return the backlog in messages, from a query's last progress; None: not known."""
     if not progress or not progress["sources"]:
         return None
-    from metaq.spark.source.progress import of_progress  # here and not above: a start that is refused goes without
+    from metaq.spark.source.progress import of_progress  # Lazily: a start that is refused does not need it.
 
     found = of_progress(progress)
     return found.behind if found is not None else None

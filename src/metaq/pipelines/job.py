@@ -1,5 +1,5 @@
-"""What pipelines share in the driver's process: the session they can work in, a stream of slices, its micro-batches one at a
-time, and Spark work that ends when the run is asked to.
+"""Parts that pipelines share in the driver's process: the check of the session, the stream of slices, a job that processes
+one micro-batch at a time, and Spark work that a request to stop cancels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaq.spark.source.settings import SourceOptions
 
 
 class RunStopped(Exception):
-    """The run was asked to end, and the Spark work under way has ended."""
+    """The run was asked to stop, and its Spark work has ended."""
 
 
 def check_session(spark: Any, name: str) -> None:
@@ -41,17 +41,21 @@ def check_session(spark: Any, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SliceStream:
-    """The stream of a pipeline: rows that name slices of queues, whose messages the tasks fetch themselves."""
+    """The source of a pipeline: rows that name slices of queues (`rows=slices`), whose messages the tasks fetch themselves.
+
+    Messages as rows would pass through the JVM, which costs most of the throughput.
+    """
 
     pairs: Mapping[str, str]
     """Options of `format("metaq")`."""
     source: SourceOptions
     """The same, parsed."""
     trigger: Mapping[str, object]
+    """Arguments of `DataStreamWriter.trigger`."""
 
     @classmethod
     def of(cls, options: StreamOptions, chosen: Mapping[str, str]) -> Self:
-        """Args: chosen: options beside the pipeline's own, at least the topics. Raises ConfigError."""
+        """Make it from a pipeline's options. Args: chosen: more source options, at least the topics. Raises ConfigError."""
         pairs = {**options.source(), "rows": "slices", **chosen}
         source = SourceOptions.of(pairs)
         source.check_stream()
@@ -68,26 +72,29 @@ class QueryJob(ABC):
     """Driver side of a streaming pipeline."""
 
     NAME: ClassVar[str]
-    """Of the pipeline, and of its query."""
+    """Name of the pipeline, and of its query."""
     DONE: ClassVar[str]
-    """What becomes of a batch, as a participle."""
+    """What happens to a batch, as a participle for error texts: `published`."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._busy = threading.Lock()
-        """Held while a batch is processed, and while state is changed outside of one."""
+        """Lock held while a batch is processed, and while state is changed between batches: Spark calls in its own thread."""
         self._closed = False
 
     @abstractmethod
     def process(self, frame: Any, batch: int) -> None:
-        """Spark's foreachBatch: process the slices in `frame` as batch number `batch`.
+        """Process the slices in `frame` as batch number `batch`. Called by Spark's foreachBatch.
+
+        After a failure or a crash Spark calls it again with the same batch and the same slices, also if it had returned and
+        only Spark's commit log was not written: it must be idempotent.
 
         Raises: ClientClosed: the job was closed. ConfigError: the checkpoint is damaged. StoreFull, StoreFailed: a fault of
         the disk or the folder. What the pipeline raises.
         """
 
     def close(self) -> None:
-        """Process nothing any more. Returns when the batch under way has ended."""
+        """Refuse further batches. Returns when the current batch has ended."""
         with self._busy:
             self._closed = True
 
@@ -99,7 +106,7 @@ class QueryJob(ABC):
             )
 
     def _query_id(self) -> str:
-        """The id of the query, which ties state and output to its checkpoint."""
+        """Return the id of the query, which ties state and output to its checkpoint. Raises ConfigError: it is lost."""
         query = self.checkpoint.query_id()
         if query is None:
             raise ConfigError(f"the checkpoint {self.checkpoint} has lost its metadata while the query runs")
@@ -108,7 +115,7 @@ class QueryJob(ABC):
     @staticmethod
     @contextlib.contextmanager
     def _disk_faults(what: str) -> Iterator[None]:
-        """Raises StoreFull, StoreFailed: for an OSError inside. Args: what: a sentence, without its end."""
+        """Raise StoreFull or StoreFailed for an OSError inside. Args: what: a sentence without its full stop."""
         try:
             yield
         except OSError as fault:
@@ -130,17 +137,17 @@ class BatchJob(QueryJob):
 
     @abstractmethod
     def _after_fault(self) -> str:
-        """What a user finds after a batch that failed: a clause for the error."""
+        """Return a clause for the error of a failed batch: the state in which the user finds the output."""
 
 
 @contextlib.contextmanager
 def stoppable(spark: Any, run: Run, *, interrupt: bool) -> Iterator[None]:
-    """Cancel the Spark work inside when the run is asked to end.
+    """Cancel Spark work in this context when the run is asked to stop.
 
-    Args: interrupt: also interrupt the threads of tasks that run. Raises RunStopped: something inside failed, and the run was
-        asked to end.
+    Args: interrupt: whether to interrupt the threads of running tasks, too. Raises RunStopped: the work failed after the run
+        was asked to stop.
     """
-    # Not the session's own tags: Spark 4.2 does not give them to what Python collects.
+    # Tags of the context, not of the session: Spark 4.2 does not set the session's on what Python collects.
     context = spark.sparkContext
     done, tag = threading.Event(), f"metaq-{run.status.pipeline}-{SYSTEM.token()[:8]}"
 

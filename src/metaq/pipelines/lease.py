@@ -1,8 +1,8 @@
-"""Who may write into a pipeline's folder: one run at a time, and a crash leaves it free.
+"""Lease of a pipeline's folder: one run writes at a time, and a crash frees it.
 
-On a local folder the lease is a lock that the kernel holds for this process (`flock`): it goes when the process does,
-however that ends. The file's text only says whose it is. A file system without such locks needs another class with the
-same two methods, and a line in `lease_on`.
+On a local folder the lease is a lock of the kernel (`flock`), which ends with the process, however that ends. The file's
+text only names its holder. A file system without such locks needs another class with the same two methods, and a line in
+`lease_on`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Lease(Protocol):
     """The right to write into one folder."""
 
     def take(self, seconds: float = WAIT_SECONDS) -> None:
-        """Raises: StoreLocked: somebody else has it, and keeps it for `seconds`; the text says who.
-        ConfigError: the folder cannot be written to.
+        """Take the lease, waiting up to `seconds` for a run that is just ending.
+
+        Raises: StoreLocked: another run has it; the text names it. ConfigError: the folder cannot be written to.
         """
         ...
 
@@ -41,12 +42,12 @@ class Lease(Protocol):
 
 
 def lease_on(folder: Path) -> Lease:
-    """The lease of a folder, not taken yet."""
+    """Return the lease of a folder, not taken yet."""
     return FileLease(folder)
 
 
 def is_free(folder: Path) -> bool:
-    """Whether nobody has the lease now."""
+    """Return whether nobody has the lease now."""
     try:
         handle = os.open(folder / LEASE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -84,7 +85,7 @@ class FileLease:
         self._handle = handle
 
     def release(self) -> None:
-        # The file stays: whoever removed it could let two others lock two files of one name.
+        # The file stays: after a removal two runs could lock two different files of that name.
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)

@@ -13,7 +13,7 @@ NAME_SERVERS_DEFAULT = "127.0.0.1:9876"
 
 
 def names(text: str) -> list[str]:
-    """The names of a `,`-separated list."""
+    """Return the names of a `,`-separated list."""
     return [name for part in text.split(",") if (name := part.strip())]
 
 
@@ -32,8 +32,8 @@ class PipelineOptions(OptionTable):
         return []
 
     @classmethod
-    def joined(cls, name: str, values: list[str]) -> str:  # noqa: ARG003  for those who join one of them otherwise
-        """Text of an option that a file gives as a list. Raises ConfigError: a value has a comma in it."""
+    def joined(cls, name: str, values: list[str]) -> str:  # noqa: ARG003  for subclasses that join an option otherwise
+        """Return the text of an option that a file gives as a list. Raises ConfigError: a value has a comma in it."""
         if broken := [one for one in values if "," in one]:
             raise ConfigError(f"{broken[0]!r} has a comma in it")
         return ",".join(values)
@@ -61,7 +61,7 @@ class ClusterOptions(PipelineOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions(ClusterOptions):
-    """Options of a pipeline whose output is no folder."""
+    """Options of a pipeline whose output is not a folder: it has one for its state."""
 
     folder: str = option("", "The pipeline's own folder: its checkpoint, its lease and what `status` tells. Required.")
 
@@ -88,7 +88,7 @@ class StreamOptions(ClusterOptions):
     max_offsets_per_trigger: int = option(2_000_000, "Most messages of one micro-batch.", low=1)
 
     def source(self) -> dict[str, str]:
-        """Options of `format("metaq")`, but for the topics, which the pipeline adds."""
+        """Return options of `format("metaq")`, without the topics, which the pipeline adds."""
         chosen = {
             "nameServers": self.servers,
             "startingOffsets": self.starting_offsets,
@@ -98,5 +98,5 @@ class StreamOptions(ClusterOptions):
         return chosen | ({"progressGroup": self.progress_group} if self.progress_group else {})
 
     def trigger(self) -> dict[str, object]:
-        """Arguments of `DataStreamWriter.trigger`."""
+        """Return the arguments of `DataStreamWriter.trigger`."""
         return {"availableNow": True} if self.once else {"processingTime": f"{self.trigger_seconds:g} seconds"}

@@ -1,4 +1,4 @@
-"""One run of a pipeline: it owns the folder while it lasts, reports its progress there, and can be asked to stop.
+"""One run of a pipeline: it has the folder's lease while it lasts, writes its status there, and can be asked to stop.
 
 FOLDER/_lease       locked by the run (metaq.pipelines.lease)
 FOLDER/_run.json    its status: `metaq pipeline status` reads it, from any machine that sees the folder
@@ -34,8 +34,9 @@ LOOK_SECONDS = 0.5
 _WORKS_ON = {"compact": "archive"}
 """Pipeline → the pipeline whose folder it works on."""
 _SIGNS = ("_manifests", "_checkpoint")
-"""Names that mark a folder as a pipeline's where neither status nor lease does: it is of an early release, or a copy."""
+"""Names that mark a folder as a pipeline's without status or lease: one of an early release, or a copy."""
 _SHOWN = 3
+"""Most file names in an error text."""
 
 RUNNING, ENDED, STOPPED, FAILED, LOST = "running", "ended", "stopped", "failed", "lost"
 """States of a run. `lost`: its status says running and nobody holds the lease, so it was killed."""
@@ -45,12 +46,12 @@ OnBatch: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Status of a run, as its file has it."""
+    """Status of a run, the content of FOLDER/_run.json."""
 
     v: int = 1
     pipeline: str
     run: str
-    """Unique among the folder's runs."""
+    """Id, unique among the folder's runs."""
     host: str
     pid: int
     since: str
@@ -60,7 +61,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     batches: int = 0
     total: dict[str, int] = {}
-    """Figures of this run's batches, added up; those that can be."""
+    """Sums of the whole-number figures of this run's batches."""
     last: dict[str, Any] = {}
     """Figures of the last batch."""
     behind: int | None = None
@@ -70,18 +71,21 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a pipeline that is no stream."""
+    """Result of a pipeline that is not a stream."""
 
     figures: Mapping[str, Any]
+    """Results for programs, by name."""
     text: str = ""
-    """For the terminal, in lines."""
+    """Result for the terminal, in lines."""
     exit_status: int = 0
+    """Exit status of the command."""
 
 
 class Run:
     """A run: it holds the folder's lease from `begin` to `end`. Thread-safe."""
 
     def __init__(self, pipeline: str, place: Path, *, on_batch: OnBatch | None = None) -> None:
+        """Args: pipeline: its name. place: its folder. on_batch: called after each batch."""
         self.place = place
         self._on_batch = on_batch
         self._lease: Lease | None = None
@@ -100,22 +104,22 @@ class Run:
         )
 
     def begin(self, seconds: float = WAIT_SECONDS) -> Self:
-        """Make the folder and take its lease.
+        """Create the folder and take its lease.
 
-        Raises: StoreLocked: another run has it. ConfigError: it cannot be written to, is another pipeline's, or is nobody's
-        and not empty.
+        Raises: StoreLocked: another run has it. ConfigError: it cannot be written to, is another pipeline's folder, or has
+        files and is no pipeline's.
         """
         refuse_others_folder(self._status.pipeline, self.place)
         make_or_refuse("folder", self.place)
         lease = lease_on(self.place)
         lease.take(seconds)
         self._lease = lease
-        (self.place / STOP).unlink(missing_ok=True)
+        (self.place / STOP).unlink(missing_ok=True)  # Of an earlier run: a request names the run that it is for.
         self._write()
         return self
 
     def tell(self, line: str, **figures: Any) -> None:
-        """Report a batch as done.
+        """Record a finished batch in the status.
 
         Args:
             line: for people.
@@ -132,14 +136,14 @@ class Run:
             self._on_batch(line, figures)
 
     def behind(self, messages: int | None) -> None:
-        """Report the backlog."""
+        """Record the backlog, in messages; None: not known."""
         with self._busy:
             if messages != self._status.behind:
                 self._change(behind=messages)
                 self._write()
 
     def watch(self, seen: Callable[[Status], None]) -> None:
-        """Have `seen` called with each new status, in the thread that changed it."""
+        """Register `seen` to be called with each new status, in the thread that changed it."""
         self._watchers.append(seen)
 
     def stop(self) -> None:
@@ -148,12 +152,12 @@ class Run:
         self._awake.set()
 
     def wake(self) -> None:
-        """End the `wait` under way, or the next one: the work has ended."""
+        """End the current `wait`, or the next one: the work has ended."""
         self._awake.set()
 
     @property
     def stopping(self) -> bool:
-        """Whether the run was asked to stop. A job looks between its steps."""
+        """Whether the run was asked to stop, here or by a file. Jobs check it between their steps."""
         if not self._stopping.is_set():
             with contextlib.suppress(OSError):
                 if (self.place / STOP).read_text(encoding="utf-8") == self._status.run:
@@ -172,9 +176,9 @@ class Run:
         return self._status
 
     def at_end(self, act: Callable[[], None], name: str | None = None) -> None:
-        """Have `act` called at the end of the run, before the lease is released: it ends the work under way.
+        """Register `act` to be called at the end of the run, before the lease is released: it ends unfinished work.
 
-        Args: name: an earlier `act` of this name is called now and replaced: its query was started anew.
+        Args: name: an earlier `act` of this name is called now and replaced, for a query that is started again.
         """
         before = self._ends.pop(name, None) if name is not None else None
         if before is not None:
@@ -204,7 +208,7 @@ class Run:
         self._status = msgspec.structs.replace(self._status, **values)
 
     def _write(self) -> None:
-        """Write the status. A failure is logged and ends nothing: no message depends on it."""
+        """Write the status file. A failure is only logged: no message depends on it."""
         self._change(seen=_now())
         for seen in self._watchers:
             seen(self._status)
@@ -219,20 +223,23 @@ class Run:
 
 
 def refuse_others_folder(pipeline: str, place: Path) -> None:
-    """Raises ConfigError: the folder is another pipeline's, or holds other files and was never a pipeline's."""
+    """Raise ConfigError if the folder is another pipeline's, or has other files and was never a pipeline's.
+
+    Else one pipeline would take another's checkpoint and state for its own, or an archive lie beside files that a reader's
+    glob takes for messages.
+    """
     try:
         names = {path.name for path in place.iterdir()}
-    except OSError:  # It does not exist yet, or taking its lease will say what is wrong.
+    except OSError:  # It does not exist yet; any other fault shows when its lease is taken.
         return
     mine = _WORKS_ON.get(pipeline, pipeline)
     if STATUS in names:
-        with contextlib.suppress(
-            OSError, msgspec.DecodeError
-        ):  # After a power cut it may be empty, which says nothing.
-            told = msgspec.json.decode((place / STATUS).read_bytes(), type=Status).pipeline
-            if _WORKS_ON.get(told, told) != mine:
+        # The status is not synced: after a power cut it may be empty, and then nothing is known.
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            owner = msgspec.json.decode((place / STATUS).read_bytes(), type=Status).pipeline
+            if _WORKS_ON.get(owner, owner) != mine:
                 raise ConfigError(
-                    f"{place} is the folder of the pipeline {told}, and {pipeline} would take what is in there for its own: "
+                    f"{place} is the folder of the pipeline {owner}, and {pipeline} would take what is in there for its own: "
                     "give it a folder of its own"
                 )
     others = sorted(name for name in names if not name.startswith((".", "_")) and name != "lost+found")
@@ -244,7 +251,7 @@ def refuse_others_folder(pipeline: str, place: Path) -> None:
 
 
 def status_of(place: Path) -> Status | None:
-    """Status of the newest run in a folder; None: there was none. Raises ConfigError: its file cannot be read."""
+    """Return the status of the newest run in a folder; None: there was none. Raises ConfigError: it cannot be read."""
     path = place / STATUS
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Status)
@@ -252,7 +259,7 @@ def status_of(place: Path) -> Status | None:
         return None
     except (OSError, msgspec.DecodeError) as fault:
         raise ConfigError(f"the status {path} cannot be read: {fault}") from None
-    if found.state == RUNNING and is_free(place):
+    if found.state == RUNNING and is_free(place):  # A process that was killed writes no last status.
         return msgspec.structs.replace(found, state=LOST)
     return found
 

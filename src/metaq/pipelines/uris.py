@@ -1,4 +1,4 @@
-"""Folders named by URIs: which are local, and the local run folder of a pipeline that writes to another. Loads no Spark."""
+"""Folders named by URIs: which are local, and the local run folder of a pipeline with a remote output. Loads no Spark."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 
 
 def is_uri(text: str) -> bool:
-    """Whether a folder's name has a scheme other than `file:`, so that Hadoop has to be asked for it."""
+    """Return whether a folder's name has a scheme other than `file:`: only Hadoop's client can reach it."""
     scheme = _SCHEME.match(text)
     return scheme is not None and scheme[1].lower() != "file"
 
 
 def plain_path(text: str) -> Path:
-    """A local folder, whose name may begin with `file:`; absolute."""
+    """Return the absolute path of a local folder, whose name may begin with `file:`."""
     if not text.lower().startswith("file:"):
         return Path(text).absolute()
     rest = text[5:]
@@ -26,9 +26,9 @@ def plain_path(text: str) -> Path:
 
 
 def run_folder(uri: str, given: str | None = None) -> Path:
-    """Local folder of the run that writes to a URI: its lock on this machine, its status, requests to stop.
+    """Return the local folder of a run that writes to a URI: its lock on this machine, its status, requests to stop.
 
-    Args: given: the option runFolder. By default it is derived from the URI, so that `status` and `stop` find it.
+    Args: given: the option runFolder; None: a name derived from the URI, so that `status` and `stop` find it.
     """
     if given is not None:
         return Path(given).absolute()

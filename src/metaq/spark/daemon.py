@@ -1,15 +1,16 @@
-"""Spark's daemon of Python workers, with what they need imported before it forks them.
+"""Spark's daemon of Python workers, with their imports done before it forks them.
 
-A setting of Spark names the module that it runs, and workers are forks of that process:
+Spark runs the module that this setting names, and forks its Python workers from that process:
 
     spark.python.daemon.module   metaq.spark.daemon
 
-With Spark's own, `pyspark.daemon`, every worker imports pyspark, pyarrow, numpy and this package anew, and after every task
-looks through all their objects for garbage. Here workers share both, as memory that is copied when it is written to.
+With Spark's own, `pyspark.daemon`, every worker imports pyspark, pyarrow, numpy and this package anew, and collects garbage
+over all their objects after every task. Here workers share the imported modules, as copy-on-write pages.
 
-Threads do not outlive a fork, and a lock that one of them held stays locked. So nothing is imported here that starts one:
-Arrow's second allocator is told to have none, numpy has none for the one core that Spark gives a worker, and where it has
-more it ends them before each fork. On systems whose own libraries do not bear a fork nothing is imported before.
+Threads do not survive a fork, and a lock that one of them held stays locked in the child. So nothing is imported here that
+starts a thread: jemalloc, Arrow's second allocator, is told to have none; numpy has none for the one core that Spark gives a
+worker, and ends those it has before each fork. Outside Linux, where system libraries do not survive a fork, nothing is
+imported before.
 """
 
 from __future__ import annotations
@@ -24,38 +25,38 @@ from typing import Final
 
 MODULE: Final = __name__ if __name__ != "__main__" else "metaq.spark.daemon"
 NEEDED: Final = ("pyspark.worker", "pyspark.sql.pandas.types", "pyarrow.compute", "metaq.spark.data_source")
-"""What tasks of `format("metaq")` import. Not pandas and not numpy.random: their forks would draw the same numbers."""
+"""Imports of tasks of `format("metaq")`. Not pandas nor numpy.random: all forks would draw the same random numbers."""
 _QUIET: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Environment variables that keep libraries from starting threads at import."""
 
 
 def main() -> None:
     """Run Spark's daemon, which ends the process."""
-    if (
-        sys.platform == "linux"
-    ):  # macOS has libraries of its own in numpy, which must not be used on both sides of a fork.
+    # macOS has libraries of its own in numpy, which must not be used on both sides of a fork.
+    if sys.platform == "linux":
         warm(NEEDED)
-    from pyspark.daemon import manager  # last: a daemon in which nothing else can be imported is Spark's own
+    from pyspark.daemon import manager  # Last: if nothing else can be imported, this is Spark's own daemon.
 
     manager()
 
 
 def warm(modules: Iterable[str]) -> None:
-    """Import modules for all processes that are forked from this one; missing or failing ones are left out.
+    """Import modules for all processes that are forked from this one. Missing or failing ones are left out.
 
-    A worker that needs one of these says what is wrong with it: the others go on.
+    A worker that needs such a module raises the error itself; other workers run.
     """
-    # Spark reads from standard output where the daemon listens.
+    # Spark reads the daemon's port from standard output: a module that prints at import would garble it.
     with _without_threads(), contextlib.redirect_stdout(sys.stderr):
         for module in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # A worker looks for garbage after each task, which would touch, and so copy, all of this.
+    gc.freeze()  # A worker collects garbage after each task, which would write to, and so copy, all shared objects.
 
 
 @contextlib.contextmanager
 def _without_threads() -> Iterator[None]:
-    """Keep libraries that are imported meanwhile from starting threads. Variables that are set already stay."""
+    """Keep libraries that are imported in this context from starting threads. Variables that the user has set stay."""
     ours = {name: value for name, value in _QUIET.items() if name not in os.environ}
     os.environ.update(ours)
     try:

@@ -1,8 +1,8 @@
 """`format("metaq")`: topics as DataFrames, in batch and streaming queries.
 
-What runs where: `MetaqDataSource` and the planning methods in short-lived processes beside the driver, `read` in the
-executors' Python workers. Everything that crosses is a plain value; connections are made where they are used and kept
-per process (`client_of`).
+What runs where: `MetaqDataSource` and batch planning in Python processes beside the driver, a stream's planning in one such
+process for as long as the query runs, `read` in the executors' Python workers, on a pickled copy. Readers therefore hold
+plain values only; connections are made where they are used and cached per process (`client_of`).
 """
 
 from __future__ import annotations
@@ -47,30 +47,34 @@ IDLE_SECONDS = 1.0
 """Time that `latestOffset` waits for new messages before it reports none: Spark asks again at once, 60-85 times a second, and
 each time the brokers are asked."""
 LOOK_SECONDS = 0.02
+"""Shortest pause between two such requests for the queues' ends."""
 LOOK_SHARE = 0.05
 """Largest share of idle time that is spent on asking brokers."""
 
 
 class SlicePartition(InputPartition):  # type: ignore[misc]
-    """One Spark partition: some messages of one queue."""
+    """One Spark partition: a range of offsets of one queue."""
 
     def __init__(self, wanted: Slice) -> None:
+        """Args: wanted: the range. Plain values: Spark pickles it for the task."""
         super().__init__(str(wanted))
         self.wanted = wanted
 
 
 class MetaqDataSource(DataSource):  # type: ignore[misc]
-    """What Spark finds under the name `metaq` (through the module `pyspark_metaq`)."""
+    """The data source `metaq`. Spark finds it by itself through the module `pyspark_metaq`."""
 
     @classmethod
     def name(cls) -> str:
-        interpreter.check(interpreter.running_context())  # The first thing that `spark.dataSource.register` asks.
+        # `spark.dataSource.register` asks for the name first: the place to tell the user, in one line, of workers that run
+        # a Python without MetaQ.
+        interpreter.check(interpreter.running_context())
         return "metaq"
 
     def schema(self) -> str:
         if self._files():
-            from metaq.spark.files import files  # not above: see _files
-            from metaq.spark.files.settings import FilesOptions  # not above: see _files
+            from metaq.spark.files import files  # Lazily: see _files.
+            from metaq.spark.files.settings import FilesOptions
 
             return files.files_ddl(FilesOptions.of(dict(self.options)))
         options = self._options()
@@ -80,8 +84,8 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: Any) -> DataSourceReader:
         if self._files():
-            from metaq.spark.files import files  # not above: see _files
-            from metaq.spark.files.settings import FilesOptions  # not above: see _files
+            from metaq.spark.files import files  # Lazily: see _files.
+            from metaq.spark.files.settings import FilesOptions
 
             return files.FilesReader(FilesOptions.of(dict(self.options)), schema)
         options = self._options()
@@ -93,6 +97,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
             raise ConfigError("a topic cannot be overwritten, only added to: write with .mode('append')")
         return MetaqWriter(options, schema)
 
+    # Spark calls this by keyword when it commits a batch: a renamed parameter would fail only there.
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         options = SinkOptions.of(dict(self.options))
         options.check_stream()
@@ -102,7 +107,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         if self._files():
-            from metaq.spark.files import files  # not above: see _files
+            from metaq.spark.files import files  # Lazily: see _files.
 
             files.refuse_stream()
         options = self._options()
@@ -110,7 +115,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         return MetaqStreamReader(options, schema)
 
     def _files(self) -> bool:
-        """Whether files are read, not topics. Their modules are imported on demand: they take longer than all the rest."""
+        """Return whether files are read, not topics. Their modules are imported on demand: they take longer than all others."""
         return any(name.lower() in {"path", "paths"} for name in self.options)
 
     def _options(self) -> SourceOptions:
@@ -118,9 +123,10 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
 
 class _SliceReading:
-    """Base of batch and stream readers: reads a slice into rows."""
+    """Base of batch and stream readers: reads a slice into Arrow batches."""
 
     def __init__(self, options: SourceOptions, struct: Any) -> None:
+        """Args: options: the query's. struct: Spark's StructType, ours or the user's; it chooses the columns."""
         self.options, self.fetch = options, options.fetch
         known = schema.SLICE_SCHEMA if options.rows == "slices" else records.schema_of(tuple(records.TYPES))
         self.columns = schema.columns_of_struct(struct, known)
@@ -130,7 +136,10 @@ class _SliceReading:
         return planner_of(self.options)
 
     def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
-        """Rows of the partition's slice. Runs in an executor, on an instance of its own."""
+        """Yield the partition's rows. Runs in an executor's Python worker, on a pickled copy of the reader.
+
+        Raises as `read_slice`.
+        """
         if self.options.rows == "slices":
             yield schema.slice_batch(partition.wanted, self.columns)
             return
@@ -140,10 +149,10 @@ class _SliceReading:
 
 
 class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
-    """A batch read: from startingOffsets (earliest) to endingOffsets (latest), as they are when the query is planned."""
+    """A batch read, from startingOffsets (earliest) to endingOffsets (latest) as they are when the query is planned."""
 
     pushed: Pushed | None = None
-    """What the query's pushed-down conditions restrict reading to."""
+    """Restrictions by the query's pushed-down conditions."""
 
     def partitions(self) -> list[InputPartition]:
         planner = self.planner
@@ -152,7 +161,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
         if self.pushed is not None:
             slices = planner.narrowed(slices, self.pushed)
         slices = planner.cut(slices)
-        # Spark would call read(None) for an empty list; a slice of nothing reads nothing.
+        # For an empty list Spark would run one task with read(None): give it an empty slice.
         empty = [Slice(queue, offset, offset) for queue, offset in sorted(start.items())[:1]]
         return [SlicePartition(wanted) for wanted in slices or empty]
 
@@ -162,14 +171,15 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
 
 
 class MetaqReaderWithPushFilters(MetaqReader):
-    """A batch read that lets the query's conditions choose what is read.
+    """A batch read with predicate pushdown.
 
-    A class of its own, because Spark refuses every read of one that has `pushFilters` where its setting for that is off.
+    A class of its own: while `spark.sql.python.filterPushdown.enabled` is off, the default, Spark fails every read of a
+    reader that overrides `pushFilters`.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
         topics = {*self.options.topics, *(queue.topic for queue in self.options.assigned)}
-        # Units of that topic hold no hash of the tag, so brokers cannot choose by it.
+        # Consume-queue units of the schedule topic hold the time of delivery in place of the tag's hash.
         by_tag = self.options.subscription.takes_all and SCHEDULE_TOPIC not in topics
         self.pushed, left = push(filters, by_tag=by_tag)
         if self.pushed.tags:
@@ -179,7 +189,7 @@ class MetaqReaderWithPushFilters(MetaqReader):
 
 
 class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """A streaming read. One instance plans a query for as long as it runs; others only `read`.
+    """A streaming read. One instance, in a process beside the driver, plans the query as long as it runs; copies `read`.
 
     **The start is pinned by an empty batch 0.** Spark writes only the *ends* of batches into its checkpoint, and asks
     `initialOffset` again when it replays a batch 0 that was not committed. With startingOffsets=latest the answer would
@@ -192,19 +202,25 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     def __init__(self, options: SourceOptions, struct: Any) -> None:
         super().__init__(options, struct)
         self._initial: Positions | None = None
+        """First answer of `initialOffset`."""
         self._pinned = False
+        """Whether the start is the end of a logged batch."""
         self._target: Positions | None = None
+        """End of a run with `trigger(availableNow=True)`; None: the run has no end."""
         self._seen: Positions = {}
+        """Ends of the queues at the last look."""
         self._reported: Positions | None = None
+        """Positions last stored for `progressGroup`."""
         self._waiting_since: float | None = None
         """Time since which there are messages, but fewer than `minOffsetsPerTrigger`."""
         self._watch = self.planner.watch()
         self._completed = False
+        """Whether `_target` has the queues of brokers that were away when the run began."""
         self.fetch = options.fetch_of_stream
 
     # The camelCase names are Spark's.
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        if self._initial is None:  # Asked twice: before the first latestOffset, and again when batch 0 is run.
+        if self._initial is None:  # Spark asks twice on a new checkpoint, and both answers must be the same.
             self._initial = self.planner.start(LATEST)
         return offsets.to_json(self._initial)
 
@@ -212,17 +228,21 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         most = self.options.max_offsets_per_trigger
         if most is not None:
             return ReadMaxRows(most)
-        # Spark knows no limit by rows *and* bytes, and hands ours back as it is: all that counts is that it is one.
+        # Spark's limits are by rows or by bytes, and one per source. It hands ours back to `latestOffset` unread, so any
+        # limit will do to say that there is one.
         return ReadMaxRows(1 << 62) if self.options.max_bytes_per_trigger is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        # Called before anything else, so a checkpoint's offsets are not known yet: `latestOffset` completes the target.
         self._target = self.planner.target(self._watch)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = offsets.from_json(start)
         pinned, self._pinned = self._pinned, True
         if not pinned and begin == self._initial:
-            if self._target is not None:  # What has come between the two questions: this run ends where it begins.
+            # With startingOffsets=latest the start was asked for after the target, and messages may have come in between:
+            # the run then ends where it begins.
+            if self._target is not None:
                 self._target = {queue: max(end, begin.get(queue, end)) for queue, end in self._target.items()}
             return start
         self._report(begin)
@@ -235,10 +255,10 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         return offsets.to_json(end)
 
     def _enough(self, begin: Positions, end: Positions) -> bool:
-        """Whether to begin a micro-batch: there are `minOffsetsPerTrigger` messages, or they have waited `maxTriggerDelay`."""
+        """Return whether to begin a batch: `minOffsetsPerTrigger` messages are there, or have waited `maxTriggerDelay`."""
         least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
         if least is None or self._target is not None or fresh:
-            return True  # Queues that are new are pinned at once.
+            return True  # New queues are pinned at once: the checkpoint gets their start as the end of this batch.
         messages = sum(end[queue] - begin[queue] for queue in begin)
         now = self.clock.monotonic()
         if messages and self._waiting_since is None:
@@ -251,18 +271,23 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        # Where the queues of a broker end that is away is not known: they only stay where they are.
+        # Spark shows this as `latestOffset` in its progress. Queues of a broker that is away stand where the query is, which
+        # would show as no lag.
         known = {queue: end for queue, end in self._seen.items() if not self._watch.is_away(queue.broker)}
         return offsets.to_json(known) if known else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        # Only a function of its arguments: a replayed batch must read the same.
-        self._pinned = True  # Of a batch 0 that is replayed the end was logged by an earlier run.
+        # Depends on its arguments alone: Spark replays a batch that was logged and not committed with the same offsets, and
+        # it must read the same rows. It then calls this without `latestOffset`: the start was pinned by an earlier run.
+        self._pinned = True
         slices = slicing.slices_between(offsets.from_json(start), offsets.from_json(end))
         return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
 
     def _news(self, planner: Planner, begin: Positions) -> Positions:
-        """The queues' ends; waits up to IDLE_SECONDS for them to move far enough. `begin` if they have not."""
+        """Return the queues' ends; waits up to IDLE_SECONDS for enough messages, and returns `begin` without.
+
+        Blocking is safe: `query.stop()` ends this process without waiting for the call.
+        """
         give_up = SYSTEM.monotonic() + IDLE_SECONDS
         while True:
             asked_at = SYSTEM.monotonic()
@@ -274,8 +299,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
             threading.Event().wait(min(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE), give_up - now))
 
     def _report(self, done: Positions) -> None:
-        # Spark's own commit() lags one batch behind and never comes for the last one. But it asks for the next offset
-        # only after a batch is committed, so where the next batch begins is how far the query has come.
+        # Spark's commit() comes one batch late, and never for the last batch of an AvailableNow run. But `latestOffset` is
+        # called only after a batch is committed, so the start that it is given is the query's progress.
         if done == self._reported:
             return
         try:

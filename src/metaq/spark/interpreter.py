@@ -2,8 +2,8 @@
 
 Spark starts workers, and the process that looks for data sources, as `python3` from the PATH, unless PYSPARK_PYTHON named
 another one when its JVM was started. In a virtual environment that is not activated that is a Python without MetaQ: the
-driver looks fine, and `format("metaq")` is not found. So importing `metaq.spark` chooses the Python that imports it, and
-where that comes too late the user is told.
+driver looks fine, and `format("metaq")` is not found. So importing `metaq.spark` sets PYSPARK_PYTHON to the Python that
+imports it, and warns where that comes too late.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _TRY = "import sys, numpy, pyarrow, metaq.spark; print(*sys.version_info[:2], se
 
 
 def choose(environ: Mapping[str, str], *, jvm_runs: bool = False) -> str | None:
-    """Value to set PYSPARK_PYTHON to; None to leave it alone.
+    """Return the value to set PYSPARK_PYTHON to; None: leave it alone.
 
-    It is left alone where somebody has chosen, where `spark-submit` started the JVM (and knows its cluster's Python), and
-    where Spark would run this very Python anyway.
+    It is left alone where it is set, where `spark-submit` started the JVM (PYSPARK_GATEWAY_PORT; it knows its cluster's
+    Python), where a JVM runs already, and where `python3` on the PATH is this Python.
     """
     if environ.get(CHOICE) or environ.get("PYSPARK_GATEWAY_PORT") or jvm_runs or not sys.executable:
         return None
@@ -82,37 +82,37 @@ def _remedy() -> str:
 
 
 def running_context() -> Any:
-    """The SparkContext of this process, None if there is none."""
+    """Return the SparkContext of this process, None if there is none."""
     return getattr(_context_class(), "_active_spark_context", None)
 
 
 def context_of(session: Any) -> Any:
-    """The SparkContext of a session. None: it is of Spark Connect, whose workers are the server's business."""
+    """Return a session's SparkContext. None: a Spark Connect session, whose workers run at the server."""
     return None if is_remote(session) else session.sparkContext
 
 
 def is_remote(session: Any) -> bool:
-    """Whether a session is a client of a Spark Connect server."""
+    """Return whether a session is a client of a Spark Connect server."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def _context_class() -> Any:
-    # Not imported: this module is for processes without Spark too.
+    # Not imported: `metaq doctor`, for one, uses this module where there is no pyspark.
     return getattr(sys.modules.get("pyspark"), "SparkContext", None)
 
 
 def is_this_python(command: str, environ: Mapping[str, str]) -> bool:
-    """Whether a command is the Python that runs this: the same program, started from the same folder."""
+    """Return whether a command is this process's Python: the same program, started from the same folder."""
     found = shutil.which(command, path=environ.get("PATH"))
     if found is None or not sys.executable:
         return False
-    # Through its links, a virtual environment's Python is the system's; the folder is what makes it the environment's.
+    # A virtual environment's python is a link to the system's, so the program alone does not tell the two apart.
     places = [(os.path.realpath(os.path.dirname(path)), os.path.realpath(path)) for path in (found, sys.executable)]  # noqa: PTH120
     return places[0] == places[1]
 
 
 def has(python: str, module: str, environ: Mapping[str, str]) -> bool:
-    """Whether a Python that is started with this environment finds a module. Costs a start of it."""
+    """Return whether a Python that is started with this environment finds a module. Starts that Python."""
     program = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
     command = [python, "-c", program, module]
     try:
@@ -124,12 +124,13 @@ def has(python: str, module: str, environ: Mapping[str, str]) -> bool:
 
 @functools.cache
 def _tried(python: str) -> str | None:
-    """Fault of a Python, found by running it; None: there is none."""
+    """Run a Python and return why it cannot serve as a worker; None: it can."""
     try:
         done = subprocess.run([python, "-c", _TRY], capture_output=True, text=True, timeout=_TRY_SECONDS, check=False)  # noqa: S603  what Spark would run
     except (OSError, subprocess.SubprocessError) as fault:
         return str(fault)
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["it fails"])[-1].removeprefix("ModuleNotFoundError: ")
+    # Spark refuses workers of another minor version than the driver's.
     ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
     return None if done.stdout.strip() == ours else f"it is Python {done.stdout.strip()}, this one is {ours}"

@@ -43,7 +43,7 @@ def archive(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> 
 
 
 def audit(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Do an `audit`: what was sent against what each group consumed. Its Outcome's exit_status is 0 if it is clean.
+    """Run an `audit`: compare what was sent with what each group consumed. Returns its `Outcome`; exit_status 0: clean.
 
     Raises ConfigError, StoreLocked, NoRoute.
     """
@@ -74,8 +74,8 @@ def mirror(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> A
 
 
 def redrive(spark: Any, config: ConfigLike, on_batch: OnBatch | None = None) -> Any:
-    """Do `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once. Returns its `Outcome`.
+    """Run `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once. Returns its `Outcome`.
 
-    Raises ConfigError, StoreLocked, and what `metaq.pipelines.redrive.job.start` does.
+    Raises ConfigError, StoreLocked, and as `metaq.pipelines.redrive.job.start`.
     """
     return begin("redrive", spark, config, on_batch)

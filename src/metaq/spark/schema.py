@@ -1,4 +1,4 @@
-"""Row schemas in Spark's words; the columns themselves are made by `metaq.client.arrow.records`."""
+"""Row schemas as Spark's DDL and types; `metaq.client.arrow.records` makes the columns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NAMES = {
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:
-    """The `columns` option: None for the lean ones, `*` for all. Raises ConfigError: no such column."""
+    """Parse the `columns` option: None gives the lean columns, `*` all. Raises ConfigError: no such column."""
     if text is None or not text.strip():
         return records.LEAN
     if text.strip() == "*":
@@ -46,14 +46,15 @@ def columns_of(text: str | None) -> tuple[str, ...]:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """`topic string, queue_id int, ...`: what `DataSource.schema` returns."""
+    """Return a schema as DDL, `topic string, queue_id int, ...`, for `DataSource.schema`."""
     return ", ".join(f"{field.name} {_NAMES[field.type]}" for field in schema)
 
 
 def columns_of_struct(struct: Any, schema: pa.Schema) -> tuple[str, ...]:
-    """The columns of a schema that the user gave with `.schema(...)`, a choice among those of `schema`.
+    """Return the column names of `struct`, the query's `.schema(...)` or our own: a choice among those of `schema`.
 
-    Raises: ConfigError: a column that does not exist, of another type, or declared NOT NULL.
+    Raises: ConfigError: a column that does not exist, of another type, or declared NOT NULL: Spark compares the first Arrow
+        batch with the schema, nullability included, and ours may all be null.
     """
     for field in struct.fields:
         known = schema.field(field.name) if field.name in schema.names else None
@@ -66,23 +67,23 @@ def columns_of_struct(struct: Any, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def queue_of_row(row: Mapping[str, Any]) -> MessageQueue:
-    """The queue of a row with SLICE_SCHEMA's columns."""
+    """Return the queue of a row with SLICE_SCHEMA's columns."""
     return MessageQueue(row["topic"], row["broker"], row["queue_id"])
 
 
 def slice_of_row(row: Mapping[str, Any]) -> Slice:
-    """The slice of a row with SLICE_SCHEMA's columns."""
+    """Return the slice of a row with SLICE_SCHEMA's columns."""
     return Slice(queue_of_row(row), row["start_offset"], row["end_offset"])
 
 
 def slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-    """The slices that a task was given, a row each."""
+    """Yield a slice per row of a task's batches, which have SLICE_SCHEMA's columns."""
     for batch in batches:
         yield from map(slice_of_row, batch.to_pylist())
 
 
 def slice_batch(wanted: Slice, columns: Sequence[str]) -> pa.RecordBatch:
-    """The one row that stands for a slice."""
+    """Return a batch of one row, the slice, with the given columns of SLICE_SCHEMA."""
     topic, broker, queue_id = wanted.queue
     row = {
         "topic": topic, "broker": broker, "queue_id": queue_id,

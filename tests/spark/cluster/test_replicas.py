@@ -20,7 +20,7 @@ from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.slices import SliceWriter
 from metaq.spark.cluster.client import ClusterClient, client_of
-from metaq.spark.cluster.replicas import AVOID_SECONDS, Replicas, Turn
+from metaq.spark.cluster.replicas import AVOID_SECONDS, ReplicaChoice, Replicas
 from metaq.spark.source.fetch import FetchSettings, read_slice
 from metaq.spark.source.settings import SourceOptions
 from metaq.testing import Cluster
@@ -277,9 +277,9 @@ def test_our_master_suggests_a_slave_and_serves_where_there_is_none():
 # ------------------------------------------------------------------ the decisions alone
 def test_queues_spread_over_slaves_unless_one_is_suggested():
     queues = [MessageQueue("t", "b", i) for i in range(4)]
-    chosen = [Turn("slave", queue, old=False).choose([0, 1, 3], 0) for queue in queues]
+    chosen = [ReplicaChoice("slave", queue, old=False).choose([0, 1, 3], 0) for queue in queues]
     assert chosen == [1, 3, 1, 3]
-    turn = Turn("auto", queues[0], old=False)
+    turn = ReplicaChoice("auto", queues[0], old=False)
     assert turn.choose([0, 1, 3], 0) == 0
     turn.suggested(3)
     assert turn.choose([0, 1, 3], 0) == 3

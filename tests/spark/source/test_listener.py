@@ -19,7 +19,7 @@ from metaq.errors import ConfigError, RequestTimeout
 from metaq.model import offsets
 from metaq.model.queue import MessageQueue
 from metaq.spark import ProgressListener
-from metaq.spark.source.listener import Mirror
+from metaq.spark.source.listener import ProgressStore
 from metaq.wire.codes import RequestCode
 from tests.scripted import Fate, ScriptedCluster
 from tests.spark.jvm import java_options
@@ -51,7 +51,7 @@ def test_the_newest_position_of_each_queue_is_stored():
         begun.set()
         assert slow.wait(PATIENCE)
 
-    mirror = Mirror(store)
+    mirror = ProgressStore(store)
     mirror.note("g", {A0: 1})
     assert begun.wait(PATIENCE)
     for position in range(2, 1000):
@@ -73,7 +73,7 @@ def test_a_broker_that_is_away_keeps_no_other_waiting_and_is_told_when_it_is_bac
             raise RequestTimeout("no answer")
         stored.append(positions)
 
-    mirror = Mirror(store, pause_seconds=0.001)
+    mirror = ProgressStore(store, pause_seconds=0.001)
     mirror.note("g", {A0: 1, B0: 1})
     eventually(lambda: stored == [{A0: 1}])
     mirror.note("g", {B0: 5})
@@ -95,7 +95,7 @@ def test_a_fault_that_nobody_thought_of_ends_no_thread(caplog):
             raise KeyError("nobody thought of it")
         stored.append(positions)
 
-    mirror = Mirror(store, pause_seconds=0.001)
+    mirror = ProgressStore(store, pause_seconds=0.001)
     mirror.note("g", {A0: 1})
     assert mirror.settled(PATIENCE)
     assert stored == ["a fault", {A0: 1}]
@@ -112,7 +112,7 @@ def test_an_end_tries_once_more_and_says_whether_all_is_stored():
         if len(tries) < 2:
             raise RequestTimeout("no answer")
 
-    mirror = Mirror(store, pause_seconds=3600)
+    mirror = ProgressStore(store, pause_seconds=3600)
     mirror.note("g", {A0: 1})
     eventually(lambda: len(tries) == 1)
     assert mirror.close(PATIENCE)
@@ -121,7 +121,7 @@ def test_an_end_tries_once_more_and_says_whether_all_is_stored():
     def away(group, positions):
         raise RequestTimeout("no answer")
 
-    lost = Mirror(away, pause_seconds=3600)
+    lost = ProgressStore(away, pause_seconds=3600)
     lost.note("g", {A0: 1})
     assert not lost.close(PATIENCE)
 

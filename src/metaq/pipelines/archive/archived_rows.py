@@ -1,8 +1,8 @@
-"""What the archive stores of a message: enough to make the message of it again, whole (docs/formats/archive.md).
+"""Columns of archived messages: enough to rebuild each message byte for byte (docs/formats/archive.md).
 
-Most columns are those that readers of topics know. Four are the archive's own: `prepared_offset`, and three that are null
-but for messages of which the other columns do not say everything: property text that is not quite its pairs, and times that no
-timestamp can hold.
+Most columns are those of `format("metaq")`. Four are the archive's own: `prepared_offset`, and three that are null except
+where other columns lose something: `properties_raw` where the property text is not exactly its pairs, `born_ms` and
+`store_ms` where no timestamp can hold the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or records.TYPES[name]) for na
 
 _ENDED = b"\x02"
 _ENDED_TEXT = 1
-"""`hot.property_pairs` for a text with a separator after its last pair."""
+"""Code of `hot.property_pairs` for a text with a separator after its last pair."""
 _FIXED_BYTES = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 8 + 8 + 4
 """Bytes of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
 _V6_BYTES = 12
@@ -40,7 +40,7 @@ Numbers = np.ndarray[Any, Any]
 
 
 def with_prepared_offsets(decoded: records.Decoded) -> records.Decoded:
-    """The same records, whole as they were pulled, with another part: `prepared_offset`, which no reader's column has."""
+    """Return the records, as they were pulled, with one more part, `prepared_offset`: the decoder has no column for it."""
     count = len(decoded)
     sizes = np.frombuffer(decoded.parts["size"], np.int32, count).astype(np.int64)
     flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, count)
@@ -48,28 +48,28 @@ def with_prepared_offsets(decoded: records.Decoded) -> records.Decoded:
         (flags & SysFlag.STORE_HOST_V6.value) != 0
     ) * _V6_BYTES
     places = np.cumsum(sizes) - sizes + _FIXED_BYTES + hosts
-    # Eight bytes at any place: an array whose numbers overlap, each a byte behind the one before.
+    # Reads 8 bytes at any position: a view whose numbers overlap, one beginning at each byte.
     anywhere = np.ndarray((max(0, len(decoded.data) - 7),), ">i8", decoded.data, strides=(1,))
     numbers = anywhere[places].astype(np.int64)
     return structs.replace(decoded, parts={**decoded.parts, "prepared_offset": numbers.tobytes()})
 
 
 def archived_batch(decoded: records.Decoded, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """One row a record, in the columns of `SCHEMA`. Raises: as `Decoded.to_batch`.
+    """Return a batch of one row per record, with the columns of `SCHEMA`. Raises: as `Decoded.to_batch`.
 
     Args: schema: SCHEMA, or the same `with_views`.
     """
     shared = structs.replace(decoded, wanted=None).to_batch(_SHARED)
-    properties, told = records.pairs_of(decoded)
+    properties, codes = records.pairs_of(decoded)
     own = {name: make(decoded, shared) for name, make in _MAKERS.items()}
-    own |= {"properties": properties, "properties_raw": _properties_raw(decoded, told), "body": _body(decoded, schema)}
+    own |= {"properties": properties, "properties_raw": _properties_raw(decoded, codes), "body": _body(decoded, schema)}
     arrays = [own[name] if name in own else shared.column(name) for name in COLUMNS]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return batch if decoded.wanted is None else chosen(batch, decoded.wanted)
 
 
 def chosen(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
-    """The rows for which the mask is true. Their bodies are copied: what else has come with them is not kept in memory."""
+    """Return the rows for which the mask is true. Bodies are copied, so that a few rows do not keep a whole pull in memory."""
     place = batch.schema.get_field_index("body")
     bodies = batch.column(place).cast(pa.binary())
     return batch.set_column(place, "body", bodies).filter(rows).cast(batch.schema)
@@ -84,27 +84,27 @@ def _prepared_offset(decoded: records.Decoded, _: pa.RecordBatch) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(decoded), [None, pa.py_buffer(decoded.parts["prepared_offset"])])
 
 
-def _properties_raw(decoded: records.Decoded, told: Numbers) -> pa.Array:
-    """Null where the text is the pairs, joined; one separator where it has that behind them; else the text itself.
+def _properties_raw(decoded: records.Decoded, codes: Numbers) -> pa.Array:
+    """Return null where the property text is its joined pairs, one separator where it ends with one, else the text itself.
 
-    Args: told: what `hot.property_pairs` says of each text. Of one that is not UTF-8 the pairs hold replacements.
+    Args: codes: results of `hot.property_pairs` per text. A text that is not UTF-8 has replacement characters in its pairs.
     """
-    if not told.any():
+    if not codes.any():
         return pa.nulls(len(decoded), pa.binary())
     raw = records.views(decoded.data, decoded.parts["properties"], len(decoded))
-    odd = pc.if_else(pa.array(told == _ENDED_TEXT), pa.scalar(_ENDED), raw)
-    return pc.if_else(pa.array(told == 0), pa.scalar(None, pa.binary()), odd)
+    odd = pc.if_else(pa.array(codes == _ENDED_TEXT), pa.scalar(_ENDED), raw)
+    return pc.if_else(pa.array(codes == 0), pa.scalar(None, pa.binary()), odd)
 
 
 def _beyond(name: str, shown: str) -> Callable[[records.Decoded, pa.RecordBatch], pa.Array]:
-    """The milliseconds, where the timestamp that readers see is another."""
+    """Return a maker of a column: the milliseconds where the timestamp column differs (it was out of range), else null."""
 
     def make(decoded: records.Decoded, shared: pa.RecordBatch) -> pa.Array:
         ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
         if not len(ms) or records.MS_MIN <= ms.min() <= ms.max() <= records.MS_MAX:
             return pa.nulls(len(ms), pa.int64())
-        told = shared.column(shown).cast(pa.int64()).to_numpy() // 1000
-        return pa.array(ms, mask=ms == told)
+        visible = shared.column(shown).cast(pa.int64()).to_numpy() // 1000
+        return pa.array(ms, mask=ms == visible)
 
     return make
 

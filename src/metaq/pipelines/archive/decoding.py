@@ -1,4 +1,4 @@
-"""Bodies of the archive as columns: parsing the options, compatibility with what is archived, and decoding."""
+"""Bodies of the archive as columns: parsing the options, the check against archived columns, and decoding."""
 
 from __future__ import annotations
 
@@ -41,20 +41,22 @@ class BodyColumns:
     """Decoder of bodies into columns. Plain values: it is pickled for the workers."""
 
     plan: Plan
+    """Decoder of one body."""
     keep_body: bool = True
+    """Whether the column `body` stays."""
 
     @classmethod
     def of(cls, decoding: Decoding) -> Self:
-        """Of a record. Raises ConfigError: a library is missing."""
+        """Make it from the archive's record of its decoding. Raises ConfigError: a library is missing."""
         return cls(plan_of(decoding), decoding.keep_body)
 
     def schema(self, plain: pa.Schema) -> pa.Schema:
-        """Schema of the archived files, from that of messages."""
+        """Return the schema of the archived files, from that of messages."""
         kept = [field for field in plain if self._keeps(field.name)]
         return pa.schema([*kept, pa.field(DECODED, self.plan.kind), pa.field(CORRUPT, pa.binary())])
 
     def ready(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Decoder for one task. No body makes it raise."""
+        """Return a function that decodes a batch, for one task. No body makes it raise."""
         decode = self.plan.make(*self.plan.arguments)
 
         def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -69,12 +71,12 @@ class BodyColumns:
         return columns
 
     def spark_columns(self, columns: Sequence[str]) -> types.StructType:
-        """Spark's type of an archived file with these columns of messages, whatever it was decoded into."""
+        """Return Spark's schema for archived files of any age: the given columns of messages, and today's decoded ones."""
         plain = types.StructType.fromDDL(schema.ddl(records.schema_of([name for name in columns if self._keeps(name)])))
         return plain.add(DECODED, spark_type(self.plan.kind)).add(CORRUPT, types.BinaryType())
 
     def expanded(self, frame: Any) -> Any:
-        """A frame of live messages with the same columns."""
+        """Return a DataFrame of live messages with the same columns as archived ones."""
         value = value_of(self.plan, sql.col("body"))
         found = frame.withColumn(DECODED, value).withColumn(
             CORRUPT, sql.when(sql.col(DECODED).isNull(), sql.col("body"))
@@ -86,7 +88,7 @@ class BodyColumns:
 
 
 def corrupt_in(path: Path) -> int:
-    """Number of bodies in a file that did not decode, from its statistics."""
+    """Return the number of bodies in a file that did not decode, from its statistics: no rows are read."""
     with pq.ParquetFile(path) as file:
         at = [file.schema.column(number).path for number in range(len(file.schema))].index(CORRUPT)
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
@@ -95,7 +97,7 @@ def corrupt_in(path: Path) -> int:
 
 # ------------------------------------------------------------------ what is wanted
 def wanted(options: DecodeOptions) -> Decoding | None:
-    """Read the options and the files that they name; None: bodies are not decoded. Raises ConfigError."""
+    """Return the decoding that the options, and the files they name, ask for; None: none. Raises ConfigError."""
     if options.decode is None:
         return None
     given: dict[str, Any] = {}
@@ -103,7 +105,7 @@ def wanted(options: DecodeOptions) -> Decoding | None:
         text = options.decode_schema or _text(str(options.decode_schema_file))
         given["schema"] = columns_of_schema(" ".join(text.split())).simpleString()
     elif options.decode == "avro":
-        from metaq.spark.decode import avro_binary  # here and not above: an extra of its own, like protobuf below
+        from metaq.spark.decode import avro_binary  # Lazily: it needs an extra, like protobuf below.
 
         reading = _text(options.decode_schema_file) if options.decode_schema_file is not None else None
         framing = cast("avro_binary.Framing | None", options.decode_framing)
@@ -129,7 +131,7 @@ def _text(path: str) -> str:
 
 
 def plan_of(decoding: Decoding) -> Plan:
-    """The decoder of a record. Raises ConfigError: it cannot be, or a library that only the extra `decode` brings is missing."""
+    """Return the decoder of an archive's record. Raises ConfigError: a schema is wrong, or the extra `decode` is missing."""
     try:
         return _stored(_plan_of(decoding))
     except ModuleNotFoundError as fault:
@@ -157,14 +159,14 @@ def _plan_of(decoding: Decoding) -> Plan:
 
 # ------------------------------------------------------------------ what an archive has, and may get
 def settle(folder: ArchiveFolder, options: DecodeOptions) -> BodyColumns | None:
-    """Check the decoding against the archive's, and record it there. For the run that holds the lease.
+    """Check the options' decoding against the archive's, and record it there. For the run that has the lease.
 
     Columns may be added and the format may change; types of archived columns may not.
     Raises: ConfigError: says what is different, and what to do. OSError.
     """
     new, old = wanted(options), newest_decoding(folder)
     plan = plan_of(new) if new is not None else None
-    if old is not None and folder.last() is None:  # of a run that archived nothing
+    if old is not None and folder.last() is None:  # No batch was archived with it: it binds nobody.
         if new != old:
             forget_decodings(folder)
         old = old if new == old else None
@@ -188,7 +190,7 @@ def _check_growth(folder: ArchiveFolder, old: Decoding, new: Decoding | None, pl
 
 
 def _lost(old: pa.DataType, new: pa.DataType, path: str) -> str | None:
-    """First difference of a type from another; None: there is none."""
+    """Return the first thing of `old` that `new` lacks or changes, as a text; None: `new` only adds."""
     if pa.types.is_struct(old) and pa.types.is_struct(new):
         for field in old:
             at = new.get_field_index(field.name)
@@ -211,7 +213,7 @@ def _short(kind: pa.DataType) -> str:
 
 # ------------------------------------------------------------------ types
 def _stored(plan: Plan) -> Plan:
-    """The type with durations as microseconds: neither Spark nor Iceberg reads a duration from Parquet."""
+    """Return the plan with durations as microseconds: neither Spark nor Iceberg reads a duration from Parquet."""
     kind = _without_durations(plan.kind)
     if kind == plan.kind:
         return plan
@@ -256,7 +258,7 @@ _ARROW: dict[str, pa.DataType] = {
 
 
 def _arrow_type(kind: types.DataType, path: str) -> Any:
-    """Archived type of a column of Spark's. Raises ConfigError: JSON has no value of that type."""
+    """Return the archived type of a Spark type. Raises ConfigError: JSON has no value of that type."""
     if isinstance(kind, types.StructType):
         return pa.struct(
             [pa.field(one.name, _arrow_type(one.dataType, f"{path}.{one.name}" if path else one.name)) for one in kind]

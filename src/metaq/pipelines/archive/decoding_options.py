@@ -1,4 +1,4 @@
-"""The options that say how the archive decodes bodies."""
+"""Options of the archive's decoding of bodies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FITS = {
     "decode_registry_file": ("avro",),
     "decode_framing": ("avro",),
 }
-"""Option → the formats that it is for."""
+"""Option → formats that use it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions(OptionTable):
-    """Bodies → columns."""
+    """Options of decoding bodies into columns."""
 
     decode: str | None = option(
         None,
@@ -41,7 +41,7 @@ class DecodeOptions(OptionTable):
     keep_body: bool = option(True, "Archive the body itself too; without it a decoded archive cannot be replayed.")
 
     def check_decoding(self) -> None:
-        """Raises ConfigError: an option without a use, or one that is missing."""
+        """Validate the decoding options. Raises ConfigError: an option that the format does not use, or a missing one."""
         given = {item.name for item in fields(self) if item.name in _FITS and getattr(self, item.name) is not None}
         if self.decode is None:
             if wrong := sorted(given):

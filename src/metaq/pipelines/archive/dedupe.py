@@ -1,11 +1,11 @@
 """Finds messages that were stored twice because an acknowledgement was lost and the producer sent again.
 
-Both copies carry the same unique id (and the same keys, if the application gave them any: an application that sends again
+Both copies have the same unique id (and the same keys, if the application gave them any: an application that sends again
 by itself gives the copy another id), lie in any two queues, and were stored within a short time of each other, so it is
 enough to remember the ids of a window of store time. Ids are 16 bytes (the hex text of the usual 32 characters; any other
-text, and all keys, are hashed to 16), kept as two 64-bit numbers per message, sorted by a mixed key. A bitmap tells of most
-messages of a batch that no remembered one can be the same; the few others are looked up by a binary search in numpy. Bitmap and key
-only find candidates; what decides is the id itself.
+text, and all keys, are hashed to 16), kept as two 64-bit numbers per message, sorted by a mixed key. A Bloom filter rules
+out most messages of a batch; the others are looked up by a binary search in numpy. Filter and key only find candidates; the
+ids themselves are compared.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ import pyarrow.compute as pc
 from metaq.errors import StoreCorrupt
 
 OFF, UNIQUE_ID, KEY = DEDUPE = ("off", "unique_id", "key")
-"""Identities that deduplication can go by: none, the producer's id, or the keys that the application gave."""
+"""Identities for deduplication: none, the producer's unique id, or the application's keys."""
 
 ID_BYTES = 16
 ID_CHARS = 32
 KEY_SEPARATOR = " "
-"""Between the keys of a message on the wire, so no key has it."""
+"""Separator of a message's keys on the wire, so no key contains it."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SPREAD = np.uint64(0xD6E8FEB86659FD93)
-"""Ids of one producer count up: the high bits of this product differ for all of them."""
+"""Multiplier of a hash: ids of one producer count up, and the high bits of the products differ all the same."""
 _SIEVE_BITS_PER_ID = 16
 _SIEVE_LOG2_MIN = 16
 KEPT_LEAST = 100_000
-"""Files with ids of at least so many messages are kept as their task wrote them; smaller ones are joined, so that a window is few files."""
+"""Id files of at least so many messages are kept as their task wrote them; smaller ones are joined, so that a window is few files."""
 _BLOCK = 1 << 15
 """Rows per step: intermediate arrays of this size stay in the processor's cache."""
 
@@ -68,6 +68,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self.rooms = [_Room() for _ in range(4)]
+        """An array per column of `Ids`."""
 
     def of(self, count: int) -> Ids:
         high, low, store_ms, queue_offset = (room.of(count) for room in self.rooms)
@@ -86,7 +87,8 @@ class Rooms:
 
 
 @contextlib.contextmanager
-def _told(path: object) -> Iterator[None]:
+def _corrupt(path: object) -> Iterator[None]:
+    """Raise StoreCorrupt for a fault of reading ids from `path`."""
     try:
         yield
     except (pa.ArrowException, OSError, IndexError) as fault:
@@ -113,7 +115,7 @@ class Ids:
         return self.keys_in(np.empty(len(self), np.uint64))
 
     def keys_in(self, room: Numbers) -> Numbers:
-        """The mixed keys, in an array of this length."""
+        """Write the mixed keys into `room`, an array of this length. Returns it."""
         np.multiply(self.high, _MIX, out=room)
         return np.bitwise_xor(room, self.low, out=room)
 
@@ -133,20 +135,23 @@ class Ids:
 
     @classmethod
     def load(cls, path: Path) -> Ids:
-        """Raises StoreCorrupt. Backed by the file's pages: a window of many millions costs the driver no memory of its own."""
-        with _told(path), pa.memory_map(str(path)) as file:
+        """Map a file of ids. Raises StoreCorrupt.
+
+        Backed by the file's pages: a window of many millions of ids costs the driver no memory of its own.
+        """
+        with _corrupt(path), pa.memory_map(str(path)) as file:
             return cls._read(file)
 
     def to_bytes(self) -> bytes:
-        """A file of them."""
+        """Return the bytes of a file of these ids."""
         sink = pa.BufferOutputStream()
         self._write(sink)
         return bytes(sink.getvalue().to_pybytes())
 
     @classmethod
     def of_bytes(cls, data: bytes, path: object = "a task's answer") -> Ids:
-        """Args: path: of the file that they are of. Raises StoreCorrupt."""
-        with _told(path):
+        """Read ids from a file's bytes. Args: path: for errors. Raises StoreCorrupt."""
+        with _corrupt(path):
             return cls._read(pa.BufferReader(data))
 
     def _write(self, sink: Any) -> None:
@@ -177,7 +182,7 @@ class Ids:
         order, found = np.argsort(keys, kind="stable"), []
         for place, column in enumerate(self.columns):
             whole = rooms.spare.of(len(self)).view(column.dtype)
-            np.take(column, order, out=whole, mode="clip")  # in range they are: "raise" would copy once more
+            np.take(column, order, out=whole, mode="clip")  # mode="raise" would buffer the output, one more copy.
             rooms.spare, rooms.joined.rooms[place] = rooms.joined.rooms[place], rooms.spare
             found.append(whole)
         return Ids(*found)
@@ -191,7 +196,7 @@ class Ids:
 
 
 def ids_of(message_ids: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
-    """The ids of a batch of messages, from their `message_id` column."""
+    """Return the ids of a batch of messages, from their `message_id` column."""
     raw = _hex_to_bytes(message_ids)
     if raw is None:
         raw = b"".join(_one_id(text) for text in message_ids.to_pylist())
@@ -199,7 +204,7 @@ def ids_of(message_ids: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> 
 
 
 def key_ids_of(keys: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
-    """The same from their `keys` column: all keys of a message together. Messages without a key are left out."""
+    """Return ids from the `keys` column, all keys of a message together. Messages without a key are left out."""
     texts = pc.binary_join(keys, KEY_SEPARATOR)
     rows = np.flatnonzero(pc.greater(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False))
     raw = b"".join(map(_hashed, texts.take(pa.array(rows)).to_pylist()))
@@ -212,7 +217,7 @@ def _ids(raw: bytes, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
 
 
 def _hex_to_bytes(message_ids: pa.Array) -> bytes | None:
-    """Decode all ids at once, if each is 32 hex characters."""
+    """Decode all ids at once if each is 32 hex characters, as producers make them; else return None."""
     offsets = np.frombuffer(message_ids.buffers()[1], np.int32)[message_ids.offset :][: len(message_ids) + 1]
     if not len(message_ids) or np.any(np.diff(offsets) != ID_CHARS):
         return None
@@ -243,6 +248,7 @@ class _Sieve:
         """Args: ids: capacity."""
         log2_bits = max(_SIEVE_LOG2_MIN, (ids * _SIEVE_BITS_PER_ID - 1).bit_length())
         self.room = (1 << log2_bits) // _SIEVE_BITS_PER_ID
+        """Ids that it has room for."""
         self._shift = np.uint64(64 - log2_bits)
         self._map = np.zeros(1 << (log2_bits - 3), np.uint8)
 
@@ -252,7 +258,7 @@ class _Sieve:
             np.bitwise_or.at(self._map, byte, np.left_shift(np.uint8(1), bit))
 
     def left(self, keys: Numbers) -> Numbers:
-        """Rows of keys that may have been added."""
+        """Return the rows of keys that may have been added."""
         found = []
         for begin in range(0, len(keys), _BLOCK):
             byte, bit = self._places(keys[begin : begin + _BLOCK])
@@ -286,28 +292,32 @@ class _Parts:
 
 
 class _Remembered(NamedTuple):
+    """A file of ids in the window."""
+
     name: str
     ids: Ids
     newest_ms: int | None
+    """Newest store time in it; None: it is empty."""
 
 
 class IdWindow:
-    """The ids of the batches whose store time lies within `seconds` of the newest one."""
+    """The ids of a topic's batches whose store time lies within `seconds` of the newest one."""
 
     def __init__(self, seconds: float, rooms: Rooms | None = None) -> None:
+        """Args: seconds: length of the window, in store time. rooms: working memory, shared with other windows."""
         self._ms, self._rooms = round(seconds * 1000), rooms or Rooms()
         self._batches: list[_Remembered] = []
         self._sieve, self._sieved = _Sieve(0), 0
 
     def join(self, parts: Sequence[Ids]) -> Ids:
-        """Ids of a batch, given in parts. The next batch in the same working memory overwrites them."""
+        """Join a batch's ids, given in parts. The next batch in the same working memory overwrites them."""
         return Ids.join(parts, self._rooms.joined)
 
     def repeats(self, *parts: Ids) -> Numbers:
-        """Row numbers of a batch, counted through its parts, whose id is in the window, or in a row of the batch that was stored
-        earlier.
+        """Return the rows of a batch that are repeats: their id is in the window, or in an earlier stored row of the batch.
 
-        Of several copies the one that is archived already stays, else the one stored first (by time, then by row).
+        Rows are counted through the parts. Of several copies the archived one stays, else the one stored first (by time,
+        then by row).
         """
         batch = _Parts(parts, self._rooms)
         drop = np.zeros(len(batch), bool)
@@ -320,35 +330,37 @@ class IdWindow:
                 drop[row] |= near and _same(batch.joined, row, known, place)
         ordered = self._rooms.others.of(len(batch))
         ordered[:] = keys
-        ordered.sort(kind="stable")  # Of a few runs that are in order a fifth of what any other takes.
+        # Tasks sort their ids, so this is a merge of a few sorted runs: the stable sort takes a fifth of any other's time.
+        ordered.sort(kind="stable")
         if np.any(ordered[1:] == ordered[:-1]):
             self._mark_inside(batch.joined, keys, np.argsort(keys, kind="stable"), drop)
         return np.flatnonzero(drop)
 
     def ordered(self, batch: Ids) -> Ids:
-        """The ids of a published batch as they are to be kept, and given to `add`. The next batch of these rooms overwrites them,
-        and they what `join` gave.
+        """Sort a published batch's ids by key, for saving and for `add`.
+
+        Overwrites the result of `join`; the next batch in the same working memory overwrites the result.
         """
         keys = batch.keys_in(self._rooms.keys.of(len(batch)))
         self._sieve_in(keys)
         return batch.sorted(keys, self._rooms)
 
     def add(self, name: str, kept: Ids) -> None:
-        """Remember a published batch. Args: ids: a lasting copy of what `ordered` gave."""
+        """Add a published batch. Args: name: its file of ids. kept: a lasting copy of the result of `ordered`."""
         newest_ms = int(kept.store_ms.max()) if len(kept) else None
         self._batches.append(_Remembered(name, kept, newest_ms))
 
     def restore(self, name: str, saved: Ids) -> None:
-        """Remember a file of ids, sorted by keys: an earlier run's, or a task's."""
+        """Add a file of ids sorted by keys: an earlier run's, or a task's."""
         self._sieve_in(saved.keys_in(self._rooms.keys.of(len(saved))))
         self.add(name, saved)
 
     def expire(self, newest_ms: int) -> list[str]:
-        """Forget batches that ended more than the window ago. Returns their names."""
+        """Remove batches whose newest store time is further back than the window. Returns their names."""
         old = [one.name for one in self._batches if one.newest_ms is None or one.newest_ms < newest_ms - self._ms]
         if old:
             self._batches = [one for one in self._batches if one.name not in old]
-            if self._sieved > 2 * self._count:  # else the few bits too many cost less
+            if self._sieved > 2 * self._count:  # Bits cannot be removed; a few stale ones cost less than a new filter.
                 self._sieve_anew(self._count)
         return old
 
@@ -384,10 +396,10 @@ class IdWindow:
 
 
 def _candidates(keys: Numbers, order: Numbers, known: Numbers) -> Iterator[tuple[int, int]]:
-    """Pairs (row, place) of equal keys; `order` sorts `keys`, and `known` is sorted."""
+    """Yield pairs (row, place) of equal keys. Args: order: sorts `keys`. known: sorted."""
     if not len(known):
         return
-    wanted = keys[order]  # In order, or every search would miss the processor's cache.
+    wanted = keys[order]  # Sorted: else every search would miss the processor's cache.
     first: Numbers = np.searchsorted(known, wanted, "left")
     inside = np.minimum(first, len(known) - 1)
     for hit in np.flatnonzero(known[inside] == wanted).tolist():

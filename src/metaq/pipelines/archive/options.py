@@ -16,7 +16,7 @@ from metaq.pipelines.uris import is_uri, plain_path, run_folder
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions(UpkeepOptions, DecodeOptions, StreamOptions):
-    """Topics → Parquet, every message once."""
+    """Options of the pipeline `archive`."""
 
     topics: str = option("", "Topics to archive, `,`-separated. Required.", aliases=("topic",))
     output: str = option("", "The archive's folder, its own; a URI for a file system of Hadoop's. Required.")
@@ -53,7 +53,7 @@ class ArchiveOptions(UpkeepOptions, DecodeOptions, StreamOptions):
 
     @property
     def keeps_up(self) -> bool:
-        """Whether anything is to become of files once they are published."""
+        """Whether published files are merged or removed later."""
         return bool(self.compact_files) or self.keep_days is not None
 
     @property

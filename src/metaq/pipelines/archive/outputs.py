@@ -1,4 +1,4 @@
-"""Archive output: interface and local implementation."""
+"""Output of the archive: the interface, and the implementation for a local folder."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Wanted:
     dedupe: str
     """Identity for deduplication, one of `dedupe.DEDUPE`."""
     decoding: BodyColumns | None = None
+    """Decoder of bodies; None: they stay bytes."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,14 +39,19 @@ class Staged:
     """A staged file: the messages of one slice that were stored on one day, of one part."""
 
     wanted: Slice
+    """The slice."""
     date: str
+    """Store date, YYYY-MM-DD, UTC."""
     part: str
+    """Folder of the part (`Parting.folder`); empty: none."""
     path: str
-    """Relative to the archive."""
+    """Location, relative to the archive."""
     rows: int
+    """Messages."""
     size: int = 0
     """Bytes; known when the file is sealed."""
     ids: Ids | None = None
+    """Ids of its messages; None: no deduplication."""
     ids_path: str = ""
     """File of ids as the task wrote it, synced if they are many (`slices.SliceWriter`)."""
     repeats: int = 0
@@ -59,11 +65,11 @@ class Output(Protocol):
 
     @property
     def records(self) -> Batches:
-        """Manifests of what is published."""
+        """The archive's manifests."""
         ...
 
     def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
-        """Fetch the slices in `frame`, in Spark's tasks, and stage their files. Raises: what a task does."""
+        """Fetch the slices in `frame`, in Spark's tasks, and stage their files. Raises what a task raises."""
         ...
 
     def drop(self, found: Sequence[tuple[Staged, Any]]) -> None:
@@ -75,13 +81,13 @@ class Output(Protocol):
         ...
 
     def ids_name(self, query: str, batch: int, number: int) -> str:
-        """Path for the ids of a batch's messages of a topic, relative to the archive."""
+        """Return a path, relative to the archive, for a file of ids of a batch."""
         ...
 
     def keep_ids(self, path: str, file: Staged) -> bool:
-        """Keep the ids of a staged file as its task wrote them. Durable once files are sealed.
+        """Move the id file that a task wrote to `path`. Durable once files are sealed.
 
-        Returns: whether they were kept; otherwise save them with others.
+        Returns False if the file has none, or too few ids: the caller saves them with others.
         """
         ...
 
@@ -90,7 +96,7 @@ class Output(Protocol):
         ...
 
     def list_ids(self) -> frozenset[str]:
-        """The files of ids that there are, relative to the archive."""
+        """Return the existing files of ids, relative to the archive."""
         ...
 
     def load_ids(self, path: str) -> Ids: ...
@@ -98,17 +104,20 @@ class Output(Protocol):
     def remove_ids(self, path: str) -> None: ...
 
     def commit(self, manifest: Manifest) -> None:
-        """Write the manifest: from now on the batch is part of the archive. Raises StoreLocked: another run has done it."""
+        """Write the manifest: this publishes the batch. Raises StoreLocked: another run has published it."""
         ...
 
     def finish(self, manifest: Manifest, replaced: Callable[[], Collection[str]] = frozenset) -> None:
-        """Give the batch's files their final names. May be repeated. Raises StoreCorrupt: one is missing."""
+        """Rename the batch's files to their final names. May be repeated.
+
+        Args: replaced: returns the files that merges have replaced since. Raises StoreCorrupt: a file is missing.
+        """
         ...
 
     def recover(self, last: int, known: Collection[str]) -> None:
-        """Remove what runs before left.
+        """Remove unfinished files of earlier runs.
 
-        Args: last: number of the newest batch, which is finished; -1: there is none. known: files of ids that manifests name.
+        Args: last: number of the newest batch, which is finished; -1: none. known: files of ids that manifests name.
         """
         ...
 
@@ -117,18 +126,19 @@ class Output(Protocol):
         ...
 
     def close(self) -> None:
-        """Remove what only a run needs: the staging folder, the lease."""
+        """Remove what only a run needs: an empty staging folder."""
         ...
 
 
 class LocalOutput:
-    """A folder of this machine, or of a network file system that executors see under the same name. Tasks write into it."""
+    """A folder of this machine, or of a network file system that executors see under the same path. Tasks write into it."""
 
     def __init__(self, folder: ArchiveFolder) -> None:
         self.records = self._folder = folder
         self.commit, self.finish, self.close = folder.commit, folder.finish, folder.close
 
     def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
+        # By application: what a killed run left for a batch is never taken for this run's.
         run = frame.sparkSession.sparkContext.applicationId
         writer = SliceWriter(
             name_servers=wanted.name_servers,
@@ -190,10 +200,10 @@ class LocalOutput:
     def remove_ids(self, path: str) -> None:
         (self._folder.path / path).unlink(missing_ok=True)
 
-    def recover(self, last: int, known: Collection[str]) -> None:  # noqa: ARG002  one run at a time: no other yet lives
+    def recover(self, last: int, known: Collection[str]) -> None:  # noqa: ARG002  the lock excludes a run that still lives
         self._folder.clean_staging()
         for path in self.list_ids() - set(known):
-            self.remove_ids(path)  # Of a batch that never was.
+            self.remove_ids(path)  # Of a batch whose manifest was never written.
 
-    def clean(self, last: int) -> None:  # noqa: ARG002  one run at a time: what is there is this run's
+    def clean(self, last: int) -> None:  # noqa: ARG002  the lock excludes other runs: all files are this run's
         self._folder.clean_staging()

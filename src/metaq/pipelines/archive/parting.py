@@ -1,7 +1,7 @@
-"""Into which folders below its date a message goes: none more, one per tag, or one of N by the hash of its key.
+"""Partition folders below the date's (option `partitionBy`): none, one per tag, or one of N by the hash of the first key.
 
-The folders are `by_tag=…` and `by_key=…`: Hive's names for columns of their own. `tag=…` would be a second column `tag`, of
-whatever type a reader takes from the text.
+The folders are `by_tag=…` and `by_key=…`, partition columns of their own as Hive names them. `tag=…` would be a second column
+`tag`, of whatever type a reader infers from the text.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Parting(msgspec.Struct, frozen=True):
     """The option `partitionBy`."""
 
     by: str = ""
-    """`tag`, `key`, or empty."""
+    """`tag`, `key`, or empty: by date only."""
     buckets: int = 0
-    """Of `key`."""
+    """Number of folders of `key`."""
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Read the option: `date`, `date,tag` or `date,key:16`. Raises ConfigError."""
+        """Parse the option: `date`, `date,tag` or `date,key:16`. Raises ConfigError."""
         first, *more = [part.strip() for part in text.split(",")]
         name, _, count = (more[0] if more else "").partition(":")
         if first == "date" and not more:
@@ -54,10 +54,12 @@ class Parting(msgspec.Struct, frozen=True):
         return {"": "date", "tag": "date,tag", "key": f"date,key:{self.buckets}"}[self.by]
 
     def parts(self, batch: pa.RecordBatch, days: Any) -> Iterator[tuple[tuple[int, str], Any]]:
-        """The rows of each day and part, as masks. Args: days: of each row, an array."""
-        import numpy as np  # here and not above: the options are read without it
+        """Yield ((day, folder), mask of its rows). Args: days: days since 1970 of each row, an array."""
+        import numpy as np  # Lazily: options are parsed without it.
 
-        if not self.by and len(days) and days.min() == days.max():  # As nearly all are.
+        if (
+            not self.by and len(days) and days.min() == days.max()
+        ):  # Nearly all batches: one mask and no passes over rows.
             yield (int(days[0]), ""), np.ones(len(days), bool)
             return
         names, of_row = self._names(batch)
@@ -67,7 +69,7 @@ class Parting(msgspec.Struct, frozen=True):
                 yield (day, names[number]), of_day & (of_row == number)
 
     def check(self, files: int, wanted: Slice) -> None:
-        """Raises ConfigError: a slice with so many files already cannot have another."""
+        """Raise ConfigError if a slice with `files` files may not have another."""
         if files >= PARTS_MAX:
             raise ConfigError(
                 f"the messages {wanted} have more than {PARTS_MAX} different tags and dates: partitionBy=date,tag is for few. Archive "
@@ -75,7 +77,7 @@ class Parting(msgspec.Struct, frozen=True):
             )
 
     def _names(self, batch: pa.RecordBatch) -> tuple[list[str], Any]:
-        """The folders, and for each row the number of its own."""
+        """Return the folders, and the number of each row's folder."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -96,7 +98,7 @@ class Parting(msgspec.Struct, frozen=True):
         return [self.folder(text) for text in [*found.dictionary.to_pylist(), None]], codes
 
     def folder(self, text: str | None) -> str:
-        """Folder of a message with this tag, or this first key; None: it has none, which counts as empty."""
+        """Return the folder of a message with this tag, or this first key. None, for a message without, counts as empty."""
         if self.by == "key":
             return f"by_key={zlib.crc32((text or '').encode()) % self.buckets:03d}"
         return f"by_tag={quote(text, safe='').replace(NONE, NONE.replace('_', '%5F')) if text else NONE}"

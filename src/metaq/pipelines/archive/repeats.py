@@ -1,11 +1,11 @@
-"""`metaq.spark.without_repeats`: a repeated send is two stored messages, and this leaves one of them.
+"""`metaq.spark.without_repeats`: deduplication of repeated sends.
 
 An acknowledgement is lost, the producer sends again, and the broker has the message twice: with one unique id, at two
-offsets. Offsets are read exactly once all the same; only an id tells that two of them are one.
+offsets. Exactly-once reading of offsets does not remove it; only the id shows the repeat.
 
-**A stream counts the time since it read a message, not since that was stored.** Spark drops rows whose event time lies
-behind the watermark, and the watermark follows the newest row of all queues. With the store time as event time a queue that
-is read late, because its broker was away or its backlog was longer, would lose its messages without a word.
+**A stream counts the time since it read a message, not since it was stored.** Spark drops rows whose event time is before
+the watermark, and the watermark follows the newest row of all queues. With the store time as event time, a queue that is
+read late, because its broker was away or its backlog was longer, would silently lose its messages.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from metaq.errors import ConfigError
 from metaq.pipelines.archive.dedupe import DEDUPE
 
 WITHIN = "10 minutes"
-"""Longer than any producer goes on trying to send, by far."""
+"""Default window: far longer than any producer retries a send."""
 
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 _PLACE = ("broker", "queue_id", "queue_offset")
 _OF, _READ, _BEFORE = "_metaq_repeat_of", "_metaq_read_at", "_metaq_stored_before"
 _WATERMARK = "spark.watermarkDelayMs"
-"""In the metadata of a column that has a watermark."""
+"""Key in the metadata of a column with a watermark."""
 
 
 def without_repeats(frame: Any, dedupe: str = "unique_id", within: str | None = WITHIN) -> Any:
-    """The messages of `frame` without repeats. Nothing else is left out, whatever it looks like.
+    """Return the messages of `frame` without repeats. Nothing else is left out.
 
         orders = metaq.spark.without_repeats(spark.readStream.format("metaq")....load())
 
     In a batch read a message is a repeat if a copy was stored at most `within` before it. In a stream it is one if the query
-    has read a copy within the last `within`, however long ago it was stored: the state is what the query read in that
-    time, an id per message. Copies in different topics are different messages (where the frame has the topic).
+    has read a copy within the last `within`, however long ago that was stored: the query's state is an id for each message
+    read in that time. Copies in different topics are different messages (if the frame has the column `topic`).
 
     Args:
         frame: rows of `format("metaq")`: message_id or keys; for a batch read store_time too.
         dedupe: `unique_id`: the producer's id of the message. `key`: the keys that the application gave it, all of them
-            together; messages without a key are never repeats. `off`: none is left out.
+            together; messages without a key are never repeats. `off`: nothing is left out.
         within: a number of seconds, minutes, hours or days. None: in a batch read however far apart copies are; in a
-            stream by the watermark that the frame has. Windows of store time behind this need that, because Spark refuses
-            a watermark that is set later; rows that are later than the watermark are dropped then.
+            stream by the watermark that the frame has. Later windows of store time need that, because Spark refuses a
+            watermark behind a stateful step; Spark then drops rows that are later than the watermark.
 
     Raises: ConfigError: an unknown `dedupe` or `within`; a column is missing; a stream has a watermark already, or has none.
     """
@@ -76,7 +76,8 @@ def _streamed(frame: Any, marked: Any, by: list[str], within: str | None) -> Any
             f"without_repeats: the stream has a watermark on {watermarks[0]}, and Spark heeds one only. Give within=None to go"
             " by that one: rows that are later than it are dropped then"
         )
-    read = marked.withColumn(_READ, sql.current_timestamp())  # One moment for a batch, the same when it is replayed.
+    # Spark's time of the batch: one for all rows, and the same when the batch is replayed.
+    read = marked.withColumn(_READ, sql.current_timestamp())
     return read.withWatermark(_READ, within).dropDuplicatesWithinWatermark(by)
 
 
@@ -91,10 +92,10 @@ def _stored_apart(frame: Any, marked: Any, by: list[str], seconds: int) -> Any:
 
 
 def _key_of(frame: Any) -> Any:
-    """The keys of a message as one text; without any, a text that no other message has."""
+    """Return a Column with a message's keys as one text; a text of no other message if it has none."""
     place = [name for name in _PLACE if name in frame.columns]
     alone = sql.concat_ws("/", *place) if len(place) == len(_PLACE) else sql.uuid()
-    keys = sql.concat_ws(" ", "keys")  # A key has no blank: it is what separates them on the wire.
+    keys = sql.concat_ws(" ", "keys")  # No key has a blank, the separator of keys on the wire.
     return sql.when(keys != "", sql.concat(sql.lit("k"), keys)).otherwise(sql.concat(sql.lit("p"), alone))
 
 

@@ -3,8 +3,8 @@
     source (rows=slices) ──► foreachBatch ──► mapInArrow: fetch, decode, write beside the archive   (executors)
                                          └──► drop repeats, manifest, rename                 (driver)
 
-Exactly once, because each link is: the source's ranges are absolute offsets in Spark's checkpoint; a replayed batch finds
-its manifest, or none and does everything again; publishing is one rename (`metaq.archive.folder`).
+Exactly once, because each step is: the source's ranges are absolute offsets in Spark's checkpoint; a replayed batch finds
+its manifest, or finds none and does everything again; publishing is one rename (`metaq.archive.folder`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from metaq.pipelines.archive.parting import Parting
 from metaq.pipelines.checkpoints import Checkpoint, checkpoint_of
 from metaq.pipelines.compact.service import Compactor, UpkeepStep
 from metaq.pipelines.compact.tabling import tables_of
-from metaq.pipelines.driver import looked_after
+from metaq.pipelines.driver import supervised
 from metaq.pipelines.job import BatchJob, SliceStream, check_session
 from metaq.pipelines.run import Run
 from metaq.pipelines.uris import is_uri, plain_path
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 KEEP_UP_SECONDS = 20.0
-"""Time for merging after a batch: what is left waits for the next batch, so that no batch waits for it."""
+"""Time for merging after a batch; the rest is left to the next batch, so that archiving never falls behind by it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ class BatchReport:
     corrupt: int = 0
     """Messages whose bodies did not decode: they are archived, with the body in `_corrupt`."""
     held: str = ""
-    """Dates that retention keeps although they are due by the clock, and why."""
+    """Dates that retention keeps although they are due by the clock, and why; empty: none."""
 
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0
@@ -121,27 +121,32 @@ def archive(
     """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
 
     Args:
-        topics: names, one or several. A retry topic holds the same unique id many times: archive it with dedupe="off".
-        output: a folder of its own, or the URI of one on a file system of Hadoop's. checkpoint: by default inside it; one
-            output, one checkpoint, for ever.
-        staging: where files under way get a folder, on the file system of the output and not in it; by default beside it.
+        spark: the session.
+        name_servers: of the cluster, `host:port`, `;`-separated.
+        topics: names, one or several. A retry topic has the same unique id many times: archive it with dedupe="off".
+        output: the archive's own folder, or a URI of one on a Hadoop file system.
+        checkpoint: Spark's checkpoint, by default inside the output; one output has one checkpoint, for ever.
+        staging: folder of unfinished files, on the file system of the output and not in it; by default beside it.
         once: archive what is there now and end; otherwise go on, looking every `trigger_seconds`.
-        progress_group: report progress as this consumer group.
-        dedupe: what a repeat is known by: `unique_id`, the producer's; `key`, the application's keys, all of a message's
-            together, where messages without one are no repeats; `off`: everything is archived.
+        trigger_seconds: interval of batches.
+        progress_group: consumer group to report progress as.
+        dedupe: identity of a repeat: `unique_id`, the producer's; `key`, all of the application's keys together, where
+            messages without one are never repeats; `off`: everything is archived.
         dedupe_seconds: of two messages with one id stored within this time only the first is archived; 0: off.
-        messages_per_batch, messages_per_file: most of them.
+        messages_per_batch: most messages of a batch.
+        messages_per_file: most messages of a file.
         on_batch: called in this process after every batch.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
-        compact_files, compact_bytes: where a folder has more small files than `compact_files`, they are merged, up to about
-            `compact_bytes`; 0: never. keep_days: dates that ended longer ago go, by the clock and by the newest archived
-            messages, or by the clock alone (`trust_clock`); None: never. What goes is kept for `grace_seconds`, in which
-            tables planned before go on to work.
-        partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; an archive keeps what it began with.
-        run_folder, lease_seconds: for an output that is a URI: where the run's status lies, on this machine; and after how long
-            a run that nobody has heard of is taken for dead.
+        compact_files: merge the small files of a folder that has more than so many; 0: never.
+        compact_bytes: approximate size of a merged file.
+        grace_seconds: time for which replaced and expired files stay, for tables that were planned before.
+        keep_days: remove dates that ended longer ago, by the clock and by the newest archived messages; None: never.
+        trust_clock: go by the clock alone for `keep_days`.
+        partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; fixed with the archive's first batch.
+        run_folder: local folder of the run's status if the output is a URI.
+        lease_seconds: time without a sign of life after which a run that writes to a URI counts as dead.
         decode: bodies as columns: the format, or the options `decode`, `decode_schema` and so on (docs/archive.md).
-        table_format: `iceberg`: tables of it, one per topic, follow the archive.
+        table_format: `iceberg`: keep an Iceberg table per topic up to date with the archive.
 
     Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, the file
             system cannot do what publishing, `compact_files` or `keep_days` need, or the session is a client of Spark Connect.
@@ -172,13 +177,13 @@ def archive(
         **({"decode": decode} if isinstance(decode, str) else dict(decode or {})),
     )
     options.check()
-    told = None if on_batch is None else lambda _line, figures: on_batch(BatchReport(**figures))
-    run = Run("archive", options.place, on_batch=told)
-    return looked_after(run, lambda: start(spark, options, run, source or {}))
+    report = None if on_batch is None else lambda _line, figures: on_batch(BatchReport(**figures))
+    run = Run("archive", options.place, on_batch=report)
+    return supervised(run, lambda: start(spark, options, run, source or {}))
 
 
 def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, str] = MappingProxyType({})) -> Any:
-    """The pipeline `archive` (`metaq.pipelines.catalogue`). Args: source: more options of the source. Raises: see `archive`."""
+    """Start the pipeline `archive`, see `catalogue.Pipeline.start`. Args: source: more source options. Raises as `archive`."""
     check_session(spark, run.status.pipeline)
     stream = SliceStream.of(
         options,
@@ -207,7 +212,7 @@ def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, st
 def _local(options: ArchiveOptions) -> tuple[Output, Upkeep | None]:
     folder = ArchiveFolder(plain_path(options.output), options.staging)
     folder.prepare()
-    # Also if the options ask for none any more: what an earlier run began has to be finished.
+    # Also if the options no longer ask for it: an earlier run's unfinished replacements must be finished.
     wanted = options.keeps_up or folder.kept.exists()
     return LocalOutput(folder), Compactor(folder, options, options.compact_files) if wanted else None
 
@@ -233,7 +238,7 @@ class Upkeep(Protocol):
         ...
 
     def look(self) -> Iterator[UpkeepStep]:
-        """Do all that is due, a step at a time. A caller that stops in between leaves the rest for the next call."""
+        """Do whatever is due, and yield after each step. A caller that stops early leaves the rest for the next call."""
         ...
 
     def close(self) -> None: ...
@@ -279,9 +284,12 @@ class _Archiver(BatchJob):
             decoding=decoding,
         )
         self._windows: dict[str, IdWindow] = {}
+        """Topic → ids of its last messages."""
         self._rooms = Rooms()
         self._positions: Positions = {}
+        """Queue → end of what is archived."""
         self._newest_ms = 0
+        """Newest store time of the last batch."""
         with self._disk_faults(f"what the last run left could not be finished, {self._after_fault()}"):
             self._recover()
 
@@ -295,7 +303,9 @@ class _Archiver(BatchJob):
             self._output.finish(last, self._replaced)
             self._positions, self._newest_ms = last.end, last.newest_ms
         self._output.recover(-1 if last is None else last.batch, known)
-        there = self._output.list_ids()
+        there = (
+            self._output.list_ids()
+        )  # Manifests are never rewritten: files of ids that expired are still named there.
         for name, topic in sorted(known.items()):
             if self._dedupe.on and name in there:
                 self._window(topic).restore(name, self._output.load_ids(name))
@@ -322,6 +332,7 @@ class _Archiver(BatchJob):
     def _process(self, frame: Any, batch: int, query: str) -> None:
         began = SYSTEM.monotonic()
         published = self._records.find(query, batch)
+        # Spark repeats a batch if the driver died after it was published and before Spark's own commit log was written.
         if published is not None:
             self._output.finish(published, self._replaced)
             if self._tables is not None:
@@ -334,7 +345,7 @@ class _Archiver(BatchJob):
 
     def _publish(self, query: str, batch: int, files: list[Staged], began: float) -> None:
         files.sort(key=lambda file: (file.wanted.queue, file.wanted.start, file.date, file.part))
-        self._see_that_it_goes_on(batch, files)
+        self._check_continues(batch, files)
         ids = self._drop_repeats(query, batch, files) if self._dedupe.on else {}
         for file in files:
             queue = file.wanted.queue
@@ -364,6 +375,8 @@ class _Archiver(BatchJob):
             partition_by=str(self._wanted.parting),
             corrupt=sum(file.corrupt for file in files),
         )
+        # The order is what a crash leaves: synced files without a manifest are dropped and written again; a manifest without
+        # final names is finished by the next run.
         self._output.commit(manifest)
         self._output.finish(manifest)
         if self._tables is not None:
@@ -372,11 +385,11 @@ class _Archiver(BatchJob):
         self._expire()
         self._report(manifest, began)
 
-    def _see_that_it_goes_on(self, batch: int, files: list[Staged]) -> None:
-        """Raises: StoreCorrupt: the batch begins before the end of the archive."""
+    def _check_continues(self, batch: int, files: list[Staged]) -> None:
+        """Raise StoreCorrupt if the batch begins before the archive's end: the checkpoint is older than the archive."""
         for file in files:
             end = self._positions.get(file.wanted.queue, 0)
-            # A queue that may lose messages may begin again: its topic was made anew.
+            # With failOnDataLoss=false a queue may begin again at a lower offset: its topic was made anew.
             if file.wanted.start < end and self._wanted.settings.fail_on_data_loss:
                 raise StoreCorrupt(
                     f"batch {batch} begins at offset {file.wanted.start} of {file.wanted.queue}, and {self._records.at('')} has its "
@@ -387,9 +400,9 @@ class _Archiver(BatchJob):
 
     # -------------------------------------------------------------- repeats
     def _drop_repeats(self, query: str, batch: int, files: list[Staged]) -> dict[str, str | list[str]]:
-        """Drop messages whose id is archived already, or twice in this batch, from the staged files; keep the other ids.
+        """Remove repeats from the staged files, and save the other messages' ids.
 
-        Returns: topic → files of its ids. Sets `rows` and `repeats` of the staged files.
+        Returns: topic → its new files of ids. Sets `rows` and `repeats` of the staged files.
         """
         names: dict[str, str | list[str]] = {}
         newest: list[int] = []
@@ -420,7 +433,8 @@ class _Archiver(BatchJob):
                 kept.append(name := self._output.ids_name(query, batch, next(numbers)))
                 window.add(name, self._output.save_ids(name, window.ordered(window.join(rest))))
             names[topic] = kept[0] if len(kept) == 1 else kept
-        # Of this batch alone, no maximum over batches: once a broker's clock had jumped ahead, every id would expire at once for years.
+        # Of this batch alone, not the maximum of all: after one message from a clock that was ahead, every id would expire at
+        # once, for years.
         self._newest_ms = max(newest, default=self._newest_ms)
         self._output.drop(found)
         return names

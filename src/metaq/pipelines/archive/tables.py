@@ -1,4 +1,4 @@
-"""A topic as one table: what is archived, and what has come since."""
+"""A topic as one table: its archived messages, and those stored since (`metaq.spark.table`)."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ def table(
     spark: Any = None,
     fail_on_data_loss: bool = True,
 ) -> Any:
-    """A DataFrame of all messages of a topic, in the lean columns: the archive's files, then the live tail.
+    """Return a DataFrame of all messages of a topic, in the lean columns: the archive's files, then the live tail.
 
-    Where the archive decodes bodies, `decoded` and `_corrupt` are columns of both, and `body` of neither if it is not kept.
+    If the archive decodes bodies, both parts have `decoded` and `_corrupt`, and neither has `body` if it is not kept.
 
-    The manifests are read first, and the tail begins at the offsets that they end with, so that a batch which the
-    archive publishes meanwhile is in one of the two parts and never in both. Repeated sends in the tail are not looked
-    for: that is done when it is archived.
+    The manifests are read first, and the tail begins at the offsets where they end: a batch that the archive publishes
+    meanwhile is in one part, never in both. The tail is not deduplicated: that happens when it is archived.
 
     Args:
-        archive: the folder that `archive` writes, or its URI. name_servers: of the cluster; None for the archived part alone.
-        spark: the session, by default `metaq.spark.session()`.
-        fail_on_data_loss: a query fails with `MessagesLost`, which says how many of which queue, where messages left the
-            brokers before they were archived; False: it logs them and goes on behind them.
+        topic: its name.
+        archive: the folder that `archive` writes, or its URI.
+        name_servers: of the cluster; None: only archived messages.
+        spark: the session; None: `metaq.spark.session()`.
+        fail_on_data_loss: whether a query fails, with `MessagesLost`, if messages left the brokers before they were
+            archived; False: it logs how many of which queue and goes on.
 
-    Raises: ConfigError: nothing is archived of the topic, and no cluster is named.
+    Raises: ConfigError: nothing of the topic is archived, and no cluster is named.
     """
     spark = spark or session()
     files, end, decoding = _archived(spark, str(archive), topic)
@@ -54,7 +55,7 @@ def table(
     columns = without(records.LEAN, decoding) + (() if bodies is None else (DECODED, CORRUPT))
     parts = []
     if files:
-        # By their own columns the first file would say for all, and bodies may have got more fields since.
+        # With an explicit schema: Spark would take one file's columns for all, and decoded bodies may have more fields since.
         reader = spark.read if bodies is None else spark.read.schema(bodies.spark_columns(records.LEAN[1:]))
         parts.append(reader.parquet(*files).withColumn("topic", sql.lit(topic)).select(*columns))
     if name_servers is not None:
@@ -72,7 +73,7 @@ def table(
 
 
 def _archived(spark: Any, archive: str, topic: str) -> tuple[list[str], Positions, Decoding | None]:
-    """The files of a topic, as Spark reads them, how far the archive has come, and what its bodies became."""
+    """Return the paths of a topic's files for Spark, the archive's end positions, and its decoding (None: bytes)."""
     if is_uri(archive):
         remote = HadoopFolder(HadoopFiles(spark, archive))
         seen = view(remote)

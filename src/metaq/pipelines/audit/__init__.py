@@ -1,5 +1,5 @@
-"""The audit: what was sent against what each consumer group consumed.
+"""The pipeline `audit`: compares what was sent with what each consumer group consumed.
 
-`evidence` reads both sides out of the cluster into two frames of plain rows, `comparing` holds them against each other,
-`figures` says what that comes to, `text`, `page` and `plots` show it; `job` is the pipeline.
+`evidence` reads both sides into DataFrames of plain rows, `comparing` joins them, `figures` has the results; `text`, `page` and
+`plots` render them; `job` is the pipeline.
 """

@@ -1,14 +1,12 @@
-"""Compares what was sent with what was consumed: joins and aggregations, which Spark distributes.
+"""Comparison of what was sent with what was consumed: joins and aggregations of DataFrames. Pure: no clock, topic or option.
 
     sent         id, topic, key, lane, place, time_ms, certain, timed, copy      a row per stored copy or record of a send
     deliveries   group, id, time_ms, success, ended                              a row per delivery
-    progress     group, lane, committed                                          how far each group is in each queue
+    progress     group, lane, committed                                          a row per group and queue: its offset
 
-`lane` and `place` say where a copy is stored: places of one lane are in the order of storing; null where that is not known.
-`certain`: that it was sent, and for every group to have by now. `timed`: whether `time_ms` is when it could be consumed.
-`copy` tells two stored copies of one message apart.
-
-Nothing here reads a clock, a topic or an option: a function of its arguments.
+`lane`: where a copy is stored, a queue or a broker's log; `place`: its offset there, which is the order of storing; both null if
+unknown. `certain`: whether it was surely sent, so that every group should have it by now. `timed`: whether `time_ms` is the time
+from which it could be consumed. `copy`: id of a stored copy of a message.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ PAIRS_DDL = "`group` string, topic string"
 MISSING, REPEATED, OUT_OF_ORDER, LATE, STRAY = KINDS = ("missing", "repeated", "out_of_order", "late", "stray")
 PERCENTILES = (0.5, 0.95, 0.99)
 _EXACTLY = 10_000
-"""Accuracy of percentiles: exact for so many different values, else off by a ten-thousandth of the rows."""
+"""Accuracy of percentiles: exact up to so many distinct values, else off by at most a ten-thousandth of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +38,15 @@ class Rules:
     """Rules of the comparison."""
 
     span: Span
+    """Audited time."""
     late_ms: int
+    """Latency above which a message is late."""
     order: str
-    """One of `key`, `queue`, `off`."""
+    """Messages that must be consumed in order: of one `key`, of one `queue`, or `off`."""
 
 
 def once(sent: Any) -> Any:
-    """A row per message: its first copy, and the number of its copies."""
+    """Return a row per message: its first copy, and the number of its copies."""
     first = sql.min(sql.struct("time_ms", "place", "lane", "topic", "key", "timed"))
     grouped = sent.groupBy("id").agg(
         first.alias("first"), sql.count_distinct("copy").alias("copies"), sql.max("certain").alias("certain")
@@ -55,13 +55,13 @@ def once(sent: Any) -> Any:
 
 
 def judged(messages: Any, span: Span) -> Any:
-    """Messages sent within the audited time."""
+    """Return the messages sent within the audited time."""
     within = sql.col("time_ms") < span.until_ms
     return messages.where(within if span.since_ms is None else within & (sql.col("time_ms") >= span.since_ms))
 
 
 def consumed(deliveries: Any, deadline_ms: int) -> Any:
-    """A row per group and message: its deliveries, aggregated."""
+    """Return a row per group and message: its deliveries, aggregated."""
     well = sql.col("success") & sql.col("ended")
     in_time = well & (sql.col("time_ms") <= deadline_ms)
     return deliveries.groupBy("group", "id").agg(
@@ -75,12 +75,13 @@ def consumed(deliveries: Any, deadline_ms: int) -> Any:
 
 
 def pairs_seen(messages: Any, got: Any) -> Any:
-    """Which group has consumed of which topic."""
+    """Return the distinct pairs of group and topic that it has consumed from."""
     return got.join(messages.select("id", "topic"), "id").select("group", "topic").distinct()
 
 
 def verdicts(messages: Any, got: Any, pairs: Any, progress: Any, rules: Rules) -> Any:
-    """A row per group and message that it was to consume. Args: messages: judged ones. progress: may be without rows."""
+    """Return a row per group and message that it should have consumed. Args: messages: from `judged`. progress: may be empty."""
+    # Pairs and progress are small: broadcast joins, so that only the two large sides are shuffled.
     joined = (
         messages.join(sql.broadcast(pairs), "topic")
         .join(got, ["group", "id"], "left")
@@ -91,7 +92,7 @@ def verdicts(messages: Any, got: Any, pairs: Any, progress: Any, rules: Rules) -
 
 
 def verdicts_by_progress(messages: Any, pairs: Any, progress: Any, rules: Rules) -> Any:
-    """Verdicts from a group's offsets alone: messages below them count as consumed, at an unknown time."""
+    """Return verdicts from a group's offsets alone: messages below them count as consumed, at an unknown time."""
     nothing = {"deliveries": 0, "successes": 0, "after": 0, "failures": 0, "open": 0}
     joined = messages.join(sql.broadcast(pairs), "topic").join(sql.broadcast(progress), ["group", "lane"], "left")
     for name, value in nothing.items():
@@ -102,28 +103,26 @@ def verdicts_by_progress(messages: Any, pairs: Any, progress: Any, rules: Rules)
 
 
 def strays(deliveries: Any, known: Any) -> Any:
-    """What was consumed in time and is not among the ids of `known`. Args: deliveries: what `consumed` gave."""
+    """Return messages that were consumed in time and are not among the ids of `known`. Args: deliveries: from `consumed`."""
     return deliveries.where("successes > 0").join(known.select("id").distinct(), "id", "left_anti")
 
 
 def _ordered(joined: Any, order: str) -> Any:
-    """Add whether a message was consumed after one that was stored later.
+    """Add a column: whether a message was consumed after one that was stored later.
 
-    Within a lane (a queue or a log) the place orders messages; across lanes the store time does, where it differs.
+    Within a queue or log (`lane`) the offset orders messages; across them the store time does, where it differs.
     """
     if order == OFF:
         return joined.withColumn(OUT_OF_ORDER, sql.lit(False))
     lane = ["group", "topic", "lane"]
     if order == KEY:
-        # A message without a key is alone: not one partition with all that have none.
+        # Messages without a key are no sequence; together they would be one huge window partition in one task.
         alone = sql.when(sql.col("key") == "", sql.concat(sql.lit("i"), "id")).otherwise(
             sql.concat(sql.lit("k"), "key")
         )
         joined = joined.withColumn("_of", alone)
         lane.append("_of")
-    behind = (
-        Window.partitionBy(*lane).orderBy(-sql.col("place")).rowsBetween(Window.unboundedPreceding, -1)
-    )  # Of one lane.
+    behind = Window.partitionBy(*lane).orderBy(-sql.col("place")).rowsBetween(Window.unboundedPreceding, -1)
     placed = sql.col("place").isNotNull() & sql.col("lane").isNotNull()
     sooner = sql.when(placed, sql.min(sql.when(placed, sql.col("first_ms"))).over(behind))
     if order == KEY:
@@ -152,7 +151,7 @@ def _judged(joined: Any, rules: Rules) -> Any:
 
 
 def _why() -> Any:
-    """Reason why a message is missing, as far as it is known."""
+    """Return a Column: the reason why a message is missing, as far as it is known."""
     return (
         sql.when(sql.col("successes") > 0, sql.lit(None))
         .when(sql.col("after") > 0, sql.lit("consumed after the grace"))
@@ -164,7 +163,7 @@ def _why() -> Any:
     )
 
 
-# ------------------------------------------------------------------ what it comes to
+# ------------------------------------------------------------------ aggregates
 
 
 def _counts() -> list[Any]:
@@ -188,25 +187,25 @@ def _spread(frame: Any) -> Any:
 
 
 def totals(verdict: Any) -> Any:
-    """A row per group, whose topic is null, and per group and topic: percentiles of topics cannot be added up."""
+    """Return a row per group (topic null) and per group and topic: percentiles of topics cannot be added up."""
     return _spread(verdict.rollup("group", "topic").agg(*_counts())).where("`group` is not null")
 
 
 def windows(verdict: Any, window_ms: int) -> Any:
-    """A row per group and window of the time of sending; `window_ms` begins it."""
+    """Return a row per group and window of the send time. The column `window_ms` is the window's start."""
     start = sql.col("time_ms") - sql.pmod(sql.col("time_ms"), sql.lit(window_ms))
     return _spread(verdict.withColumn("window_ms", start).groupBy("group", "window_ms").agg(*_counts()))
 
 
 def keys(verdict: Any) -> Any:
-    """A row per group, topic and key that something is wrong with."""
+    """Return a row per group, topic and key with findings."""
     counted = _spread(verdict.where("key != ''").groupBy("group", "topic", "key").agg(*_counts()))
     wrong = sql.col(MISSING) + sql.col(REPEATED) + sql.col(OUT_OF_ORDER) + sql.col(LATE)
     return counted.withColumn("findings", wrong).where("findings > 0")
 
 
 def findings(verdict: Any, stray: Any) -> Any:
-    """A row per finding: group, kind, and all that is known of the message."""
+    """Return a row per finding: group, kind, and all that is known of the message."""
     marks = [sql.when(sql.col(name), sql.lit(name)) for name in (MISSING, REPEATED, OUT_OF_ORDER, LATE)]
     kinds = sql.array_compact(sql.array(*marks))
     time = {"sent_time": "time_ms", "consumed_time": "first_ms"}
@@ -216,9 +215,9 @@ def findings(verdict: Any, stray: Any) -> Any:
         "latency_ms", "copies", "deliveries", "successes", "failures", "why",
     ]  # fmt: skip
     wrong = verdict.where(f"{MISSING} or {REPEATED} or {OUT_OF_ORDER} or {LATE}")
-    told = wrong.withColumn("kind", sql.explode(kinds)).select(*columns)
+    judged_wrong = wrong.withColumn("kind", sql.explode(kinds)).select(*columns)
     alone = stray.select(
         "group", sql.lit(STRAY).alias("kind"), "id", sql.timestamp_millis("first_ms").alias("consumed_time"),
         "deliveries", "successes", "failures",
     )  # fmt: skip
-    return told.unionByName(alone, allowMissingColumns=True)
+    return judged_wrong.unionByName(alone, allowMissingColumns=True)

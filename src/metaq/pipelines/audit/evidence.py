@@ -1,4 +1,4 @@
-"""Both sides of an audit as frames of plain rows (`comparing` says which): read from topics, traces and ledgers."""
+"""Both sides of an audit as DataFrames of the rows of `comparing`, read from topics, traces and ledgers."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ _SENT = ("id", "topic", "key", "tag", "lane", "place", "time_ms", "certain", "ti
 
 @dataclass
 class Evidence:
-    """Frames of both sides. `release` frees what they cache."""
+    """DataFrames of both sides. `release` frees those that are cached."""
 
     sent: Any
-    """Rows of sends, also from before and after the audited time. With the column `tag`."""
+    """Sends, also from before and after the audited time; with the additional column `tag`."""
     known: Any
-    """Frame of the ids that are known to have been sent."""
+    """Ids that are known to have been sent, column `id`."""
     deliveries: Any
+    """Deliveries to groups."""
     unreadable: int = 0
     """Number of records that cannot be read."""
-    _kept: list[Any] = field(default_factory=list)
+    _cached: list[Any] = field(default_factory=list)
 
     def release(self) -> None:
-        for frame in self._kept:
+        for frame in self._cached:
             frame.unpersist()
 
 
 def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
-    """Read what the options name. Raises: what reading a topic does, here or when the frames are used."""
-    kept: list[Any] = []
+    """Read the sources that the options name. Raises as reading a topic does, here or when the DataFrames are used."""
+    cached: list[Any] = []
     trace, unreadable = None, 0
     if TRACE in (options.sent, options.consumed):
-        trace = _trace(spark, options, span).persist()
-        kept.append(trace)
+        trace = _trace(spark, options, span).persist()  # Both sides may come from it: read and decode the topic once.
+        cached.append(trace)
         lost = trace.where(sql.col("what") == records.UNREADABLE).agg(sql.sum("place")).first()[0]
         unreadable += lost or 0
     if options.sent == TOPIC:
@@ -65,26 +66,26 @@ def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
     else:
         deliveries = spark.createDataFrame([], DELIVERIES_DDL)
     named = list(dict.fromkeys(one.group for one in options.expected))
-    # Who only looks is expected to consume nothing, unless it is named.
+    # The group of query tools only looks at messages: it counts only if it is named.
     chosen = sql.col("group").isin(named) if named else sql.col("group") != TOOLS_GROUP
     deliveries = deliveries.where(chosen)
     if options.match == KEY:
         sent = sent.withColumn("id", sql.col("key"))
         deliveries = deliveries.withColumn("id", sql.col("key"))
-    sent = sent.persist()  # Or every look at it would read the topics again.
-    kept.append(sent)
+    sent = sent.persist()  # Otherwise each action would read the topics again.
+    cached.append(sent)
     known = sent.select("id")
-    if trace is not None:  # Of any topic: a group's deliveries do not tell theirs.
+    if trace is not None:  # Sends to any topic: a traced delivery does not name its topic.
         known = known.union(_sends(trace).select("key" if options.match == KEY else "id"))
     deliveries = deliveries.where("id != ''").select("group", "id", "time_ms", "success", "ended")
-    return Evidence(sent, known, deliveries, unreadable, kept)
+    return Evidence(sent, known, deliveries, unreadable, cached)
 
 
 # ------------------------------------------------------------------ topics
 
 
 def _read(spark: Any, options: AuditOptions, topics: Sequence[str], columns: str, since: int | None, until: int) -> Any:
-    """The messages of topics that were stored in a time."""
+    """Return the messages of topics stored from `since` (None: the beginning) until `until`, ms since 1970."""
     reader = spark.read.format("metaq").options(
         nameServers=options.servers,
         subscribe=",".join(topics),
@@ -105,7 +106,7 @@ def _from(options: AuditOptions, span: Span) -> int | None:
 def _stored(spark: Any, options: AuditOptions, span: Span) -> Any:
     columns = "topic,broker,queue_id,queue_offset,message_id,keys,tag,store_time"
     stored = _read(spark, options, options.topics_named, columns, _from(options, span), span.deadline_ms + SLACK_MS)
-    # As a MessageQueue is written.
+    # The text of a MessageQueue, as `ask` writes groups' offsets: both sides are joined by it.
     lane = sql.concat(sql.col("topic"), sql.lit("@"), sql.col("broker"), sql.lit(":"), sql.col("queue_id"))
     return stored.select(
         sql.col("message_id").alias("id"),
@@ -126,15 +127,18 @@ def _stored(spark: Any, options: AuditOptions, span: Span) -> Any:
 
 def _trace(spark: Any, options: AuditOptions, span: Span) -> Any:
     since = _from(options, span)
-    told = _read(
+    stored = _read(
         spark, options, [options.trace_topic], "body",
         None if since is None else since - SLACK_MS, span.deadline_ms + SLACK_MS,
     )  # fmt: skip
-    return told.mapInArrow(records.rows_of, records.DDL)
+    return stored.mapInArrow(records.rows_of, records.DDL)
 
 
 def _sends(trace: Any) -> Any:
-    """Of sends; a half message was sent if it was committed. Of delayed messages no trace tells when they are due."""
+    """Return the traced sends. A half message counts as sent if it was committed.
+
+    A delayed message is neither certain nor timed: traces do not have the time at which it is due.
+    """
     committed = trace.where((sql.col("what") == records.SETTLED) & sql.col("success")).select("id").distinct()
     pubs = trace.where(sql.col("what") == records.SENT).join(committed.withColumn("_done", sql.lit(True)), "id", "left")
     certain = sql.col("success") & ~sql.col("delayed") & (~sql.col("half") | sql.coalesce("_done", sql.lit(False)))
@@ -147,14 +151,14 @@ def _sends(trace: Any) -> Any:
 
 
 def _deliveries(trace: Any) -> Any:
-    """Join the two records of a delivery into one row; a record that is stored twice counts once."""
+    """Join the two records of a delivery, begun and ended, into one row; a record that is stored twice counts once."""
     began, ended = sql.col("what") == records.BEGUN, sql.col("what") == records.ENDED
     time = sql.when(sql.col("time_ms") > 0, sql.col("time_ms"))
     grouped = (
         trace.where(began | ended)
         .groupBy("request", "id")
         .agg(
-            sql.max("group").alias("group"),  # An old client's end has none.
+            sql.max("group").alias("group"),  # An old client's end record has no group.
             sql.max(sql.coalesce("key", sql.lit(""))).alias("key"),
             sql.min(sql.when(began, time)).alias("began_ms"),
             sql.max(sql.when(ended, time)).alias("ended_ms"),
@@ -171,21 +175,23 @@ def _deliveries(trace: Any) -> Any:
 
 
 def _ledger(spark: Any, options: AuditOptions, span: Span, topic: str, since: int | None) -> Any:
-    """A ledger's entries; a record that was stored twice is one. `read`: whether it could be read."""
+    """Return a ledger's entries; a record that was sent twice counts once. `time_ms` is null if it cannot be parsed."""
     entry = "id string, key string, topic string, `group` string, time string, success boolean"
-    told = _read(spark, options, [topic], "message_id,body,store_time", since, span.deadline_ms + SLACK_MS)
-    told = told.dropDuplicates(["message_id"]).withColumn("e", sql.from_json(sql.col("body").cast("string"), entry))
+    stored = _read(spark, options, [topic], "message_id,body,store_time", since, span.deadline_ms + SLACK_MS)
+    entries = stored.dropDuplicates(["message_id"]).withColumn(
+        "e", sql.from_json(sql.col("body").cast("string"), entry)
+    )
     time = sql.trim("e.time")
-    told_ms = sql.when(time.rlike(r"^\d+$"), time.try_cast("bigint")).otherwise(
+    entry_ms = sql.when(time.rlike(r"^\d+$"), time.try_cast("bigint")).otherwise(
         sql.unix_millis(sql.try_to_timestamp(time))
     )
     stored_ms = sql.unix_millis("store_time")
-    return told.select(
+    return entries.select(
         sql.coalesce(sql.col("e.id"), sql.lit("")).alias("id"),
         sql.coalesce(sql.col("e.key"), sql.lit("")).alias("key"),
         sql.coalesce(sql.col("e.topic"), sql.lit("")).alias("topic"),
         sql.coalesce(sql.col("e.group"), sql.lit("")).alias("group"),
-        sql.when(sql.col("e.time").isNull(), stored_ms).otherwise(told_ms).alias("time_ms"),
+        sql.when(sql.col("e.time").isNull(), stored_ms).otherwise(entry_ms).alias("time_ms"),
         sql.coalesce(sql.col("e.success"), sql.lit(True)).alias("success"),
         sql.col("message_id").alias("copy"),
     )
@@ -196,12 +202,12 @@ def _readable(options: AuditOptions) -> Any:
 
 
 def _sent_ledger(spark: Any, options: AuditOptions, span: Span) -> tuple[Any, int]:
-    told = _ledger(spark, options, span, options.sent_ledger, _from(options, span))
-    bad = told.where(~_readable(options)).count()
+    entries = _ledger(spark, options, span, options.sent_ledger, _from(options, span))
+    bad = entries.where(~_readable(options)).count()
     if options.topics_named:
-        told = told.where(sql.col("topic").isin(options.topics_named))
+        entries = entries.where(sql.col("topic").isin(options.topics_named))
     sent = (
-        told.where(_readable(options))
+        entries.where(_readable(options))
         .withColumn("tag", sql.lit(""))
         .withColumn("lane", sql.lit(None).cast("string"))
         .withColumn("place", sql.lit(None).cast("bigint"))
@@ -213,15 +219,16 @@ def _sent_ledger(spark: Any, options: AuditOptions, span: Span) -> tuple[Any, in
 
 def _consumed_ledger(spark: Any, options: AuditOptions, span: Span) -> tuple[Any, int]:
     since = None if span.since_ms is None else span.since_ms - SLACK_MS
-    told = _ledger(spark, options, span, options.consumed_ledger, since)
+    entries = _ledger(spark, options, span, options.consumed_ledger, since)
     named = {one.group for one in options.expected}
-    if len(named) == 1:  # Then it need not say whose it is.
-        told = told.withColumn("group", sql.when(sql.col("group") == "", sql.lit(*named)).otherwise(sql.col("group")))
+    if len(named) == 1:  # Entries need not name the only group.
+        group = sql.when(sql.col("group") == "", sql.lit(*named)).otherwise(sql.col("group"))
+        entries = entries.withColumn("group", group)
     fine = _readable(options) & (sql.col("group") != "")
-    return told.where(fine).withColumn("ended", sql.lit(True)), told.where(~fine).count()
+    return entries.where(fine).withColumn("ended", sql.lit(True)), entries.where(~fine).count()
 
 
-# ------------------------------------------------------------------ what servers tell
+# ------------------------------------------------------------------ brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +244,10 @@ class BrokerReport:
 
 
 def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> BrokerReport:
-    """Ask the brokers: for the number of stored messages if sends are known by traces, for groups' offsets if by topics."""
+    """Ask the brokers for the number of stored messages (sent=trace) or for the groups' offsets (sent=topic).
+
+    Raises as `ClusterClient`.
+    """
     client = ClusterClient(options.servers, 30.0)
     try:
         stored, progress, newest = None, [], None

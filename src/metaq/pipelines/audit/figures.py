@@ -10,11 +10,11 @@ from msgspec import Struct
 from metaq.pipelines.audit.options import AuditOptions
 
 KINDS = {"missing": "missing", "repeated": "repeated", "out_of_order": "out of order", "late": "late", "stray": "stray"}
-"""Kind of finding → its name for people."""
+"""Kind of finding → its label in reports."""
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """Counts of messages of one group, or of a part of its messages; latencies in ms, None where no time is known."""
+    """Counts of messages of one group, or of a part of its messages; latencies in ms, None where times are unknown."""
 
     sent: int = 0
     consumed: int = 0
@@ -28,7 +28,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     out_of_order: int = 0
     late: int = 0
     unjudged: int = 0
-    """Not consumed, and possibly rightly so: their send failed, is undecided, or is due at an unknown time."""
+    """Not consumed, but maybe rightly: the send failed, is undecided, or is due at an unknown time."""
     latency_p50: int | None = None
     latency_p95: int | None = None
     latency_p99: int | None = None
@@ -36,7 +36,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Counts:
-        """Counts from a row of `comparing.totals`, `windows` or `keys`."""
+        """Make counts from a row of `comparing.totals`, `windows` or `keys`."""
         return cls(**{name: row[name] for name in cls.__struct_fields__ if row[name] is not None})
 
     @property
@@ -63,7 +63,7 @@ class KeyCounts(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One message that something is wrong with."""
+    """One finding: a message and what is wrong with it."""
 
     kind: str
     id: str
@@ -84,7 +84,7 @@ class GroupFigures(Struct, frozen=True, kw_only=True):
 
     group: str
     evidence: str
-    """Source of what is known of its consumption: `trace`, `ledger` or `progress`."""
+    """Source of the evidence of its consumption: `trace`, `ledger` or `progress`."""
     counts: Counts
     stray: int = 0
     topics: list[TopicCounts] = []
@@ -96,7 +96,7 @@ class GroupFigures(Struct, frozen=True, kw_only=True):
 
 
 class AuditFigures(Struct, frozen=True, kw_only=True):
-    """A whole audit."""
+    """Results of an audit, the content of FOLDER/audit.json."""
 
     v: int = 1
     made: str
@@ -113,12 +113,12 @@ class AuditFigures(Struct, frozen=True, kw_only=True):
     sent: int
     """Messages that were sent in the audited time."""
     not_traced: int = 0
-    """Messages stored in that time without a trace of their send: nothing is known of their consumption."""
+    """Messages stored in that time whose sends were not traced: their consumption was not compared."""
     groups: list[GroupFigures] = []
     breaches: list[str] = []
     """Limits that are exceeded; empty: the audit is clean."""
     notes: list[str] = []
-    """Notes that a reader needs to judge it."""
+    """Limits of this audit that a reader must know."""
 
     @property
     def clean(self) -> bool:
@@ -126,7 +126,7 @@ class AuditFigures(Struct, frozen=True, kw_only=True):
 
 
 def breaches(options: AuditOptions, sent: int, groups: Sequence[GroupFigures]) -> list[str]:
-    """Limits that are exceeded, a sentence each."""
+    """Return the exceeded limits, a sentence each."""
     found = []
     if sent < options.sent_min:
         found.append(
@@ -150,7 +150,7 @@ def breaches(options: AuditOptions, sent: int, groups: Sequence[GroupFigures]) -
 
 
 def messages(count: int) -> str:
-    """`1 message`, `3,000 messages`."""
+    """Return `1 message`, `3,000 messages`."""
     return f"{count:,} message{'' if count == 1 else 's'}"
 
 
@@ -161,7 +161,7 @@ WINDOWS_MAX = 120
 
 
 def fitting_window_ms(first_ms: int, last_ms: int) -> int:
-    """Shortest length of LADDER_MS that makes at most WINDOWS_MAX windows; several days if the times span years."""
+    """Return the shortest length of LADDER_MS with at most WINDOWS_MAX windows; several days if the times span years."""
     for length in LADDER_MS:
         if last_ms // length - first_ms // length < WINDOWS_MAX:
             return length

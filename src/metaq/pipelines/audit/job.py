@@ -1,10 +1,10 @@
-"""The pipeline `audit`: waits for the grace, reads both sides, compares them, writes what it found, and says whether it is clean.
+"""The pipeline `audit`: waits for the grace time, reads both sides, compares them, and writes findings, figures and a report.
 
-    FOLDER/findings, windows, keys    Parquet: a row per finding, per group and window, per key that something is wrong with
-    FOLDER/report.html                for people: one file
-    FOLDER/audit.json                 the figures (`figures.AuditFigures`); written last: without it the others are not whole
+    FOLDER/findings, windows, keys    Parquet: a row per finding, per group and window, per key with findings
+    FOLDER/report.html                the report, one file
+    FOLDER/audit.json                 the figures (`figures.AuditFigures`); written last: without it the others are incomplete
 
-Each audit replaces what the last one left. It is made in FOLDER/_making and renamed when it is whole and on the disk.
+Each audit replaces the last one's results. They are written to FOLDER/_making, synced, and then renamed.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ MAKING = "_making"
 SAMPLES = 25
 """Findings of each kind and group in the report; the Parquet files have all of them."""
 SHOWN_MAX = 2000
-"""Most windows in the report and the figures: more can neither be plotted nor sent around."""
+"""Most windows in the report and the figures: more make neither a plot nor a file of reasonable size."""
 CLOCKS_MS = 60_000
 """Tolerated clock skew, ms."""
 _MS_MAX = 253_402_300_799_999
 STOPPED_STATUS = 1
-"""Exit status of an audit that was stopped: it has confirmed nothing."""
+"""Exit status of a stopped audit: nothing was confirmed."""
 
 
 def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
-    """The pipeline `audit` (`metaq.pipelines.catalogue`).
+    """Run the pipeline `audit`, see `catalogue.Pipeline.start`.
 
-    Raises: ConfigError: the session is a client of Spark Connect, or workers cannot run this Python. NoRoute and what else
-    reading a topic raises. StoreFull, StoreFailed: what was found cannot be written.
+    Raises: ConfigError: the session is a client of Spark Connect, or workers run another Python. NoRoute and as reading a
+        topic does. StoreFull, StoreFailed: the results cannot be written.
     """
     check_session(spark, run.status.pipeline)
     clock = SYSTEM
@@ -67,7 +67,7 @@ def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
 def _await_grace(run: Run, span: Span, clock: Clock) -> None:
     """Wait until the deadline for consumption. Raises RunStopped: the run was asked to stop."""
     left = (span.deadline_ms - clock.now_ms()) / 1000
-    # By the monotonic clock: a wall clock that is set back meanwhile could have it wait for years.
+    # By the monotonic clock: with a wall clock that is set back meanwhile it could wait for years.
     over = clock.monotonic() + left
     if left > 0:
         run.tell(f"waiting {left:.0f} s: what is consumed until then counts (graceSeconds)", step="grace")
@@ -86,7 +86,7 @@ class ClockCheck:
         self._began_ms, self._began = clock.now_ms(), clock.monotonic()
 
     def sentences(self, newest_ms: int | None) -> Iterator[str]:
-        """Sentences on what is wrong.
+        """Yield a sentence per clock that is wrong.
 
         Args: newest_ms: store time of the newest message of the audited topics; None: unknown.
         """
@@ -144,12 +144,12 @@ class _Audit:
 
         pairs = self._pairs(judged, got)
         groups = sorted({group for group, _ in pairs})
-        told = evidence.ask(options, self._span, groups)
-        for sentence in self._watch.sentences(told.newest_ms):
+        answers = evidence.ask(options, self._span, groups)
+        for sentence in self._watch.sentences(answers.newest_ms):
             _LOG.warning("audit: %s", sentence)
             self._note(sentence)
-        by = self._evidence_of(groups, per_group, {group for group, _, offset in told.progress if offset})
-        verdict = self._keep(self._verdicts(judged, got, pairs, told.progress, by), kept)
+        by = self._evidence_of(groups, per_group, {group for group, _, offset in answers.progress if offset})
+        verdict = self._keep(self._verdicts(judged, got, pairs, answers.progress, by), kept)
         mine = got.where(sql.col("group").isin(groups))
         stray = self._keep(comparing.strays(mine, found.known), kept)
         window_ms = (
@@ -162,7 +162,7 @@ class _Audit:
             WINDOWS: comparing.windows(verdict, window_ms),
             KEYS: comparing.keys(verdict),
         }
-        not_traced = max(0, told.stored - sent) if told.stored is not None else 0
+        not_traced = max(0, answers.stored - sent) if answers.stored is not None else 0
         shown_ms = window_ms
         if sent and last_ms // window_ms - first_ms // window_ms >= SHOWN_MAX:
             shown_ms = figures.fitting_window_ms(first_ms, last_ms)
@@ -171,9 +171,9 @@ class _Audit:
                 f"windows of {text.span(shown_ms)}."
             )
         shown = frames[WINDOWS] if shown_ms == window_ms else comparing.windows(verdict, shown_ms)
-        told_of = self._groups(groups, by, verdict, stray, {**frames, WINDOWS: shown})
-        unjudged = sum(one.counts.unjudged for one in told_of)
-        self._note_limits(found.unreadable, nameless, unjudged, sent, not_traced, told_of)
+        results = self._groups(groups, by, verdict, stray, {**frames, WINDOWS: shown})
+        unjudged = sum(one.counts.unjudged for one in results)
+        self._note_limits(found.unreadable, nameless, unjudged, sent, not_traced, results)
         self._step("compared", "compared", 0)
         result = AuditFigures(
             made=_iso(SYSTEM.now_ms()),
@@ -181,7 +181,7 @@ class _Audit:
             sent_by=options.sent, consumed_by=options.consumed,
             since_ms=self._span.since_ms, until_ms=self._span.until_ms, deadline_ms=self._span.deadline_ms,
             window_ms=shown_ms, late_ms=self._rules.late_ms, order=options.order, sent=sent, not_traced=not_traced,
-            groups=told_of, breaches=figures.breaches(options, sent, told_of), notes=self._notes,
+            groups=results, breaches=figures.breaches(options, sent, results), notes=self._notes,
         )  # fmt: skip
         self._publish(frames, result)
         where = self._run.place / REPORT
@@ -191,7 +191,7 @@ class _Audit:
             0 if result.clean else 1,
         )
 
-    # -------------------------------------------------------------- who is to consume what
+    # -------------------------------------------------------------- groups and their evidence
     def _pairs(self, judged: Any, got: Any) -> list[tuple[str, str]]:
         options = self._options
         if not options.expected:
@@ -202,7 +202,7 @@ class _Audit:
         })  # fmt: skip
 
     def _evidence_of(self, groups: Sequence[str], traced: dict[str, int], progressed: set[str]) -> dict[str, str]:
-        """Evidence for each group: its offsets where it has no traces."""
+        """Return group → kind of evidence: its offsets where nothing is traced of it."""
         options, found = self._options, {}
         for group in groups:
             found[group] = options.consumed
@@ -270,7 +270,7 @@ class _Audit:
     def _note_limits(
         self, unreadable: int, nameless: int, unjudged: int, sent: int, not_traced: int, groups: Sequence[GroupFigures]
     ) -> None:
-        """Note the limits of this audit that may explain its findings."""
+        """Add notes on limits of this audit that may explain its findings."""
         options = self._options
         if unreadable:
             self._note(f"Records of traces or ledgers that could not be read, and were passed over: {unreadable:,}.")
@@ -305,15 +305,15 @@ class _Audit:
 
     # -------------------------------------------------------------- results
     def _publish(self, frames: dict[str, Any], result: AuditFigures) -> None:
-        """Write all results into a folder beside the last audit's, then replace those."""
+        """Write all results into a new folder, then replace the last audit's."""
         place, making = self._run.place, self._run.place / MAKING
         shutil.rmtree(making, ignore_errors=True)
         try:
             self._make(making, frames, result)
         except BaseException:
-            shutil.rmtree(making, ignore_errors=True)  # On a full disk, half an audit is in the way of the next.
+            shutil.rmtree(making, ignore_errors=True)  # On a full disk the rest of this audit would block the next one.
             raise
-        (place / FIGURES).unlink(missing_ok=True)
+        (place / FIGURES).unlink(missing_ok=True)  # First gone, last back: readers take results for complete by it.
         for name in (*frames, REPORT, FIGURES):
             if (place / name).is_dir():
                 shutil.rmtree(place / name)
@@ -342,14 +342,14 @@ class _Audit:
         self._notes.append(sentence)
 
     def _step(self, line: str, step: str, rows: int) -> None:
-        """Report a step as done. Raises RunStopped: the run was asked to stop."""
+        """Record a finished step. Raises RunStopped: the run was asked to stop."""
         if self._run.stopping:
             raise RunStopped
         self._run.tell(line, step=step, **({"rows": rows} if rows else {}))
 
 
 def _first(frame: Any, by: Sequence[str], order: Sequence[Any], count: int) -> list[Any]:
-    """The first rows of each group."""
+    """Return the first `count` rows of each group `by`, in `order`."""
     number = sql.row_number().over(Window.partitionBy(*by).orderBy(*order))
     return list(frame.withColumn("_n", number).where(sql.col("_n") <= count).orderBy(*by, "_n").collect())
 
@@ -363,7 +363,7 @@ def _finding(row: Any) -> figures.Finding:
 
 
 def _ms(moment: dt.datetime | None) -> int | None:
-    """ms since 1970 of a timestamp as Spark returns it: naive, in local time."""
+    """Return the ms since 1970 of a timestamp as Spark's `collect` returns it: naive, in the driver's local time."""
     return None if moment is None else round(moment.timestamp() * 1000)
 
 

@@ -22,26 +22,26 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Expected(NamedTuple):
-    """A group, and the topic that it is to consume; None: all topics of the audit."""
+    """A group and a topic that it should consume; None: all topics of the audit."""
 
     group: str
     topic: str | None
 
 
 class Span(NamedTuple):
-    """What is audited, in ms since 1970."""
+    """Audited time, in ms since 1970."""
 
     since_ms: int | None
-    """None: from the first message that is kept."""
+    """First send time; None: from the oldest stored message."""
     until_ms: int
-    """What was sent before this."""
+    """End of the send times, exclusive."""
     deadline_ms: int
-    """What was consumed until then counts."""
+    """End of the consumption times that count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(FolderOptions):
-    """What was sent against what each group consumed."""
+    """Options of the pipeline `audit`."""
 
     topics: str = option("", "Topics to audit, `,`-separated. Required unless `sent` is `ledger`.", aliases=("topic",))
     groups: str = option(
@@ -113,7 +113,7 @@ class AuditOptions(FolderOptions):
 
     @property
     def expected(self) -> list[Expected]:
-        """Which group is to consume what; empty: what they did consume."""
+        """Groups and the topics that they should consume; empty: any that they did consume."""
         parts = [one.partition("@") for one in names(self.groups)]
         return [Expected(group, topic or None) for group, _, topic in parts]
 
@@ -158,7 +158,7 @@ class AuditOptions(FolderOptions):
         self.span(SYSTEM.now_ms())
 
     def span(self, now_ms: int) -> Span:
-        """The times that are audited. Raises ConfigError: they are none, or the end is not behind the beginning."""
+        """Return the audited time. Raises ConfigError: a malformed time, or an end that is not after the beginning."""
         since, until = moment_ms("since", self.since, now_ms), moment_ms("until", self.until or "now", now_ms)
         assert until is not None
         if since is not None and until <= since:
@@ -167,7 +167,7 @@ class AuditOptions(FolderOptions):
 
 
 def moment_ms(name: str, text: str, now_ms: int) -> int | None:
-    """A time as options give it, in ms since 1970; None for an empty text. Raises ConfigError: it is none."""
+    """Parse a time of an option to ms since 1970; None for an empty text. Raises ConfigError: not a time."""
     if not text:
         return None
     if text == "now":

@@ -1,6 +1,6 @@
 """An audit as an HTML page: one file with style and plots inline, no script, nothing fetched.
 
-Names, keys and ids are what applications made of them, HTML too: all text passes `html.escape` on its way in.
+Names, keys and ids are whatever applications chose, HTML too: all text passes `html.escape` on its way in.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 class Page(NamedTuple):
+    """A rendered report."""
+
     html: str
     without: str = ""
-    """What it lacks, in a sentence; empty: nothing."""
+    """A sentence on missing plots; empty: none is missing."""
 
 
 def render(found: AuditFigures) -> Page:
@@ -57,7 +59,7 @@ def render(found: AuditFigures) -> Page:
 
 
 def _plots() -> Any:
-    """Module of plots; None: matplotlib is not installed."""
+    """Return the module of plots; None: matplotlib is not installed."""
     try:
         from metaq.pipelines.audit import plots
     except ModuleNotFoundError as fault:
@@ -215,7 +217,7 @@ def _time(ms: int | None) -> str:
 
 
 class _Column(NamedTuple):
-    """Column of the tables of findings; left out of a table in which it is empty."""
+    """Column of the tables of findings; a table leaves out columns that are empty in all its rows."""
 
     name: str
     cell: Callable[[Finding], str]

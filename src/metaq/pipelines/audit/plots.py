@@ -32,7 +32,7 @@ _SETTINGS = {
     "xtick.color": _VARIABLES["muted"], "ytick.color": _VARIABLES["muted"], "axes.edgecolor": _VARIABLES["grid"],
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": _VARIABLES["grid"], "grid.linewidth": 0.6, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "legend.frameon": False,
-    "text.parse_math": False,  # A name with two dollars in it is a name.
+    "text.parse_math": False,  # matplotlib takes what is between two dollars, also in a name, for a formula.
 }  # fmt: skip
 _WIDTH = 10.0
 _TICKS_MS = (0, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 360_000_000)
@@ -40,7 +40,7 @@ _NOTHING = Counts()
 
 
 def sent_and_consumed(windows: Sequence[WindowCounts], window_ms: int) -> str:
-    """Messages by the time of sending: how many, and how many of them were consumed."""
+    """Draw the number of sent messages, and of those consumed, by send time. Returns SVG."""
 
     def draw(axes: Any) -> None:
         times, counts = _without_gaps(windows, window_ms)
@@ -67,7 +67,7 @@ def sent_and_consumed(windows: Sequence[WindowCounts], window_ms: int) -> str:
 
 
 def latencies(windows: Sequence[WindowCounts], window_ms: int, late_ms: int) -> str:
-    """Median, 95th and 99th percentile of how long messages took, by the time of sending; empty: no time is known."""
+    """Draw median, 95th and 99th percentile of the latency by send time. Returns SVG; empty: no latency is known."""
     timed = [one for one in windows if one.counts.latency_p50 is not None]
     if not timed:
         return ""
@@ -96,7 +96,7 @@ def latencies(windows: Sequence[WindowCounts], window_ms: int, late_ms: int) -> 
 
 
 def findings_by_group(groups: Sequence[GroupFigures]) -> str:
-    """A bar per group, of its findings by kind; empty: there is none."""
+    """Draw a bar per group, of its findings by kind. Returns SVG; empty: there are no findings."""
     totals = {one.group: _of_kinds(one) for one in groups}
     if not any(any(counts.values()) for counts in totals.values()):
         return ""
@@ -134,7 +134,7 @@ def _short(name: str) -> str:
 
 
 def _without_gaps(windows: Sequence[WindowCounts], window_ms: int) -> tuple[list[int], list[WindowCounts]]:
-    """Windows with the empty ones between them, unless those are too many to be seen."""
+    """Return the windows with the empty ones between them, unless those are too many to be seen."""
     known = {one.start_ms: one for one in windows}
     first, last = min(known), max(known)
     times = sorted(known) if (last - first) // window_ms > 5000 else list(range(first, last + 1, window_ms))
@@ -142,7 +142,7 @@ def _without_gaps(windows: Sequence[WindowCounts], window_ms: int) -> tuple[list
 
 
 def _broken(times: Sequence[int], moments: Sequence[Any], values: Sequence[int], window_ms: int) -> tuple[Any, Any]:
-    """Points of a line, with NaN where a window has no value."""
+    """Return the points of a line, with NaN where a window has no value: matplotlib breaks the line there."""
     x: list[Any] = []
     y: list[float] = []
     for number, (time, moment, value) in enumerate(zip(times, moments, values, strict=True)):

@@ -1,4 +1,4 @@
-"""Trace messages as rows, one for each record and message that it is about: what `mapInArrow` runs on the workers."""
+"""Trace messages as rows, one per trace record and message: the function for `mapInArrow` on the workers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ ROWS = pa.schema(
         pa.field("request", pa.string()),
     ]
 )
-"""`time_ms`: when a send began, a delivery began or ended, 0 where an old client did not tell. `copy`: the offset id of what a
-send stored; `lane` and `place`: the broker's address and the offset in its log, out of that id. `request` ties the beginning
-of a delivery to its end. `unreadable` has in `place` how many records could not be read."""
+"""`time_ms`: when a send began, a delivery began or ended; 0 if an old client's record lacks it. `copy`: the offset id of the
+stored message; `lane` and `place`: the broker's address and the log offset, parsed from that id. `request`: id that a delivery's
+begin and end records share. Rows `unreadable` have the number of unreadable records in `place`."""
 
 DDL = (
     "what string, id string, `group` string, topic string, key string, tag string, time_ms bigint, success boolean, "
@@ -40,13 +40,13 @@ DDL = (
 )
 
 ROWS_MAX = 10_000
-"""Approximate rows per batch: those of one batch of packed traces would take gigabytes."""
+"""Approximate rows per batch: the unpacked rows of one whole batch of trace messages would take gigabytes."""
 _OFFSET_DIGITS = 16
 """Hex digits at the end of an offset id: the offset in the log."""
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches with the column `body`, the trace messages' bodies, to batches of ROWS."""
+    """Yield batches of ROWS from batches with the column `body`, trace messages' bodies."""
     for batch in batches:
         rows: list[dict[str, Any]] = []
         for body in batch["body"]:
@@ -59,7 +59,7 @@ def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of_body(body: bytes) -> Iterator[dict[str, Any]]:
-    """Rows of one trace message. Records that cannot be read become one row with their number."""
+    """Yield the rows of one trace message. Unreadable records become one row with their number."""
     trace = decode(body)
     for record in trace.records:
         yield from _rows(record)
@@ -95,7 +95,7 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
 
 
 def _place(offset_id: str) -> dict[str, Any]:
-    """The broker's address and the offset in its log, as an offset id has them; nothing if it is none."""
+    """Return the broker's address and the log offset in an offset id; {} if it is not one."""
     if len(offset_id) <= _OFFSET_DIGITS:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""How the report looks: light or dark as its reader has it, on a screen of any width, or on paper."""
+"""CSS of the report: light or dark by the reader's setting, for screens of any width and for paper."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ UNKNOWN = "–"
 
 
 def table(found: AuditFigures) -> str:
-    """Title, a line per group, notes, and whether it is clean."""
+    """Return title, a line per group, notes, and whether the audit is clean."""
     lines = [title(found)]
     if found.groups:
         lines += ["", *_aligned([("group", "by", *FIGURES_HEAD), *(cells(one, found.order) for one in found.groups)])]
@@ -27,19 +27,19 @@ def table(found: AuditFigures) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters: names in a ledger are whatever an application wrote, terminal escapes too."""
+    """Replace control characters: names in a ledger are whatever an application wrote, even terminal escapes."""
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def title(found: AuditFigures) -> str:
-    """Sentence on what was audited."""
+    """Return a sentence on what was audited."""
     since = "the beginning" if found.since_ms is None else when(found.since_ms)
     topics = f" to {', '.join(found.topics)}" if found.topics else ""
     return f"{messages(found.sent)} sent{topics} from {since} until {when(found.until_ms)}"
 
 
 def cells(one: GroupFigures, order: str) -> tuple[str, ...]:
-    """Cells of a group's line; a dash for what its evidence cannot show, or what was not compared."""
+    """Return the cells of a group's line; a dash where its evidence cannot show a figure, or it was not compared."""
     counts, blind = one.counts, one.evidence == PROGRESS
     seen = (counts.repeated, None if order == OFF else counts.out_of_order, counts.late, one.stray)
     return (
@@ -50,12 +50,12 @@ def cells(one: GroupFigures, order: str) -> tuple[str, ...]:
 
 
 def when(ms: int) -> str:
-    """2026-03-01 08:00:00 UTC."""
+    """Return a time as `2026-03-01 08:00:00 UTC`."""
     return f"{dt.datetime.fromtimestamp(ms / 1000, dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def span(ms: int | None) -> str:
-    """A time span: `12 ms`, `3.2 s`, `5 min`, `2.5 h`; a dash for None."""
+    """Return a time span as `12 ms`, `3.2 s`, `5 min`, `2.5 h`; a dash for None."""
     if ms is None:
         return UNKNOWN
     for limit, unit, size in ((1000, "ms", 1), (100_000, "s", 1000), (6_000_000, "min", 60_000)):
@@ -65,7 +65,7 @@ def span(ms: int | None) -> str:
 
 
 def _plain(number: float) -> str:
-    """The number with one digit after the point, or none if that is 0."""
+    """Return the number with one decimal, or none if that is 0."""
     return f"{number:,.1f}".removesuffix(".0")
 
 

@@ -1,6 +1,6 @@
 """The pipeline `changes`: row changes in topics → the latest state of their tables.
 
-`decoding` with `canal` and `debezium` turns bodies into changes, `kinds` says what their values are, `sequences` what may
-follow what, `folding` what many changes of a key come to. None of them touches anything outside. `snapshot` and `bucket`
-keep the state as Parquet, `database` with `mariadb` and `postgresql` in tables; `applying` is the query.
+`decoding` with `canal` and `debezium` parses bodies into changes, `kinds` types their values, `folding` checks sequences and
+joins the changes of a key. None of them does I/O. `to_snapshot` with `snapshot` and `bucket` keeps the state as Parquet,
+`to_database` with `dialect`, `mariadb` and `postgresql` in tables; `service` is the query.
 """

@@ -1,6 +1,6 @@
-"""Rewrites one bucket of a snapshot with a batch's changes, in a task. The driver commits.
+"""Rewriting of one bucket of a snapshot with a batch's changes, in a task. The driver commits.
 
-The whole bucket is in memory meanwhile, so there should be so many buckets that each holds some hundred megabytes at most.
+The whole bucket is in memory meanwhile: `buckets` should be large enough that each has a few hundred megabytes at most.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GONE_SCHEMA = pa.schema(
         pa.field("at_ms", pa.int64()),
     ]
 )
-"""`at_ms`: when the deletion was applied."""
+"""Schema of deleted keys. `at_ms`: when the deletion was applied."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,14 +45,16 @@ class Rewriting:
     folder: str
     generation: int
     columns: Mapping[str, Mapping[str, str]]
-    """Table → column → kind, as they are with this batch."""
+    """Table → column → kind, with this batch's."""
     buckets: Mapping[str, Mapping[int, tuple[str, str]]]
-    """Table → bucket → paths of its rows and of its deleted keys, as they were before this batch."""
+    """Table → bucket → paths of its rows and of its deleted keys, before this batch."""
     by_key: bool
+    """Whether sequences are checked per key."""
     dense: bool
+    """Whether each sequence must be one more than the last."""
     now_ms: int
     forget_ms: int
-    """Keys that were deleted before this time are forgotten."""
+    """Time before which deletions are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +63,22 @@ class Rewritten:
 
     files: BucketFiles
     applied: int
+    """Changes."""
     puts: int
+    """Rows written."""
     deletes: int
+    """Keys deleted."""
     repeats: int
+    """Changes that had been applied before."""
     problems: list[Problem]
 
 
 def rewrite(
     batch: Rewriting, table: str, bucket: int, changes: Iterable[tuple[Place, Change]], attempt: int
 ) -> Rewritten:
-    """Apply changes, in their order, and write the bucket's new files, synced; the old ones stay.
+    """Apply changes, in order, and write the bucket's new files, synced; the old ones stay.
+
+    Args: attempt: Spark's task attempt id, part of the files' names, so that a retried task writes other files.
 
     Raises: StoreCorrupt: an old file is missing or damaged. OSError.
     """
@@ -102,7 +110,7 @@ def rewrite(
 
 
 def as_kinds(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows cast to a newer schema: more columns, wider kinds."""
+    """Cast rows to a newer schema: more columns, wider kinds."""
     columns = []
     for field in schema:
         if field.name not in rows.schema.names:
@@ -159,7 +167,7 @@ def _fresh(folded: Folded, old: Mapping[str, dict[str, Any]], columns: Mapping[s
 
 
 def _values(final: Final, columns: Mapping[str, str]) -> dict[str, Any]:
-    # A column without a kind has never had a value.
+    # A column has no kind while all its values were null.
     return {name: kinds.python_value(value, columns[name]) for name, value in final.row.items() if name in columns}
 
 

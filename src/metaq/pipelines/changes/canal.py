@@ -1,15 +1,15 @@
-"""Canal's flat messages (`canal.mq.flatMessage = true`), as JSON.
+"""Parser of Canal's flat messages (`canal.mq.flatMessage = true`), JSON.
 
     {"id": 3, "database": "shop", "table": "orders", "pkNames": ["id"], "isDdl": false, "type": "UPDATE",
      "es": 1700000000000, "ts": 1700000000123, "sql": "", "sqlType": {"id": -5, ...}, "mysqlType": {"id": "bigint(20)", ...},
      "data": [{"id": "1", "state": "paid"}], "old": [{"state": "new"}]}
 
-One message has the rows of one table that one event of the binlog changed; `old` has what an UPDATE changed, as it was.
+A message has the rows of one table that one binlog event changed; `old` has the old values of columns that an UPDATE changed.
 Values are texts, whatever their type, and blobs are texts in ISO 8859-1.
 
 None of its numbers is a sequence by itself. `id` counts Canal's batches: the messages of one batch share it, also where they
-change the same row, and it begins at 1 again when Canal is started again. `es` is the time at which a statement began,
-which says nothing about the order in which two of them got hold of a row. So none is used unless it is asked for.
+change the same row, and it restarts at 1 with Canal. `es` is the time at which a statement began, which is not the order in
+which two statements locked a row. So none is used unless the option `sequence` names it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PLAIN = {"date": kinds.DATE, "datetime": kinds.DATETIME, "timestamp": kinds.DAT
 
 
 def changes(body: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]) -> list[Change]:
-    """The changes of a message, without sequences.
+    """Return the changes of a message, without sequences.
 
-    Args: keys: what `keyColumns` says, by table; it beats `pkNames`.
-    Raises: NotAChange: it is no such message. Statement: DDL, or a statement that was logged as such.
+    Args: keys: the option `keyColumns`, by table; overrides `pkNames`.
+    Raises: NotAChange: not such a message. Statement: DDL, or a statement that was logged as such.
     """
     kind, table = body.get("type"), _table(body)
     if not isinstance(kind, str):
@@ -74,7 +74,7 @@ def _of_row(
         before = {
             name: _value(table, name, was[name], known.get(name)) if name in was else key[name] for name in columns
         }
-        if before != key:  # The row has moved to another key.
+        if before != key:  # An UPDATE of the primary key: for the state it is a delete and an insert.
             return [Change(DELETE, table, before), Change(INSERT, table, key, row=values, kinds=its_kinds)]
     return [Change(op, table, key, row=values, kinds=its_kinds)]
 
@@ -85,7 +85,7 @@ def _table(body: Mapping[str, Any]) -> str:
 
 
 def kind_of(mysql_type: Any) -> str:
-    """The kind of a column from MySQL's name of its type."""
+    """Return the kind of a column from MySQL's name of its type."""
     found = _TYPE.match(mysql_type) if isinstance(mysql_type, str) else None
     if found is None:
         return kinds.STRING
@@ -103,13 +103,13 @@ def kind_of(mysql_type: Any) -> str:
 
 
 def _value(table: str, name: str, value: Any, kind: str | None) -> Any:
-    """Parse Canal's text into the JSON value of a kind. Raises NotAChange: it is none."""
+    """Parse Canal's text into the JSON value of a kind. Raises NotAChange: it does not fit."""
     if value is None:
         return None
     if not isinstance(value, str):
         raise NotAChange(f"{name} of {table} is {value!r}; Canal's values are texts")
     if kind in {kinds.DATE, kinds.DATETIME} and value.startswith("0000-00-00"):
-        return None  # MySQL's word for "no date", which no calendar has.
+        return None  # MySQL's zero date, which stands for none.
     try:
         if kind == kinds.LONG:
             return kinds.python_value(value, kind)

@@ -1,4 +1,4 @@
-"""Row changes, and messages that are none."""
+"""Row changes, their place, and problems with them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from metaq.errors import MetaqError
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
-"""Operations. An insert has the whole row; an update has some columns and leaves the others as they are."""
+"""Operations. An insert has the whole row; an update has some columns and leaves the others unchanged."""
 
 CORRUPT, STATEMENT, GAP, STEP_BACK = "corrupt", "statement", "gap", "step_back"
-"""Kinds of problems: a body that cannot be read; a statement that changes no single row, such as DDL or TRUNCATE; a gap in
-the sequence; a sequence number after a higher one."""
+"""Kinds of problems: a body that cannot be read; a statement without rows, such as DDL or TRUNCATE; a gap in the sequence; a
+sequence number after a higher one."""
 
 Sequence_ = tuple[int, ...]
-"""A sequence: whole numbers, compared from the left. (binlog file, position, row) is one, and (7,) another."""
+"""A sequence: whole numbers, compared from the left, such as (binlog file, position, row) or (7,)."""
 
 
 class NotAChange(MetaqError):
@@ -41,7 +41,7 @@ class Change:
     """The key's columns and values."""
     sequence: Sequence_ | None = None
     row: Mapping[str, Any] = field(default_factory=dict)
-    """Columns and values, the key's among them. Of a delete: empty. A value is plain JSON: what it means is its kind's business
+    """Columns and values, the key's among them; empty for a delete. Values are plain JSON, typed by their kind
     (`metaq.pipelines.changes.kinds`)."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """Column → kind, where the kind is known."""
@@ -52,7 +52,7 @@ class Change:
 
 
 class Place(NamedTuple):
-    """Where a change was found: its message, and its number in it."""
+    """Location of a change: its message, and its number in that."""
 
     topic: str
     broker: str
@@ -66,29 +66,30 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that was not applied, or a gap before something that was."""
+    """A change or body that was not applied, or a gap before a change that was."""
 
     what: str
+    """Kind: CORRUPT, STATEMENT, GAP or STEP_BACK."""
     place: Place
     text: str
-    """Sentence for people, without the place."""
+    """Description, without the place."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}"
 
 
 def key_text(key: Mapping[str, Any]) -> str:
-    """Canonical text of a key, whatever the order of its columns."""
+    """Return the canonical text of a key, whatever the order of its columns."""
     return msgspec.json.encode(key, order="sorted").decode()
 
 
 def bucket_of(key: str, buckets: int) -> int:
-    """Bucket of a key's text. The function must never change: files are found by it."""
+    """Return the bucket of a key's text. The function must never change: a key's row is looked for there only."""
     return zlib.crc32(key.encode()) % buckets
 
 
 def keys_named(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The `keyColumns` option: table, or nothing for all others, → columns. An entry is `column` or `table:column`."""
+    """Parse `keyColumns` to table (or "" for all others) → columns. An entry is `column` or `table:column`."""
     found: dict[str, tuple[str, ...]] = {}
     for name in names:
         table, _, column = name.rpartition(":")

@@ -1,14 +1,13 @@
-"""Debezium's change events as JSON, with the schema envelope or without.
+"""Parser of Debezium's change events, JSON, with the schema envelope or without.
 
     {"schema": {...}, "payload": {"op": "u", "before": {...}, "after": {...}, "ts_ms": ...,
      "source": {"connector": "postgresql", "db": "shop", "schema": "public", "table": "orders", "lsn": 24023128, ...}}}
 
 Without the envelope the body is the payload. `op` is c (insert), u, d, r (read by a snapshot); t is TRUNCATE, m a message of
-the application. A body that is `null` is a tombstone: for Kafka's compaction, and nothing for us. Heartbeats and the begin and
-end of transactions have no `op`.
+the application. A body `null` is a tombstone for Kafka's compaction, which is ignored here. Heartbeats and the begin and end of
+transactions have no `op`.
 
-What a value means is in the envelope's schema only: without it, days, microseconds and base64 stay the numbers and texts
-that they are.
+Only the envelope's schema has the types of values: without it, days, microseconds and base64 stay plain numbers and texts.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from metaq.pipelines.changes import kinds
 from metaq.pipelines.changes.change import DELETE, INSERT, UPDATE, Change, NotAChange, Sequence_, Statement
 
 UNAVAILABLE = "__debezium_unavailable_value"
-"""Placeholder of a large value that the database left out of its log, because it had not changed."""
+"""Debezium's placeholder for a large value that the database did not log because it had not changed."""
 
 _OPS = {"c": INSERT, "r": INSERT, "u": UPDATE, "d": DELETE}
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  in no time zone, as the columns are
@@ -49,7 +48,7 @@ _DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
 def is_one(body: Mapping[str, Any]) -> bool:
-    """Whether a JSON object looks like a Debezium event."""
+    """Return whether a JSON object looks like a Debezium event."""
     inner = body.get("payload") if "payload" in body else body
     return inner is None or (isinstance(inner, dict) and isinstance(inner.get("source"), dict))
 
@@ -57,13 +56,13 @@ def is_one(body: Mapping[str, Any]) -> bool:
 def changes(
     body: Mapping[str, Any], message_keys: Sequence[str], keys: Mapping[str, tuple[str, ...]]
 ) -> tuple[list[Change], Mapping[str, Any] | None]:
-    """The changes of an event, without sequences, and its payload; none for what says nothing about rows.
+    """Return the changes of an event, without sequences, and its payload; no changes for events that are not about rows.
 
     Args:
         message_keys: the message's keys: Debezium's own key, a JSON object, if it was sent as such.
-        keys: what `keyColumns` says, by table; it beats the message's key.
+        keys: the option `keyColumns`, by table; overrides the message's key.
 
-    Raises: NotAChange: it is no such event. Statement: TRUNCATE or DDL.
+    Raises: NotAChange: not such an event. Statement: TRUNCATE or DDL.
     """
     payload = body.get("payload") if "payload" in body else body
     fields = _fields(body.get("schema")) if "payload" in body else {}
@@ -96,16 +95,16 @@ def changes(
         found = [Change(_OPS[op], table, key, row=after[0], kinds=after[1])]
         if op == "u" and before is not None and all(before[0].get(name) is not None for name in columns):
             was = _key(table, columns, before)
-            if was != key:  # Debezium sends two events for that, unless its key is not the table's.
+            # Debezium sends a delete and an insert for a changed key of its own; keyColumns may name another one.
+            if was != key:
                 found = [Change(DELETE, table, was), Change(INSERT, table, key, row=after[0], kinds=after[1])]
     return found, payload
 
 
 def sequence(source: Mapping[str, Any]) -> Sequence_ | None:
-    """Position of an event in its database's log; None: unknown for this connector.
+    """Return the position of an event in its database's log; None: unknown for this connector.
 
-    PostgreSQL's `lsn`, MySQL's and MariaDB's binlog place, SQL Server's `change_lsn`. Of the changes of one row each is
-    higher than the one before.
+    PostgreSQL's `lsn`, MySQL's and MariaDB's binlog position, SQL Server's `change_lsn`: it grows with each change of a row.
     """
     if isinstance(lsn := source.get("lsn"), int):
         return (lsn,)
@@ -121,7 +120,7 @@ def sequence(source: Mapping[str, Any]) -> Sequence_ | None:
 
 
 def table_of(source: Mapping[str, Any]) -> str:
-    """`shop.orders`, or in databases with schemas `public.orders`: a connector reads one database."""
+    """Return `shop.orders`, in databases with schemas `public.orders`: there a connector reads one database."""
     table = source.get("table") or source.get("collection")
     if not isinstance(table, str) or not table:
         return ""
@@ -130,7 +129,7 @@ def table_of(source: Mapping[str, Any]) -> str:
 
 
 def _fields(schema: Any) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Side (before, after) → column → its field, from the envelope's schema."""
+    """Return side (before, after) → column → its field, from the envelope's schema."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for side in schema.get("fields") or () if isinstance(schema, dict) else ():
         if isinstance(side, dict) and side.get("field") in {"before", "after"}:
@@ -145,7 +144,7 @@ def _fields(schema: Any) -> dict[str, dict[str, Mapping[str, Any]]]:
 def _row(
     table: str, payload: Mapping[str, Any], side: str, fields: Mapping[str, Mapping[str, Any]] | None
 ) -> tuple[dict[str, Any], dict[str, str]] | None:
-    """Columns and kinds of one side."""
+    """Return columns and kinds of one side; None: the event does not have it."""
     row = payload.get(side)
     if row is None:
         return None
@@ -171,7 +170,7 @@ def _row(
 
 
 def kind_of(field: Mapping[str, Any]) -> str | None:
-    """The kind of a field of a Connect schema; None: the schema does not have it."""
+    """Return the kind of a field of a Connect schema; None: the schema does not have it."""
     name, kind = field.get("name"), field.get("type")
     if name in _DATES:
         return kinds.DATE
@@ -190,7 +189,7 @@ def kind_of(field: Mapping[str, Any]) -> str | None:
 
 
 def _value(value: Any, field: Mapping[str, Any]) -> Any:
-    """The JSON value of the field's kind. Raises ValueError, TypeError, OverflowError."""
+    """Return the JSON value of the field's kind. Raises ValueError, TypeError, OverflowError."""
     name, kind = field.get("name"), kind_of(field)
     if name in _DATES:
         return str((_EPOCH + dt.timedelta(days=value)).date())
@@ -211,7 +210,10 @@ def _value(value: Any, field: Mapping[str, Any]) -> Any:
 
 
 def _key_columns(message_keys: Sequence[str]) -> tuple[str, ...]:
-    """Columns of Debezium's key, if the message's keys are one. They are joined again first: keys are split at blanks, which JSON may have."""
+    """Return the columns of Debezium's key, if the message's keys are one; else ().
+
+    RocketMQ splits keys at blanks, which a JSON text may contain: they are joined again first.
+    """
     try:
         found = msgspec.json.decode(" ".join(message_keys))
     except msgspec.DecodeError:

@@ -1,6 +1,6 @@
-"""Bodies → changes: detects the format, and finds the sequence. No I/O.
+"""Decoding of bodies to changes: detects the format, and finds the sequence. No I/O.
 
-The plain format is for producers of one's own:
+The plain format is for the user's own producers:
 
     {"op": "update", "table": "orders", "key": {"id": 7}, "seq": 42, "row": {"state": "paid"}}
 
@@ -29,7 +29,7 @@ _OPS = {
     **dict.fromkeys((DELETE, "d", "DELETE"), DELETE),
 }
 _PLAIN_TABLE = "changes"
-"""The table of plain changes that name none."""
+"""Table of plain changes without a table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,16 +38,16 @@ class Decoder:
 
     format: str = AUTO
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Table, or nothing for all others, → columns of its key."""
+    """Table (or "" for all others) → columns of its key."""
     sequence: str = ""
-    """Path of the sequence in the body (of Debezium's: in the payload), `source.lsn`; empty: where the format has it."""
+    """Path of the sequence in the body (of Debezium: in the payload), `source.lsn`; empty: the format's own."""
     sequenced: bool = True
-    """Whether changes must have a sequence, where the format has one or a path is given."""
+    """Whether changes must have a sequence, if the format has one or a path is given."""
 
     def decode(self, body: bytes, message_keys: Sequence[str] = ()) -> list[Change]:
-        """The changes of one message, in order. Nothing, for one that says nothing about rows.
+        """Return the changes of one message, in order; [] for a message that is not about rows.
 
-        Raises: NotAChange: it cannot be read. Statement: it is DDL, TRUNCATE or the like.
+        Raises: NotAChange: it cannot be read. Statement: DDL, TRUNCATE or the like.
         """
         if not body.strip():
             return []
@@ -61,12 +61,8 @@ class Decoder:
             raise NotAChange("it is no JSON object")
         try:
             return self._decode(found, message_keys)
-        except (
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as fault:  # Lists where objects belong, and the like.
+        # Strangers' JSON may have lists for objects and the like; what the parsers do not check raises one of these.
+        except (AttributeError, LookupError, TypeError, ValueError) as fault:
             raise NotAChange(f"its JSON has not the shape of the format: {fault}") from None
 
     def _decode(self, found: dict[str, Any], message_keys: Sequence[str]) -> list[Change]:
@@ -96,7 +92,7 @@ class Decoder:
 
 
 def format_of(body: Mapping[str, Any]) -> str:
-    """Format of a JSON object."""
+    """Return the format of a JSON object. Raises NotAChange: none of them."""
     if debezium.is_one(body) and ("payload" in body or "source" in body):
         return DEBEZIUM
     if "type" in body and ("data" in body or "isDdl" in body):
@@ -109,7 +105,7 @@ def format_of(body: Mapping[str, Any]) -> str:
 
 
 def at(body: Any, path: str) -> Any:
-    """Value at a path such as `source.lsn`; None: nothing. A number in the path is an index of a list."""
+    """Return the value at a path such as `source.lsn`; None: there is none. A number in the path is a list index."""
     for name in path.split("."):
         if isinstance(body, dict):
             body = body.get(name)
@@ -121,7 +117,7 @@ def at(body: Any, path: str) -> Any:
 
 
 def sequence_of(value: Any) -> Sequence_ | None:
-    """A whole number, a text that is one or ends with one (`mysql-bin.000003`), or a list of those; None: anything else."""
+    """Parse a whole number, a text that is or ends with one (`mysql-bin.000003`), or a list of those; None: anything else."""
     parts = value if isinstance(value, list) else [value]
     numbers = [_number(part) for part in parts]
     return None if not numbers or None in numbers else tuple(number for number in numbers if number is not None)

@@ -1,4 +1,4 @@
-"""Interface to the differences between MariaDB and PostgreSQL; addresses of databases."""
+"""Interface of database dialects, and addresses of databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MORE = {"mysql": {"ssl_ca", "connect_timeout"}, "postgresql": {"sslmode", "sslr
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of a database. Its text has no password."""
+    """Address of a database. Its text does not contain the password."""
 
     kind: str
     host: str
@@ -31,7 +31,7 @@ class Address:
 
 
 def address_of(url: str, password_env: str = "", environment: Mapping[str, str] | None = None) -> Address:
-    """Read the options `target` and `passwordEnv`. Raises ConfigError, whose text has no password."""
+    """Parse the options `target` and `passwordEnv`. Raises ConfigError, whose text does not contain the password."""
     parts = urlsplit(url)
     kind = _KINDS.get(parts.scheme)
     if kind is None:
@@ -61,46 +61,48 @@ class DatabaseAway(MetaqError):
 
 
 class Dialect(Protocol):
-    """One kind of database. Statements have `%s` where values go; names are quoted by `quote`."""
+    """One kind of database. Statements have `%s` for values; `quote` quotes names."""
 
     errors: tuple[type[Exception], ...]
     """Exceptions of its driver."""
     upsert_needs_one_index: bool
-    """Whether an upsert considers all unique indexes of a table, so that it may hit a row with another key."""
+    """Whether an upsert checks all unique indexes of a table, so that it may update a row with another key."""
     text_type: str
+    """Column type of long texts."""
     key_text_type: str
+    """Column type of texts in a key."""
 
     def connect(self) -> Any:
-        """A connection with a transaction open."""
+        """Return a new connection, without autocommit."""
 
     def passes(self, fault: Exception) -> bool:
-        """Whether a retry may succeed: the server is away, or another transaction held a lock."""
+        """Return whether a retry may succeed: the server is away, or another transaction held a lock."""
 
     def quote(self, name: str) -> str: ...
 
     def column_type(self, kind: str, *, key: bool) -> str: ...
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-        """Upsert statement."""
+        """Return an upsert statement."""
 
     def value(self, value: Any) -> Any:
-        """Convert a value to what the driver takes."""
+        """Convert a value to one that the driver accepts."""
 
     def columns(self, cursor: Any, table: str) -> list[str]:
-        """Columns of a table; none: there is no such table."""
+        """Return the columns of a table; []: there is no such table."""
 
     def unique_indexes(self, cursor: Any, table: str) -> Iterable[tuple[str, ...]]:
-        """Columns of each unique index, the primary key included."""
+        """Return the columns of each unique index, the primary key included."""
 
 
 def doubled(name: str, mark: str) -> str:
-    """Quote an identifier. Percent signs are doubled, because drivers look for `%s` in the whole statement."""
+    """Quote an identifier with `mark`. Percent signs are doubled, because drivers look for `%s` in the whole statement."""
     if not name or "\0" in name:
         raise ConfigError(f"{name!r} can be no name of a table or column")
     return mark + name.replace(mark, mark * 2).replace("%", "%%") + mark
 
 
-def told(fault: Exception, address: Address) -> str:
-    """Text of a driver's fault, in one line and without the password."""
+def driver_text(fault: Exception, address: Address) -> str:
+    """Return the text of a driver's fault, in one line and without the password."""
     text = " ".join(" ".join(str(part) for part in fault.args).split()) or type(fault).__name__
     return text.replace(address.password, "***") if address.password else text

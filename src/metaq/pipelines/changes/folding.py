@@ -1,6 +1,6 @@
-"""Folds the changes of a key into one, and finds those that must not be applied. No I/O.
+"""Folding of a key's changes into one write, and the check of sequences. No I/O.
 
-Changes come in their order. Of each key the last state counts, so a batch writes every key once however often it changed.
+Changes come in order. Only the last state of a key counts, so a batch writes every key once however often it changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaq.pipelines.changes.change import (
 )
 
 KEY, TABLE, QUEUE, NONE = "key", "table", "queue", "none"
-"""Scopes in which sequences grow: a key, a table within a queue, a queue; or none, and they are not checked."""
+"""Scopes in which sequences grow: a key, a table within a queue, a queue; `none`: they are not checked."""
 
 
 class Verdict(enum.Enum):
@@ -35,7 +35,13 @@ class Verdict(enum.Enum):
 
 
 def judge(last: Sequence_ | None, found: Sequence_, *, dense: bool, distinct: bool) -> Verdict:
-    """Args: dense: each is one more than the one before. distinct: no two are the same, so that an equal one is a repeat."""
+    """Return the verdict on the sequence `found` after `last`.
+
+    Args:
+        last: applied last; None: none.
+        dense: each sequence is one more than the last.
+        distinct: no two changes share a sequence, so that an equal one is a repeat.
+    """
     if last is None:
         return Verdict.NEXT
     if found < last:
@@ -46,7 +52,7 @@ def judge(last: Sequence_ | None, found: Sequence_, *, dense: bool, distinct: bo
 
 
 class Put(enum.Enum):
-    """Pending write of a key."""
+    """Kind of a key's pending write."""
 
     ROW = "it has this row, and nothing of an earlier one"
     COLUMNS = "these columns have these values, the others stay"
@@ -55,15 +61,17 @@ class Put(enum.Enum):
 
 @dataclass(slots=True)
 class Final:
-    """Folds the changes of one key."""
+    """Pending write of one key, folded from its changes."""
 
     put: Put
     key: Mapping[str, Any]
     row: dict[str, Any]
+    """Column → value."""
     sequence: Sequence_ | None
+    """Of the last change."""
 
     def follow(self, change: Change) -> None:
-        """Fold the next change."""
+        """Fold the next change into this write."""
         if change.op == DELETE:
             self.put, self.row = Put.NOTHING, {}
         elif change.op == INSERT or self.put is Put.NOTHING:
@@ -74,7 +82,7 @@ class Final:
 
 
 def begun(change: Change) -> Final:
-    """A key whose first change this is."""
+    """Return the pending write of a key's first change in the batch."""
     put = {DELETE: Put.NOTHING, INSERT: Put.ROW}.get(change.op, Put.COLUMNS)
     return Final(put, change.key, dict(change.row), change.sequence)
 
@@ -84,14 +92,16 @@ class Sequences:
     """Checks the sequences of one scope: a key, a table of a queue, or a queue."""
 
     dense: bool
+    """As of `judge`."""
     distinct: bool
+    """As of `judge`."""
     last: dict[str, Sequence_] = field(default_factory=dict)
     """Name of the scope → sequence applied last."""
     repeats: int = 0
     problems: list[Problem] = field(default_factory=list)
 
     def take(self, name: str, found: Sequence_ | None, place: Place) -> bool:
-        """Whether to apply a change; one without a sequence always. Notes what is wrong with its sequence."""
+        """Return whether to apply a change, always for one without a sequence. Notes problems of its sequence."""
         if found is None:
             return True
         last = self.last.get(name)
@@ -119,7 +129,7 @@ class Folded:
     """Result of folding."""
 
     finals: dict[str, Final]
-    """Text of the key → pending write. Keys without an applied change are left out."""
+    """Text of the key → pending write, of keys with an applied change."""
     applied: int
     """Number of applied changes."""
     repeats: int
@@ -129,11 +139,12 @@ class Folded:
 def fold(
     changes: Iterable[tuple[Place, Change]], known: Mapping[str, Sequence_], *, by_key: bool = True, dense: bool = False
 ) -> Folded:
-    """Fold changes, in their order.
+    """Fold changes, in order.
 
     Args:
-        known: text of the key → the sequence that was applied last.
-        by_key: the sequences are the keys' own: what is no news for its key is left out.
+        known: text of the key → sequence applied last.
+        by_key: whether sequences are checked per key: repeats and steps back are left out.
+        dense: as of `judge`.
     """
     watch = Sequences(dense=dense, distinct=True, last=dict(known))
     finals: dict[str, Final] = {}

@@ -1,4 +1,4 @@
-"""Kinds of values: what a column's JSON means, how two kinds become one, and the Python value of a kind.
+"""Kinds of values: the type of a column's JSON, the merging of two kinds, and the Python value of a kind.
 
     long                whole number of 64 bits         decimal(p,s)    text or number, p <= 38 digits, s behind the point
     double              number                          date            YYYY-MM-DD
@@ -6,7 +6,7 @@
     string              text, or anything as JSON       timestamp       the same in UTC, with an offset or Z behind it
     binary              base64
 
-A kind is a text, so that manifests can hold it. A column whose values were all null has none yet.
+A kind is a text, stored in manifests. A column has none while all its values were null.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _EXACT = decimal.Context(prec=DIGITS_MAX, traps=[decimal.InvalidOperation, decim
 
 
 def decimal_kind(digits: int, scale: int) -> str:
-    """Kind of a decimal; `string` if it has too many digits."""
+    """Return the kind of a decimal; `string` if it has too many digits."""
     return f"decimal({max(digits, scale, 1)},{scale})" if scale >= 0 and max(digits, scale) <= DIGITS_MAX else STRING
 
 
 def digits_of(kind: str) -> tuple[int, int] | None:
-    """Digits and scale of a kind that is decimal."""
+    """Return digits and scale of a decimal kind; None: another kind."""
     found = _DECIMAL.fullmatch(kind)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def kind_of(value: Any) -> str | None:
-    """Kind of a JSON value without a schema; None: null has none."""
+    """Return the kind of a JSON value without a schema; None for null."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -54,14 +54,14 @@ def kind_of(value: Any) -> str | None:
 
 
 def plain(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Columns and kinds of a JSON object; nested values become JSON texts."""
+    """Return columns and kinds of a JSON object; nested values become JSON texts."""
     values = {name: json_text(value) if isinstance(value, dict | list) else value for name, value in row.items()}
     kinds = {name: kind for name, value in values.items() if (kind := kind_of(value)) is not None}
     return values, kinds
 
 
 def merged(one: str | None, other: str | None) -> str | None:
-    """The narrowest kind that takes the values of both."""
+    """Return the narrowest kind for the values of both."""
     if one == other or other is None:
         return one
     if one is None:
@@ -76,7 +76,7 @@ def merged(one: str | None, other: str | None) -> str | None:
 
 
 def merge_all(known: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Column → kind, of both. Known columns keep their places, new ones come behind."""
+    """Merge column → kind of both. Known columns stay in their order, new ones follow."""
     result = dict(known)
     for name, kind in more.items():
         joined = merged(result.get(name), kind)
@@ -90,9 +90,9 @@ def json_text(value: Any) -> str:
 
 
 def python_value(value: Any, kind: str) -> Any:
-    """The Python value of a JSON value: int, float, bool, str, bytes, Decimal, date, or datetime (aware for `timestamp`).
+    """Convert a JSON value to int, float, bool, str, bytes, Decimal, date, or datetime (aware for `timestamp`).
 
-    Raises ValueError: it is none of that kind.
+    Raises ValueError: not a value of that kind.
     """
     if value is None:
         return None

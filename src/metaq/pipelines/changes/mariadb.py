@@ -1,4 +1,4 @@
-"""MariaDB and MySQL, through PyMySQL."""
+"""Dialect of MariaDB and MySQL, by PyMySQL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _TYPES = {
 
 
 _KILLED, _IDLE = 1927, 4031
-"""Errors after which a connection is lost: ER_CONNECTION_KILLED of MariaDB, ER_CLIENT_INTERACTION_TIMEOUT of MySQL."""
+"""Errors of a lost connection that PyMySQL has no names for: MariaDB's ER_CONNECTION_KILLED, MySQL's
+ER_CLIENT_INTERACTION_TIMEOUT."""
 _PASSING = frozenset({
     ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK, CR.CR_CONNECTION_ERROR,
     CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, _KILLED, _IDLE,
@@ -42,14 +43,15 @@ class MariaDb:
         return pymysql.connect(
             host=address.host, port=address.port, user=address.user, password=address.password, database=address.database,
             charset="utf8mb4", autocommit=False, connect_timeout=int(address.more.get("connect_timeout", 10)),
-            client_flag=CLIENT.FOUND_ROWS,  # An UPDATE that changes nothing has found its row.
-            # A value that does not fit must be an error, not another value.
+            # rowcount of an UPDATE counts matched rows; without it a row that has the values already looks missing.
+            client_flag=CLIENT.FOUND_ROWS,
+            # Without strict mode MySQL stores another value where one does not fit, instead of raising an error.
             init_command="SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
             ssl={"ca": address.more["ssl_ca"]} if "ssl_ca" in address.more else None,
         )  # fmt: skip
 
     def passes(self, fault: Exception) -> bool:
-        if isinstance(fault, pymysql.err.InterfaceError):  # What is asked of a connection that is closed.
+        if isinstance(fault, pymysql.err.InterfaceError):  # PyMySQL's answer on a connection that is closed.
             return True
         return isinstance(fault, pymysql.err.OperationalError) and bool(fault.args) and fault.args[0] in _PASSING
 
@@ -61,11 +63,11 @@ class MariaDb:
             return _TYPES[kind]
         if kind == kinds.BINARY:
             return "VARBINARY(255)" if key else "LONGBLOB"
-        if kind == kinds.STRING:  # Compared as it is: other collations take two keys for one.
+        if kind == kinds.STRING:  # Binary collation: with others keys that differ in case or accents are equal.
             return f"{'VARCHAR(255)' if key else 'LONGTEXT'} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         return kind.upper()
 
-    def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:  # noqa: ARG002  it heeds all indexes
+    def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:  # noqa: ARG002  MySQL checks all unique indexes
         names = [self.quote(name) for name in columns]
         sets = [f"{name} = VALUES({name})" for name in names]
         places = ", ".join(["%s"] * len(names))
@@ -75,7 +77,7 @@ class MariaDb:
         )
 
     def value(self, value: Any) -> Any:
-        if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        if isinstance(value, dt.datetime) and value.tzinfo is not None:  # DATETIME has no zone: UTC, as the session's.
             return value.astimezone(dt.UTC).replace(tzinfo=None)
         return value
 

@@ -15,7 +15,7 @@ _WAYS = (STOP, REPORT)
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesOptions(FolderOptions, StreamOptions):
-    """Row changes → the latest state of their tables."""
+    """Options of the pipeline `changes`."""
 
     topics: str = option(
         "", "Topics of changes, `,`-separated; all changes of a key are in one queue. Required.", aliases=("topic",)

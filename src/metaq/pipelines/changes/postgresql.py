@@ -1,4 +1,4 @@
-"""PostgreSQL, through psycopg 3."""
+"""Dialect of PostgreSQL, by psycopg 3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = {
 
 
 _PASSING = ("08", "57P", "53300", "40001", "40P01")
-"""Beginnings of SQLSTATE that a retry may cure: connection, shutdown or start of the server, too many clients, locks."""
+"""Prefixes of SQLSTATEs that a retry may cure: connection, shutdown or start of the server, too many clients, locks."""
 
 
 class PostgreSql:
@@ -41,13 +41,13 @@ class PostgreSql:
     def passes(self, fault: Exception) -> bool:
         if not isinstance(fault, (psycopg.OperationalError, psycopg.InterfaceError)):
             return False
-        state = fault.sqlstate  # None: it is not the server who says so.
+        state = fault.sqlstate  # None: a fault of the connection, not an answer of the server.
         return state is None or state.startswith(_PASSING)
 
     def quote(self, name: str) -> str:
         return doubled(name, '"')
 
-    def column_type(self, kind: str, *, key: bool) -> str:  # noqa: ARG002  keys are no others here
+    def column_type(self, kind: str, *, key: bool) -> str:  # noqa: ARG002  keys need no other type here
         return _TYPES.get(kind) or kind.replace("decimal", "NUMERIC")
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
-"""Worker side, first half: slices of queues → their changes as rows, and notes about them.
+"""First function on the workers: slices of queues to rows of changes, and notes on them.
 
-A row is either a change or a note. Values of rows travel as JSON, because tables differ in their columns.
+A row is either a change or a note. Values are sent as JSON text, because tables differ in their columns.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from metaq.spark.schema import slices_of
 from metaq.spark.source.fetch import FetchSettings, read_slice
 
 CHANGE, PROBLEM, COLUMNS, LAST, COUNTS, TOUCH = "change", "problem", "columns", "last", "counts", "touch"
-"""Kinds of rows: a change; a problem (its kind is in `op`); a table's columns; the sequence applied last (of the scope in
-`text`); counts; or a bucket that is rewritten without a change."""
+"""Kinds of rows (`note`): a change; a problem (its kind is in `op`); a table's columns; the sequence applied last (of the scope
+in `text`); counts; or a bucket to rewrite without a change."""
 
 ROW_SCHEMA = pa.schema(
     [
@@ -51,7 +51,7 @@ ROW_DDL = (
     "key string, sequence array<bigint>, op string, row string, text string"
 )
 ORDER = ("source", "bucket", "topic", "broker", "queue_id", "queue_offset", "number")
-"""Columns that order rows as their keys changed."""
+"""Columns to sort rows by: the changes of a key are then in the order of their queue."""
 _ROWS_MAX = 5_000
 _COLUMNS = ("queue_offset", "keys", "body")
 _TEXT_MAX = 1_000
@@ -65,12 +65,15 @@ class ChangeReader:
     settings: FetchSettings
     decoder: Decoder
     tables: frozenset[str]
-    """Tables to read, with or without what is before the dot; empty: all."""
+    """Tables to read, with or without schema or database; empty: all."""
     scope: str
+    """Scope of sequences, one of `folding.SCOPES`."""
     dense: bool
+    """Whether each sequence must be one more than the last."""
     last: Mapping[str, Sequence_]
-    """Sequences applied last, where they are checked per queue."""
+    """Scope → sequence applied last, if they are checked per queue."""
     buckets: int
+    """Number of buckets of a table."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for wanted in slices_of(batches):
@@ -87,7 +90,7 @@ class ChangeReader:
                     yield offset, keys or [], body or b""
 
     def rows(self, messages: Iterator[tuple[int, list[str], bytes]], queue: MessageQueue) -> Iterator[dict[str, Any]]:
-        """Rows of one queue's messages: (offset, keys, body) each, in their order."""
+        """Yield the rows of one queue's messages. Args: messages: (offset, keys, body), in order."""
         seen = _SliceSummary(Sequences(dense=self.dense, distinct=False, last=dict(self.last)))
         for offset, keys, body in messages:
             seen.messages += 1
@@ -174,7 +177,7 @@ def problem_row(problem: Problem) -> dict[str, Any]:
 
 
 def touch_row(table: str, bucket: int) -> dict[str, Any]:
-    """For a bucket that must be written anew."""
+    """Return the row for a bucket that must be rewritten without a change."""
     return _note(TOUCH, source=table, bucket=bucket)
 
 
@@ -187,7 +190,7 @@ def problem_in(row: Mapping[str, Any]) -> Problem:
 
 
 def change_in(row: Mapping[str, Any]) -> tuple[Place, Change]:
-    """Change from its row; its kinds are in the notes."""
+    """Return the change of a row, without kinds: those are in the notes."""
     sequence = None if row["sequence"] is None else tuple(row["sequence"])
     key, values = msgspec.json.decode(row["key"]), msgspec.json.decode(row["row"])
     return place_in(row), Change(row["op"], row["source"], key, sequence, values)
@@ -195,12 +198,12 @@ def change_in(row: Mapping[str, Any]) -> tuple[Place, Change]:
 
 @dataclass(slots=True)
 class Notes:
-    """The workers' notes on a batch, joined."""
+    """The workers' notes on a batch, merged."""
 
     columns: dict[str, dict[str, str]] = field(default_factory=dict)
     """Table → column → kind."""
     keys: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
-    """Table → all sets of key columns that were seen."""
+    """Table → all key column sets in its changes."""
     last: dict[str, list[int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     messages: int = 0
@@ -210,7 +213,7 @@ class Notes:
     @classmethod
     def of(cls, rows: list[dict[str, Any]]) -> Notes:
         found = cls()
-        # Sorted: a column's place must not depend on which worker was first.
+        # Sorted: the order of new columns must not depend on which task was first, or a replay would differ.
         for row in sorted(rows, key=lambda row: (row["source"] or "", row["text"] or "", row["row"] or "")):
             match row["note"]:
                 case "problem":

@@ -1,12 +1,12 @@
 """The pipeline `changes`: row changes in topics → the latest state of their tables, each change applied exactly once.
 
-All changes of a key are in one queue, in their order; a micro-batch is one slice of each queue. Workers fetch and decode the
-slices, and the target applies them key by key. Exactly once, because the slices are absolute offsets in Spark's checkpoint,
-and the target takes a batch in one step together with the batch's number: one that is replayed is there already.
+All changes of a key are in one queue, in order; a micro-batch is one slice of each queue. Workers fetch and decode the slices,
+and the target applies them key by key. Exactly once, because the slices are absolute offsets in Spark's checkpoint, and the
+target commits a batch atomically together with its batch id: a replayed batch finds itself applied.
 
-    FOLDER/_checkpoint        Spark's own
-    FOLDER/_problems/...      per batch that had any, what was reported: one line of JSON each
-    FOLDER/_snapshot, data    the tables, where they are Parquet (metaq.pipelines.changes.snapshot)
+    FOLDER/_checkpoint        Spark's checkpoint
+    FOLDER/_problems/...      a file per batch with problems, a line of JSON each
+    FOLDER/_snapshot, data    the tables, if they are Parquet (metaq.pipelines.changes.snapshot)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OPTION_OF = {"gap": "onGap", "step_back": "onStepBack", "corrupt": "onCorrupt",
 
 
 def start(spark: Any, options: ChangesOptions, run: Run) -> Any:
-    """The pipeline `changes` (`metaq.pipelines.catalogue`). Returns the StreamingQuery.
+    """Start the pipeline `changes`, see `catalogue.Pipeline.start`. Returns the StreamingQuery.
 
     Raises: ConfigError: an option is wrong, or the target was written by another query.
     """
@@ -55,7 +55,7 @@ def start(spark: Any, options: ChangesOptions, run: Run) -> Any:
 
 
 def target_of(options: ChangesOptions, place: Path, stopping: Callable[[], bool] = lambda: False) -> Target:
-    """Target that the options name. Args: stopping: whether to give up waiting for a database. Raises ConfigError."""
+    """Return the target that the options name. Args: stopping: whether to stop waiting for a database. Raises ConfigError."""
     if options.target:
         from metaq.pipelines.changes.to_database import DatabaseTarget
 
@@ -75,14 +75,15 @@ class _Applier(BatchJob):
         self._options, self._source, self._target, self._run = options, source, target, run
 
     def close(self) -> None:
-        self._target.close()  # First: it wakes a batch that waits for its database, and so frees the lock.
+        # The target first: it wakes a batch that waits for its database, which has the lock that `super().close()` waits for.
+        self._target.close()
         super().close()
 
     def _after_fault(self) -> str:
         return f"{self._run.place} is as before it"
 
     def _process(self, frame: Any, batch: int, query: str) -> None:
-        """Raises: ChangesBroken: there is something to stop at. What the target raises."""
+        """Apply the batch. Raises: ChangesBroken: a problem that the options stop at. What the target raises."""
         began = SYSTEM.monotonic()
         if self._target.has(query, batch):
             self._run.tell(f"batch {batch}: was applied before the restart", batch=batch, replayed=True)
@@ -126,7 +127,7 @@ class _Applier(BatchJob):
             )
 
     def _save(self, problems: list[Problem], query: str, batch: int) -> None:
-        """Save the problems before the batch is committed, so that none is lost. A replay writes the same file again."""
+        """Save problems before the batch is committed, so that a crash loses none. A replay writes the same file again."""
         folder = self._run.place / PROBLEMS
         make_folder(folder)
         lines = [
@@ -143,10 +144,10 @@ class _Applier(BatchJob):
             "corrupt": counted["corrupt"], "statements": counted["statement"],
         }  # fmt: skip
         rate = done.messages / seconds if seconds else 0.0
-        told = [f"{figures[name]:,} {name.replace('_', ' ')}" for name in list(figures)[4:] if figures[name]]
+        others = [f"{figures[name]:,} {name.replace('_', ' ')}" for name in list(figures)[4:] if figures[name]]
         line = (
             f"batch {batch}: {done.applied:,} changes, {done.puts:,} rows written, {done.deletes:,} deleted"
-            f"{''.join(f', {one}' for one in told)} ({seconds:.1f} s, {rate:,.0f} messages/s)"
+            f"{''.join(f', {one}' for one in others)} ({seconds:.1f} s, {rate:,.0f} messages/s)"
         )
         if done.problems:
             line += f"; see {self._run.place / PROBLEMS}"

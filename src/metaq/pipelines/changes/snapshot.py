@@ -1,16 +1,16 @@
-"""The snapshot: the latest state of tables as Parquet files, and how a batch gets into it all or not at all.
+"""The snapshot: the latest state of tables as Parquet files, and its atomic commit of a batch.
 
-    FOLDER/_snapshot/0000000012.json                what the tables are, as generation 12 has them. Writing it is the commit
-    FOLDER/data/shop.orders/0000000012-003-57.parquet    rows of bucket 3, written in generation 12 by task 57
+    FOLDER/_snapshot/0000000012.json                manifest of generation 12: tables and files. Writing it is the commit
+    FOLDER/data/shop.orders/0000000012-003-57.parquet    rows of bucket 3, written in generation 12 by task attempt 57
     FOLDER/data/shop.orders/0000000012-003-57.gone       sequences of keys that were deleted there (Parquet, too)
 
-A row is in the bucket of its key's hash. A batch writes the buckets that it changes anew, under names that were never used,
-and then the manifest of the next generation (a temporary file, fsync, rename, fsync of the folder), which names the new
-files and those that stayed. A crash before the rename leaves files that nobody names. The manifest has the batch in it: one
-that is replayed finds itself done.
+A row is in the bucket of its key's hash. A batch rewrites the buckets that it changes, under new names, and then the manifest
+of the next generation (a temporary file, fsync, rename, fsync of the folder), which names the new files and the unchanged ones.
+A crash before the rename leaves files that no manifest names. The manifest has the batch id: a replayed batch finds itself
+applied.
 
-Readers read the newest manifest and the files that it names. Those of older generations stay for a while, so that who has
-begun to read can end. A glob over the folder would find several generations at once.
+Readers read the newest manifest and the files that it names. Files of older generations stay for a while, for reads that have
+begun. A glob over the folder would find several generations at once.
 """
 
 from __future__ import annotations
@@ -47,18 +47,20 @@ _ARROW = {
 
 
 class BucketFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket of one table. Paths are relative to the folder; empty: there is no such file."""
+    """Files of one bucket of a table. Paths are relative to the folder; empty: there is no such file."""
 
     path: str = ""
+    """File of rows."""
     rows: int = 0
     gone: str = ""
     """File of deleted keys with their sequences: an older change must not bring a row back."""
 
 
 class TableState(msgspec.Struct, frozen=True, kw_only=True):
-    """One table."""
+    """One table of a generation."""
 
     key: list[str]
+    """Columns of the key."""
     columns: dict[str, str] = {}
     """Name → kind, in the order of the files' columns."""
     buckets: dict[int, BucketFiles] = {}
@@ -78,10 +80,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     """Last batch that it contains."""
     buckets: int
+    """Number of buckets of each table."""
     written_ms: int
+    """When it was written, ms since 1970."""
     tables: dict[str, TableState] = {}
     last: dict[str, list[int]] = {}
-    """Sequences applied last, by table and queue or by queue, where they are checked so."""
+    """Scope → sequence applied last, if they are checked by table and queue or by queue."""
 
     @property
     def paths(self) -> set[str]:
@@ -96,29 +100,29 @@ def arrow_type(kind: str) -> pa.DataType:
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The schema of a table's files."""
+    """Return the schema of a table's files."""
     fields = [pa.field(KEY_COLUMN, pa.string()), pa.field(SEQUENCE_COLUMN, pa.list_(pa.int64()))]
     return pa.schema([*fields, *(pa.field(name, arrow_type(kind)) for name, kind in columns.items())])
 
 
 def file_path(table: str, generation: int, bucket: int, attempt: int) -> str:
-    """Where a task writes a bucket, relative to the folder. A retried task has another attempt, and so another file."""
+    """Return the path for a bucket, relative to the folder. By attempt: a retried or speculative task writes another file."""
     return f"{DATA}/{quote(table, safe='')}/{generation:010d}-{bucket:03d}-{attempt}.parquet"
 
 
 class SnapshotFolder:
-    """One snapshot. Only the run that has the folder's lease writes to it; anybody may read."""
+    """One snapshot. Only the run that has the folder's lease writes; anybody may read."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
 
     def prepare(self) -> None:
-        """Make its folders. Raises ConfigError: they cannot be made."""
+        """Create its folders. Raises ConfigError: they cannot be created."""
         for part in (MANIFESTS, DATA):
             make_or_refuse("snapshot's folder", self.path / part)
 
     def last(self) -> Manifest | None:
-        """The newest generation; None: nothing was written yet. Raises StoreCorrupt."""
+        """Return the newest generation; None: there is none yet. Raises StoreCorrupt."""
         while True:
             generations = self._generations()
             if not generations:
@@ -127,7 +131,7 @@ class SnapshotFolder:
                 return self._read(generations[-1])
 
     def guard(self, checkpoint: Path) -> None:
-        """Refuse a checkpoint that did not make this snapshot: it would apply old changes over new ones. Raises ConfigError."""
+        """Raise ConfigError for a checkpoint of another query than wrote this snapshot: old changes would replace new ones."""
         newest = self.last()
         query = query_id(checkpoint)
         if newest is not None and query != newest.query:
@@ -138,22 +142,28 @@ class SnapshotFolder:
             )
 
     def commit(self, manifest: Manifest, written: set[str]) -> None:
-        """Make it the newest generation: from now on readers see it. Args: written: paths of its new files, which are synced."""
+        """Make it the newest generation, which readers see. Args: written: paths of its new files, which are synced."""
         for folder in {(self.path / path).parent for path in written}:
             sync_folder(folder)
         sync_folder(self.path / DATA)
         write_whole(self._place(manifest.generation), msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
     def clean(self, *, generations: int, since_ms: int, now_ms: int) -> None:
-        """Remove what no reader needs: older generations than the newest `generations` that were written before `since_ms`,
-        and files that no generation names. For the run that writes, while no task does.
+        """Remove generations that no reader needs, and files that no generation names.
+
+        For the run that writes, while no task runs: a running task's new files are named by no generation yet.
+
+        Args:
+            generations: number of newest generations to keep.
+            since_ms: older generations written at this time or later stay, too.
+            now_ms: time, ms since 1970.
         """
         try:
             known = [self._read(number) for number in self._generations()]
-        except StoreCorrupt as fault:  # No run needs it; but which files are nobody's is not known without it.
+        except StoreCorrupt as fault:  # No run needs an old manifest, but without it the unnamed files are not known.
             _LOG.warning("changes: older generations stay for now: %s", fault)
             return
-        # A clock that was set back: what a generation says is no later than what those behind it say.
+        # A generation cannot be younger than those after it: this corrects times written while the clock was ahead.
         written = list(itertools.accumulate((one.written_ms for one in reversed(known)), min, initial=now_ms))[:0:-1]
         recent = [one for one, at in zip(known, written, strict=True) if at >= since_ms]
         kept = [one for one in known[:-generations] if one in recent] + known[-generations:]
@@ -187,7 +197,7 @@ class SnapshotFolder:
 
 
 def make_table_folder(path: Path) -> None:
-    """The folder of a file that is to be written."""
+    """Create the folder of a file that is to be written."""
     make_folder(path.parent)
 
 
@@ -203,15 +213,15 @@ class Snapshot:
         return sorted(self.manifest.tables)
 
     def files(self, table: str | None = None) -> list[Path]:
-        """The Parquet files of a table; None: of the only one. Raises ConfigError: there is no such table."""
+        """Return the Parquet files of a table; None: of the only one. Raises ConfigError: there is no such table."""
         return [self.folder / files.path for files in self._table(table).buckets.values() if files.path]
 
     def schema(self, table: str | None = None) -> pa.Schema:
-        """All columns: files that were written before a column came do not have it. Raises ConfigError."""
+        """Return the schema with all columns: files written before a column was added lack it. Raises ConfigError."""
         return arrow_schema(self._table(table).columns)
 
     def dataset(self, table: str | None = None) -> Any:
-        """A `pyarrow.dataset.Dataset` of a table's rows. Raises ConfigError."""
+        """Return a `pyarrow.dataset.Dataset` of a table's rows. Raises ConfigError."""
         return ds.dataset([str(path) for path in self.files(table)], schema=self.schema(table), format="parquet")
 
     def _table(self, table: str | None) -> TableState:
@@ -227,9 +237,9 @@ class Snapshot:
 
 
 def snapshot(folder: str | Path) -> Snapshot:
-    """The newest generation of a snapshot. Its files stay for `keepSeconds` of the pipeline after a newer one is there.
+    """Return the newest generation of a snapshot. Its files stay for the pipeline's `keepSeconds` after a newer one is there.
 
-    Raises: ConfigError: there is none in the folder. StoreCorrupt: its manifest cannot be read.
+    Raises: ConfigError: the folder has none. StoreCorrupt: its manifest cannot be read.
     """
     place = SnapshotFolder(folder)
     manifest = place.last()
@@ -239,7 +249,7 @@ def snapshot(folder: str | Path) -> Snapshot:
 
 
 def table_of(found: Snapshot, table: str | None, spark: Any) -> Any:
-    """A table of a snapshot as a Spark DataFrame, without the columns that are ours."""
+    """Return a table of a snapshot as a Spark DataFrame, without our additional columns."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(found.schema(table), prefer_timestamp_ntz=True)
@@ -249,10 +259,13 @@ def table_of(found: Snapshot, table: str | None, spark: Any) -> Any:
 
 
 def read_snapshot(folder: str | Path, table: str | None = None, *, spark: Any = None) -> Any:
-    """A DataFrame of the latest state of a table, as the pipeline `changes` has committed it last.
+    """Return a DataFrame of the latest state of a table, as the pipeline `changes` committed it last.
 
-    Args: table: as the source calls it, `shop.orders`; it may be left out where there is one. spark: the session, by default
-        `metaq.spark.session()`.
+    Args:
+        folder: the pipeline's folder.
+        table: the source's name of it, `shop.orders`; None: the only one.
+        spark: the session; None: `metaq.spark.session()`.
+
     Raises: ConfigError: there is no snapshot, or no such table.
     """
     if spark is None:

@@ -1,4 +1,4 @@
-"""Interface of targets, and what they share."""
+"""Interface of targets, and the merging of columns that they share."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ class Applied:
     """Figures of an applied batch."""
 
     messages: int = 0
+    """Messages read."""
     applied: int = 0
     """Applied changes."""
     puts: int = 0
     """Written rows: a key that changed several times counts once."""
     deletes: int = 0
+    """Deleted keys."""
     repeats: int = 0
     """Changes that had been applied before."""
     others: int = 0
@@ -31,40 +33,43 @@ class Applied:
 
 
 class Judge(Protocol):
-    """Judges a batch's problems before it is committed. Raises ChangesBroken: by the policy one of them stops the query."""
+    """Judges a batch's problems before it is committed."""
 
     def __call__(self, problems: list[Problem], *, last: bool) -> None:
-        """Args: last: all of the batch's problems are known now; they are saved when this returns."""
+        """Raise ChangesBroken if the options stop at one of the problems.
+
+        Args: last: whether these are all problems of the batch; they are then saved.
+        """
 
 
 class Target(Protocol):
     """Target of changes. A batch is applied atomically, together with its number."""
 
     def guard(self, checkpoint: Path) -> None:
-        """Raises ConfigError: the target was written under another checkpoint."""
+        """Raise ConfigError if the target was written with another checkpoint."""
 
     @property
     def last(self) -> Mapping[str, Sequence_]:
-        """Scope → sequence applied last, where sequences are watched by queue."""
+        """Scope → sequence applied last, if sequences are checked by queue."""
 
     def has(self, query: str, batch: int) -> bool:
-        """Whether the batch was applied before. Raises ConfigError: later ones were."""
+        """Return whether the batch is applied. Raises ConfigError: later ones are, so the checkpoint is an old copy."""
 
     def apply(self, query: str, batch: int, rows: Any, judge: Judge) -> Applied:
-        """Apply a batch. `rows` is a frame of `reading.ROW_SCHEMA`. Raises what `judge` does, and then nothing has changed."""
+        """Apply a batch, a DataFrame of `reading.ROW_SCHEMA`. Raises what `judge` raises, with nothing changed."""
 
     def close(self) -> None:
-        """Release what is held; no batch follows."""
+        """Release resources; no batch follows."""
 
 
 def joined_columns(
     before: Mapping[str, Mapping[str, str]], keys: Mapping[str, tuple[str, ...]], notes: Notes
 ) -> tuple[dict[str, dict[str, str]], set[str]]:
-    """Columns of all tables with those of a batch, and the tables that had columns whose kind has become another.
+    """Merge a batch's columns into those of all tables. Returns them, and the tables in which a column's kind has changed.
 
     Args: before: table → column → kind. keys: table → columns of its key.
-    Raises: ConfigError: a table's key has other columns than before, or a column of it another kind: rows could not be found
-        again.
+    Raises: ConfigError: a table's key has other columns than before, or a key column another kind: rows could no longer be
+        found by their key.
     """
     columns = {name: dict(its) for name, its in before.items()}
     widened: set[str] = set()

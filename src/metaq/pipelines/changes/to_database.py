@@ -1,10 +1,9 @@
-"""A batch's changes → tables of MariaDB, MySQL or PostgreSQL, in one transaction together with the batch's number.
+"""Target: tables of MariaDB, MySQL or PostgreSQL, a batch in one transaction together with its batch id.
 
-    metaq_changes_progress (pipeline, query, batch, state)     the last batch that was applied, and what is known of the tables
-    metaq_changes_keys (id, pipeline, seq, gone_ms)            with sequenceScope = key: what was applied last of each key
+    metaq_changes_progress (pipeline, query, batch, state)     the batch applied last, and the known tables and columns
+    metaq_changes_keys (id, pipeline, seq, gone_ms)            with sequenceScope = key: the sequence applied last of each key
 
-A COMMIT whose answer is lost needs no care: whoever tries again, this run or the next, asks the database first which batch it
-has.
+A COMMIT whose answer was lost does no harm: a retry, by this run or the next, first asks the database which batch it has.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.pipelines.changes import kinds
 from metaq.pipelines.changes.change import Problem, Sequence_
-from metaq.pipelines.changes.dialect import Address, DatabaseAway, Dialect, address_of, told
+from metaq.pipelines.changes.dialect import Address, DatabaseAway, Dialect, address_of, driver_text
 from metaq.pipelines.changes.folding import KEY, Final, Folded, Put, fold
 from metaq.pipelines.changes.options import ChangesOptions
 from metaq.pipelines.changes.reading import CHANGE, ORDER, Notes, change_in
@@ -36,14 +35,14 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAUSE_SECONDS = 1.0
-"""Between two tries to reach the database."""
+"""Pause between two tries to reach the database."""
 PROGRESS, KEYS = "metaq_changes_progress", "metaq_changes_keys"
 _SOME = 500
 """Keys per SELECT."""
 
 
 class DatabaseTable(msgspec.Struct, frozen=True, kw_only=True):
-    """One table."""
+    """One table of the target."""
 
     target: str
     """Name in the database."""
@@ -53,16 +52,20 @@ class DatabaseTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetState(msgspec.Struct, frozen=True, kw_only=True):
-    """The pipeline's state, as the database has it."""
+    """The pipeline's state in the database, JSON in metaq_changes_progress."""
 
     query: str
+    """Id of the streaming query."""
     batch: int
+    """Batch applied last."""
     tables: dict[str, DatabaseTable] = {}
+    """Source's name of a table → the target's."""
     last: dict[str, list[int]] = {}
+    """Scope → sequence applied last, if they are checked by queue."""
 
 
 class DatabaseTarget:
-    """Database target. It connects for each batch, because hours may pass between two."""
+    """Target in a database. Connects for each batch: hours may pass between two, and servers drop idle connections."""
 
     def __init__(
         self,
@@ -73,9 +76,17 @@ class DatabaseTarget:
         pause: Callable[[float], object] | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Args: pause: waits so many seconds. stopping: whether nobody wants to wait for the database any more.
+        """
+        Args:
+            place: the pipeline's folder; its name is the pipeline's in the database, unless targetName is given.
+            options: of the pipeline.
+            clock: times of retries and deletions.
+            dialect: instead of the one that the address names.
+            pause: waits for so many seconds.
+            stopping: whether to stop waiting for the database.
 
-        Raises: ConfigError: the driver is not installed, or the address is wrong. MetaqError: the database says no."""
+        Raises: ConfigError: the driver is not installed, or the address is wrong. MetaqError: the database refuses.
+        """
         address = address_of(options.target, options.password_env, os.environ)
         self._sql = dialect or dialect_of(address)
         self._options, self._clock, self._where = options, clock, address
@@ -84,7 +95,7 @@ class DatabaseTarget:
         self._over = threading.Event()
         self._pause, self._stopping = pause or self._over.wait, stopping
         self._sent = Applied()
-        """Batch whose COMMIT was sent and not yet acknowledged."""
+        """Figures of the batch whose COMMIT was sent last."""
         with self._connected("prepared") as (connection, cursor):
             self._make_own_tables(cursor)
             if options.forget_deleted_seconds:
@@ -123,20 +134,20 @@ class DatabaseTarget:
         return True
 
     def apply(self, query: str, batch: int, rows: Any, judge: Judge) -> Applied:
-        """Apply a batch: `rows` is a frame of `ROW_SCHEMA`. They are gathered here: one transaction is one connection."""
+        """Apply a batch, a DataFrame of `ROW_SCHEMA`. Collected to the driver: one transaction is one connection."""
         return self.apply_rows(query, batch, rows.toArrow().to_pylist(), judge)
 
     def apply_rows(self, query: str, batch: int, rows: list[dict[str, Any]], judge: Judge) -> Applied:
-        """Apply a batch of `ROW_SCHEMA`'s rows.
+        """Apply a batch of rows of `ROW_SCHEMA`.
 
-        Raises: ConfigError: a table or column is missing and may not be made, or the key has no unique index. MetaqError: the
-            database says no, or is away for longer than `retrySeconds`. What `judge` does. In each case nothing has changed, but
-            for tables and columns made; unless the database went away with the COMMIT, which the next start finds out.
+        Raises: ConfigError: a table or column is missing and may not be created, or the key has no unique index. MetaqError:
+            the database refuses, or is away for longer than `retrySeconds`. What `judge` raises. In each case no row has
+            changed, only tables and columns may be new; if the database was lost during the COMMIT, the next start finds out.
         """
         tries = itertools.count()
 
         def tried() -> Applied:
-            # The try before may have come as far as the COMMIT, and only its answer was lost.
+            # The previous try may have been committed, and only the answer to its COMMIT was lost.
             if next(tries) and self._has(query, batch):
                 return self._sent
             return self._try(query, batch, rows, judge)
@@ -144,7 +155,7 @@ class DatabaseTarget:
         return self._patiently(tried)
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Call it, with retries while the database is away. Raises what it does."""
+        """Call `act`, with retries while the database is away. Raises what it raises, or MetaqError after `retrySeconds`."""
         began, said = self._clock.monotonic(), False
         while True:
             try:
@@ -177,7 +188,8 @@ class DatabaseTarget:
         with self._connected(f"given batch {batch}") as (connection, cursor):
             for name in sorted(notes.keys):
                 self._make_fit(cursor, name, tables[name])
-            connection.commit()  # MariaDB ends the transaction at each CREATE anyhow.
+            connection.commit()  # MariaDB commits at each CREATE or ALTER anyway.
+            # Locks the row: of two runs with one targetName the second sees the first one's batch.
             if self._read(cursor, "FOR UPDATE") != self._state:
                 raise MetaqError(
                     f"somebody else writes to {self._where} as {self._name}: batch {batch} was not applied"
@@ -192,7 +204,7 @@ class DatabaseTarget:
         return done
 
     def close(self) -> None:
-        """Wake a batch that waits for its database; nothing else is held between batches."""
+        """Wake a batch that waits for its database; no connection is open between batches."""
         self._over.set()
 
     # -------------------------------------------------------------- a batch
@@ -246,7 +258,7 @@ class DatabaseTarget:
             cursor.executemany(self._sql.upsert(table.target, whole, table.key), full)
 
     def _write_columns(self, cursor: Any, table: DatabaseTable, final: Final, where: str) -> None:
-        """Update some columns of a row. Not by an upsert, which needs every column that is NOT NULL."""
+        """Update some columns of a row. Not by an upsert, which would need a value for every NOT NULL column."""
         quote = self._sql.quote
         names = [name for name in table.columns if name in final.row]
         rest = [name for name in names if name not in table.key]
@@ -315,7 +327,7 @@ class DatabaseTarget:
                 )
 
     def _make_fit(self, cursor: Any, source: str, table: DatabaseTable) -> None:
-        """Check a table's columns and key; create what is missing, if the options allow it."""
+        """Check a table's columns and key; create missing ones, if the options allow it. Raises ConfigError."""
         quote, target = self._sql.quote, table.target
         there = self._sql.columns(cursor, target)
         missing = [name for name in table.columns if name.lower() not in {one.lower() for one in there}]
@@ -373,7 +385,10 @@ class DatabaseTarget:
 
     @contextlib.contextmanager
     def _connected(self, doing: str) -> Iterator[tuple[Any, Any]]:
-        """Connection for a block; what was not committed is rolled back."""
+        """Open a connection for a block; closing it rolls back what was not committed.
+
+        Raises DatabaseAway, MetaqError: for a driver's fault inside.
+        """
         connection = None
         try:
             connection = self._sql.connect()
@@ -381,7 +396,7 @@ class DatabaseTarget:
                 yield connection, cursor
         except self._sql.errors as fault:
             kind = DatabaseAway if self._sql.passes(fault) else MetaqError
-            raise kind(f"{self._where} could not be {doing}: {told(fault, self._where)}") from None
+            raise kind(f"{self._where} could not be {doing}: {driver_text(fault, self._where)}") from None
         finally:
             if connection is not None:
                 with contextlib.suppress(*self._sql.errors):
@@ -389,7 +404,7 @@ class DatabaseTarget:
 
 
 def dialect_of(address: Address) -> Dialect:
-    """The dialect of a database, with its driver: only what is used has to be installed.
+    """Return the dialect of a database. Imports its driver: only the one that is used must be installed.
 
     Raises ConfigError: the driver is not installed; the text names the extra.
     """
@@ -407,9 +422,9 @@ def dialect_of(address: Address) -> Dialect:
 
 
 def try_to_reach(address: Address) -> None:
-    """Raises: ConfigError: the driver is not installed. MetaqError: the database cannot be reached, or says no."""
+    """Connect once. Raises: ConfigError: the driver is not installed. MetaqError: the database is away, or refuses."""
     dialect = dialect_of(address)
     try:
         dialect.connect().close()
     except dialect.errors as fault:
-        raise MetaqError(f"{address} could not be reached: {told(fault, address)}") from None
+        raise MetaqError(f"{address} could not be reached: {driver_text(fault, address)}") from None

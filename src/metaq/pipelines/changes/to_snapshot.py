@@ -1,4 +1,4 @@
-"""A batch's changes → the Parquet snapshot: tasks write the buckets, the driver commits."""
+"""Target: the Parquet snapshot. Tasks rewrite the buckets, the driver commits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _RESULT_SCHEMA = pa.schema([
     pa.field("repeats", pa.int64()),
 ])  # fmt: skip
 BUCKET = "bucket"
-"""`note` of a result row that is a bucket's."""
+"""`note` of a bucket's result row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +71,17 @@ class BucketWriter:
 
 
 class SnapshotTarget:
-    """Snapshot target."""
+    """Target in a Parquet snapshot."""
 
     def __init__(self, place: Path, options: ChangesOptions, clock: Clock = SYSTEM) -> None:
-        """Raises: ConfigError: the folder cannot be made, or its snapshot has another number of buckets. StoreCorrupt."""
+        """
+        Args:
+            place: the pipeline's folder.
+            options: of the pipeline.
+            clock: times of generations and deletions.
+
+        Raises: ConfigError: the folder cannot be created, or its snapshot has another number of buckets. StoreCorrupt.
+        """
         self._folder, self._options, self._clock = SnapshotFolder(place), options, clock
         self._folder.prepare()
         self._known = self._folder.last()
@@ -104,7 +111,8 @@ class SnapshotTarget:
         return True
 
     def apply(self, query: str, batch: int, rows: Any, judge: Judge) -> Applied:
-        """Apply a batch: `rows` is a frame of `ROW_SCHEMA`."""
+        """Apply a batch, a DataFrame of `ROW_SCHEMA`."""
+        # Two actions use the rows, notes and changes; without this the second would fetch the messages again.
         rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             return self._apply(query, batch, rows, judge)
@@ -124,9 +132,9 @@ class SnapshotTarget:
         return Applied(**total, messages=notes.messages, others=notes.others, problems=problems)
 
     def plan(self, notes: Notes) -> tuple[Rewriting, list[tuple[str, int]]]:
-        """Parameters common to all buckets of a batch, and (table, bucket) of those that must be rewritten without a change.
+        """Return the parameters of all buckets of a batch, and (table, bucket) of those to rewrite without a change.
 
-        Raises: ConfigError: `joined_columns`.
+        Raises: ConfigError: as `joined_columns`.
         """
         tables = self._tables
         columns, widened = joined_columns(
@@ -153,7 +161,7 @@ class SnapshotTarget:
     def commit(
         self, query: str, batch: int, work: Rewriting, notes: Notes, done: list[dict[str, Any]]
     ) -> dict[str, int]:
-        """Commit what the tasks wrote as the newest generation. Args: done: a row per bucket. Returns their figures, added up."""
+        """Commit the tasks' files as the newest generation. Args: done: a row per bucket. Returns the sums of their figures."""
         fresh = {
             (row["source"], row["bucket"]): BucketFiles(path=row["path"], rows=row["rows"], gone=row["gone"])
             for row in done
@@ -191,7 +199,7 @@ class SnapshotTarget:
         self._folder.clean(generations=self._options.keep_generations, since_ms=since, now_ms=now)
 
     def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: no file stays open."""
 
 
 def next_tables(
@@ -200,7 +208,7 @@ def next_tables(
     columns: Mapping[str, Mapping[str, str]],
     fresh: Mapping[tuple[str, int], BucketFiles],
 ) -> dict[str, TableState]:
-    """The tables of the next generation."""
+    """Return the tables of the next generation."""
     names = sorted({*before, *notes.keys})
     result = {}
     for name in names:

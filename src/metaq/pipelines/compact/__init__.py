@@ -1,1 +1,1 @@
-"""The pipeline `compact`."""
+"""The pipeline `compact`, and the upkeep that `archive` does by the same code."""

@@ -1,7 +1,7 @@
-"""Atomic exchange of two folders: a reader that lists one sees all of its old files or all of its new ones.
+"""Atomic exchange of two folders: a reader that lists one sees all old files or all new ones.
 
-`rename` puts one file in the place of one other. Several files that become one need more: Linux's `renameat2` with
-RENAME_EXCHANGE (ext4, XFS, Btrfs, tmpfs, F2FS and others; not NFS). Python has no name for it.
+`rename` replaces one file by one other. To replace several files at once takes Linux's `renameat2` with RENAME_EXCHANGE (ext4,
+XFS, Btrfs, tmpfs, F2FS and others; not NFS), which Python's os module does not have.
 """
 
 from __future__ import annotations

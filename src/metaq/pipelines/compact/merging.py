@@ -1,7 +1,7 @@
-"""Small Parquet files → one large one, row group by row group, ordered by queue and offset.
+"""Merge of small Parquet files into a large one, row group by row group, ordered by queue and offset.
 
-Sources are sorted each by itself, so they are merged as streams: one is open while its rows are the next, and of the others
-only the first key is known. At most `GROUP_ROWS` rows, or `GROUP_BYTES`, and one batch of each open source are in memory.
+Each source is sorted, so they are merged as streams: a source is opened when its first row is due, before that only its first
+key is read. At most `GROUP_ROWS` rows, or `GROUP_BYTES`, and one batch of each open source are in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Key = tuple[str, int, int]
 
 
 def schema_of(path: Path) -> pa.Schema:
-    """Columns and types of a file. Raises StoreCorrupt: it is no Parquet file."""
+    """Return columns and types of a file. Raises StoreCorrupt: not a Parquet file."""
     with _opened(path) as file:
         return file.schema_arrow.remove_metadata()
 
@@ -43,13 +43,13 @@ def schema_of(path: Path) -> pa.Schema:
 def merge(sources: Sequence[Path], target: Path) -> int:
     """Write the rows of all sources, which have one schema, to a new file, and sync it.
 
-    Returns: how many rows. Raises: StoreCorrupt: a source cannot be read; OSError.
+    Returns: the number of rows. Raises: StoreCorrupt: a source cannot be read; OSError.
     """
     try:
         with parquet_writer(target, schema_of(sources[0])) as writer:
             rows = sum(_write(writer, group) for group in _groups(_thick(_thick(in_order(sources)))))
     finally:
-        # Arrow's allocator keeps what was freed, some 100 MB here, in ever other places: a driver would have it until it ends.
+        # Arrow's allocator keeps freed memory, some 100 MB here and fragmented: a driver that merges for days would grow.
         pa.default_memory_pool().release_unused()
     sync_file(target)
     return rows
@@ -77,7 +77,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield tables of one row group each."""
+    """Yield the batches of one row group each."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -91,7 +91,7 @@ def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]
 
 
 def in_order(sources: Sequence[Path]) -> Iterator[pa.RecordBatch]:
-    """The rows of all sources in the order of `KEY`. Raises StoreCorrupt."""
+    """Yield the rows of all sources in the order of `KEY`. Raises StoreCorrupt."""
     streams = [
         (key, number, _Stream(path)) for number, path in enumerate(sources) if (key := first_key(path)) is not None
     ]
@@ -117,8 +117,8 @@ class _Stream:
         self._left: pa.RecordBatch | None = None
 
     def below(self, limit: Key | None) -> Iterator[pa.RecordBatch]:
-        """The next row, and those behind it that are before a key; all, without one."""
-        least = 1  # Also if two sources hold one message, which no archive should: it must come to an end.
+        """Yield the next row, and those after it with keys below `limit`; None: all."""
+        least = 1  # At least one row, so that two sources with equal keys, which no archive should have, cannot loop for ever.
         while (batch := self._next()) is not None:
             count = len(batch) if limit is None else max(least, _count_below(batch, limit))
             least = 0
@@ -130,7 +130,7 @@ class _Stream:
             self._left = None
 
     def head(self) -> Key | None:
-        """The key of the next row; None: there is none."""
+        """Return the key of the next row; None: there is none."""
         batch = self._next()
         return None if batch is None else _key(batch)
 
@@ -142,7 +142,7 @@ class _Stream:
         if self._file is None:
             self._file = _opened(self._path)
             most = batch_rows(self._file.metadata, BATCH_ROWS, BATCH_BYTES)
-            # Arrow's threads gain nothing here, and each would keep memory that only it can give back.
+            # Arrow's threads gain nothing here, and each keeps freed memory that no other can release.
             self._batches = self._file.iter_batches(most, use_threads=False)
         try:
             while self._left is None or not len(self._left):
@@ -156,7 +156,7 @@ class _Stream:
 
 
 def first_key(path: Path) -> Key | None:
-    """The key of a file's first row; None: it has none. Raises StoreCorrupt: it is no Parquet file."""
+    """Return the key of a file's first row; None: it has no rows. Raises StoreCorrupt: not a Parquet file."""
     with _opened(path) as file:
         try:
             batch = next(file.iter_batches(1, columns=KEY, use_threads=False), None)
@@ -178,7 +178,7 @@ def _key(batch: pa.RecordBatch) -> Key:
 
 
 def _count_below(batch: pa.RecordBatch, limit: Key) -> int:
-    """Rows before the key. The batch is sorted, so they are its first."""
+    """Return the number of rows with keys below `limit`. The batch is sorted, so they are its first ones."""
     broker, queue_id, offset = limit
     same = pc.equal(batch.column("broker"), broker)
     earlier = np.asarray(pc.less(batch.column("broker"), broker))

@@ -14,7 +14,7 @@ from metaq.pipelines.uris import is_uri, plain_path
 
 @dataclass(frozen=True, kw_only=True)
 class UpkeepOptions(OptionTable):
-    """What becomes of an archive's files when they are many, or old."""
+    """Options of merging and retention, for `compact` and `archive`."""
 
     compact_bytes: int = option(
         256 * MIB, "Size of a merged file, about. Files of less than half of it are small.", low=1
@@ -35,7 +35,7 @@ class UpkeepOptions(OptionTable):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactOptions(UpkeepOptions, PipelineOptions):
-    """Small files of an archive → large ones; dates whose time is over go."""
+    """Options of the pipeline `compact`."""
 
     folder: str = option("", "The archive's folder. Required.", aliases=("output",))
     compact_files: int = option(1, "Merge where a folder has more small files than so many; 0: never.", low=0)

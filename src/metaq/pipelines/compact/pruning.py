@@ -1,11 +1,11 @@
-"""Which manifests and records of an archive nobody needs any more: those that tell only of files whose time is over. Pure.
+"""Pruning: which manifests and records of an archive can be removed, because all of their files have expired. Pure.
 
-Such a manifest may go once its files are gone for everybody: whether it is read or not, an archive has the same files. What is
-needed of it otherwise stays: the newest ones, for how far the archive has come and for batches that Spark does again, and those
-whose unique ids are in the window in which repeats are looked for.
+A manifest can be removed once its files are gone for all readers: with or without it the archive has the same files. Kept for
+other reasons are the newest manifests, which have the archive's end positions and are needed for batches that Spark replays,
+and those whose unique ids are in the deduplication window.
 
-A record of replaced files may go once no manifest and no other record tells of any of them. So manifests go first, for good, and
-records after them, the oldest first.
+A record of replaced files can be removed once no manifest and no other record names any of them. So manifests are removed
+first, durably, and then records, oldest first.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from metaq.archive.records import Manifest, place_of
 from metaq.archive.replacements import Replacement
 
 MANIFESTS_KEPT = 2
-"""Newest manifests that are always kept: they say how far the archive has come."""
+"""Newest manifests that are always kept: they have the archive's end positions."""
 
 
 class PublishedBatch(Struct, frozen=True):
-    """The parts of a manifest that pruning looks at."""
+    """The parts of a manifest that pruning needs."""
 
     files: tuple[str, ...]
+    """Paths of its files."""
     ids: tuple[str, ...]
+    """Paths of its files of ids."""
 
     @classmethod
     def of(cls, manifest: Manifest) -> PublishedBatch:
@@ -35,9 +37,10 @@ class PublishedBatch(Struct, frozen=True):
 def batches_over(
     batches: Mapping[str, PublishedBatch], records: Collection[Replacement], has_ids: Callable[[str], bool]
 ) -> list[str]:
-    """Names of manifests that can be removed, oldest first.
+    """Return the names of manifests that can be removed, oldest first.
 
     Args:
+        batches: name → manifest, all of them.
         records: finished replacements.
         has_ids: whether a file of ids exists.
     """
@@ -52,9 +55,9 @@ def batches_over(
 
 
 def files_over(records: Collection[Replacement]) -> set[str]:
-    """Files that expired: nothing stands in for them, after any number of merges."""
+    """Return the files that expired: after any number of merges, no file has their messages."""
     found: set[str] = set()
-    for record in sorted(records, key=lambda record: -record.number):  # What stands in for files is replaced later.
+    for record in sorted(records, key=lambda record: -record.number):  # Newest first: merged files are replaced later.
         if found.issuperset(file.path for file in record.files):
             found.update(record.replaced)
     return found
@@ -63,14 +66,15 @@ def files_over(records: Collection[Replacement]) -> set[str]:
 def records_over(
     records: Collection[Replacement], finished: Collection[Replacement], batches: Collection[PublishedBatch]
 ) -> list[Replacement]:
-    """Records that can be removed, given the manifests that are left.
+    """Return the records that can be removed.
 
     Args:
         records: all of them.
         finished: those whose files are gone.
+        batches: the manifests that are left.
     """
     expired = files_over(finished)
-    told = {path for batch in batches for path in batch.files} | {
+    named = {path for batch in batches for path in batch.files} | {
         file.path for record in records for file in record.files
     }
     newest = max((record.number for record in records), default=0)
@@ -79,14 +83,14 @@ def records_over(
         record
         for record in sorted(finished, key=lambda record: record.number)
         if expired.issuperset(record.replaced)
-        and told.isdisjoint(record.replaced)
-        and record.number != newest  # The next number is counted from it: names of merged files come once.
+        and named.isdisjoint(record.replaced)
+        and record.number != newest  # The next number follows it, and names of merged files must be unique.
         and record.number not in ends
     ]
 
 
 def _ends(finished: Collection[Replacement]) -> set[int]:
-    """The records that say from which date on a topic is archived: one each."""
+    """Return the numbers of the records that show from which date on a topic is archived, one per topic."""
     newest: dict[str, tuple[str, int]] = {}
     for record in finished:
         if not record.files and (ended := place_of(record.folder)) is not None:

@@ -1,9 +1,9 @@
-"""Which dates of an archive have expired. Pure.
+"""Retention: which dates of an archive have expired. Pure.
 
-A clock alone decides nothing here, for what goes is gone: a machine that believes to be in the next century would let
-everything go. So two must agree that a date is long past: the clock of the driver, and the archived messages, which bear the
-clocks of their brokers. Of each queue the date of its last file counts, and of those the newest: a broker that was wrong, ahead or
-behind, says nothing any more when its next messages are archived.
+The driver's clock alone must not decide, because removal is final: a machine whose clock is in the next century would remove
+everything. So two must agree that a date is long past: the driver's clock, and the archived messages, by their brokers' clocks.
+Of each queue the date of its last file counts, and of all queues the newest: a broker whose clock was wrong no longer counts
+once its next messages are archived.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from metaq.archive.index import place_in_name
 from metaq.archive.records import ArchivedFile, Manifest
 
 _USUAL = dt.timedelta(days=1)
-"""Days that the newest message may be old in an archive that is written to."""
+"""Age up to which the newest message shows that an archive is still written to."""
 
 
 class Bound(Struct, frozen=True):
-    """Cut-off dates: what expires, and what would by the clock alone. Dates are ISO's."""
+    """Cut-off dates, YYYY-MM-DD: of what expires, and of what would expire by the clock alone."""
 
     first: str
     """Files of earlier dates expire."""
@@ -38,7 +38,7 @@ class Bound(Struct, frozen=True):
         return [file for file in files if file.date < self.first]
 
     def held(self, files: Iterable[ArchivedFile]) -> str:
-        """Dates that are kept although they are due by the clock, and why; empty: none."""
+        """Return a sentence on dates that are kept although they are due by the clock, and why; empty: none."""
         held = [file for file in files if self.behind and self.first <= file.date < self.by_clock]
         if not held:
             return ""
@@ -50,7 +50,7 @@ class Bound(Struct, frozen=True):
 
 
 class Dates:
-    """How far the messages of an archive have come in time."""
+    """Newest date of an archive's messages, by queue."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, int], tuple[int, str]] = {}
@@ -69,10 +69,10 @@ class Dates:
         return max((date for _, date in self._last.values()), default="")
 
     def bound(self, now_ms: int, keep_days: int, *, trust_clock: bool = False) -> Bound:
-        """Compute the cut-offs. Args: trust_clock: by the clock alone."""
+        """Return the cut-off dates. Args: trust_clock: whether to go by the clock alone."""
         try:
             today = dt.date(1970, 1, 1) + dt.timedelta(milliseconds=now_ms)
-        except OverflowError:  # No calendar has that day.
+        except OverflowError:  # A clock beyond the year 9999: nothing expires.
             return Bound("", "", "", self.newest)
         by_clock = _before(today, keep_days)
         if trust_clock:

@@ -1,18 +1,18 @@
-"""Upkeep of an archive: merges small files, and removes dates that have expired.
+"""Upkeep of an archive: merges small files, and removes expired dates.
 
-A merge, in steps that may be cut anywhere:
+A merge, in steps that may be interrupted anywhere:
 
     1  link the sources into KEPT/NUMBER/old, merge them into KEPT/NUMBER/new, sync both
-    2  the record, announced: readers by the manifests open the links from now on
-    3  after the grace, when nobody reads by plans from before step 2: a folder of links, to the files that stay and to the
-       merged ones, changes places with the folder of the date. Plain readers see all of its old files, or all of the new
-    4  the record, done: readers by the manifests open the merged files
-    5  after the grace, KEPT/NUMBER goes, and with it the folder that step 3 took out: a plain reader may have been listing it
+    2  save the record as announced: readers by the manifests open the links from now on
+    3  after the grace time, when no read planned before step 2 is left: exchange the date's folder for a folder of links to
+       the unchanged and the merged files. Readers that list the folder see all old files, or all new ones
+    4  save the record as done: readers by the manifests open the merged files
+    5  after another grace time, remove KEPT/NUMBER, with the folder that step 3 took out: a reader may have been listing it
 
-A crash before step 2 leaves rubbish that the next run removes; after it, the next run goes on. A date that goes is done at
-once for readers by the manifests (step 4), and its files leave the archive after the grace, as in step 3.
+After a crash before step 2 the next run removes the unfinished files; after step 2 it continues. An expired date is done at
+once for readers by the manifests (step 4), and its files leave the archive after the grace time, as in step 3.
 
-Whoever calls this has the archive's lease, and publishes nothing meanwhile.
+The caller has the archive's lease, and publishes nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -50,21 +50,23 @@ _LISTING = "folder"
 """Name, in a replacement's folder, of the folder that is exchanged with the archive's."""
 _DAY_MS = 86_400_000
 LOOK_SECONDS = 1.0
-"""Interval at which a job that waits for the grace looks for a request to stop."""
+"""Interval at which a job that waits for the grace time checks for a request to stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepStep:
-    """A step that was done, for progress reports."""
+    """A finished step, for progress reports."""
 
     what: str
-    """`merged`: prepared and announced; `replaced`: readers see it; `expired`: a date is no more; `removed`: its files;
-    `pruned`: its manifests."""
+    """`merged`: prepared and announced; `replaced`: visible to readers; `expired`: a date; `removed`: its files; `pruned`: its
+    manifests."""
     folder: str
     files: int = 0
     """Files that were replaced or removed."""
     into: int = 0
+    """Merged files."""
     rows: int = 0
+    """Messages in `files`."""
     size: int = 0
     """Bytes of `files`."""
 
@@ -80,7 +82,7 @@ class UpkeepStep:
 
 
 def small_files(files: Iterable[ArchivedFile], compact_files: int, compact_bytes: int) -> dict[str, list[ArchivedFile]]:
-    """Pure: folder → its small files, where they are more than `compact_files`; 0: nowhere."""
+    """Return folder → its small files, for folders with more than `compact_files` of them; 0: none. Pure."""
     by_folder: dict[str, list[ArchivedFile]] = defaultdict(list)
     for file in files:
         if file.size < compact_bytes / 2:
@@ -90,7 +92,7 @@ def small_files(files: Iterable[ArchivedFile], compact_files: int, compact_bytes
 
 
 def bins(files: Sequence[ArchivedFile], compact_bytes: int) -> list[list[ArchivedFile]]:
-    """Pure: group neighbours up to `compact_bytes`. All groups but the last are more than half full."""
+    """Group neighbours up to `compact_bytes`. All groups but the last are more than half full. Pure."""
     packed: list[list[ArchivedFile]] = []
     filled = 0
     for file in files:
@@ -108,21 +110,22 @@ class Compactor:
     def __init__(
         self, folder: ArchiveFolder, options: UpkeepOptions, compact_files: int, clock: Clock = SYSTEM
     ) -> None:
+        """Args: compact_files: merge folders with more small files than this; 0: none. clock: times of grace and retention."""
         self._folder, self._options, self._clock = folder, options, clock
         self._compact_files = compact_files
         self._grace_ms = round(options.grace_seconds * 1000)
         self.faults: list[str] = []
-        """Failures, a sentence each."""
+        """Failures of the last `look`, a sentence each."""
         self.held = ""
-        """Dates that are kept although they are due by the clock, and why."""
+        """Dates that are kept although they are due by the clock, and why; empty: none."""
         self._dates = Dates()
         self._batches: dict[str, PublishedBatch] = {}
         self._files: dict[str, ArchivedFile] = {}
-        """Files of the archive now: published ones, with finished replacements applied."""
+        """Path → file of the archive now: published ones, with finished replacements applied."""
         self._records: dict[int, Replacement] = {}
 
     def prepare(self) -> None:
-        """Check that the file system supports it, and remove what a crash left. Raises ConfigError, StoreCorrupt."""
+        """Check that the file system can exchange folders, and remove unfinished files. Raises ConfigError, StoreCorrupt."""
         make_folder(self._folder.kept)
         self._records = {record.number: record for record in replacements(self._folder)}
         for left in self._folder.kept.iterdir():
@@ -135,7 +138,7 @@ class Compactor:
             self._take(record)
 
     def _catch_up(self) -> None:
-        """Read the manifests published since the last look. All of them, each time, would be slow in an old archive."""
+        """Read the manifests published since the last look: to read all each time would be slow in an old archive."""
         for manifest in self._folder.newer(self._batches):
             self._batches[manifest.name] = PublishedBatch.of(manifest)
             self._dates.take(manifest)
@@ -153,10 +156,10 @@ class Compactor:
         self._take(record)
 
     def look(self) -> Iterator[UpkeepStep]:
-        """Do all that is due, a step at a time. A caller that stops in between leaves the rest for the next call.
+        """Do whatever is due, and yield after each step. A caller that stops early leaves the rest for the next call.
 
-        A failure in one folder is logged, noted in `faults`, and delays no other folder. Raises StoreCorrupt: a
-        manifest or a record cannot be read.
+        A failure in one folder is logged, noted in `faults`, and delays no other folder. Raises StoreCorrupt: a manifest or
+        a record cannot be read.
         """
         self.faults = []
         self._catch_up()
@@ -165,23 +168,23 @@ class Compactor:
             yield from self._expire(self._options.keep_days)
         for folder, files in self._small().items():
             yield from self._guarded(folder, self._merged(folder, files))
-        if not self._grace_ms:
+        if not self._grace_ms:  # Without a grace time the remaining steps, 3 to 5, are due at once.
             yield from self._go_on()
             yield from self._go_on()
         yield from self._pruned()
 
     def close(self) -> None:
-        """Remove the folder beside the archive if nothing is in it."""
+        """Remove the folder of kept files if it is empty."""
         with contextlib.suppress(OSError):
             self._folder.kept.rmdir()
 
     @property
     def due_ms(self) -> int | None:
-        """Time at which the next announced replacement is due; None: none is waiting."""
+        """Time, ms since 1970, at which the next announced replacement is due; None: none is waiting."""
         waiting = [self._due(one) for one in self._records.values() if not one.done_ms]
         return min(waiting, default=None)
 
-    # -------------------------------------------------------------- what was begun
+    # -------------------------------------------------------------- unfinished replacements
     def _go_on(self) -> Iterator[UpkeepStep]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
@@ -203,7 +206,7 @@ class Compactor:
         return (record.swapped_ms or record.done_ms or record.announced_ms) + self._grace_ms
 
     def _next_of(self, record: Replacement, home: Path) -> Iterator[UpkeepStep]:
-        """The next step of a replacement whose grace is over."""
+        """Do the next step of a replacement whose grace time is over."""
         if record.swapped_ms:
             _remove(home)
             sync_folder(home.parent)
@@ -220,7 +223,7 @@ class Compactor:
         yield UpkeepStep(what=what, folder=record.folder, files=len(record.replaced), into=len(record.files))
 
     def _lost(self, record: Replacement, home: Path) -> Path | None:
-        """A merged file that is neither ready nor in its place: somebody removed what lay beside the archive."""
+        """Return a merged file that is neither ready nor in place, because somebody removed it; None: all are there."""
         for file in record.files:
             ready = home / NEW / file.path.rpartition("/")[2]
             if not ready.exists() and not (self._folder.path / file.path).exists():
@@ -230,7 +233,7 @@ class Compactor:
     def _swap(self, record: Replacement, home: Path) -> None:
         """Exchange the archive's folder for one with the new files.
 
-        A crash may have come between the exchange and its record: then no old file is there any more.
+        After a crash between the exchange and its record, no old file is there any more, and there is nothing to exchange.
         """
         place, listing = self._folder.path / record.folder, home / _LISTING
         names = {path.rpartition("/")[2] for path in record.replaced}
@@ -240,7 +243,7 @@ class Compactor:
         sync_folder(place.parent if place.parent.is_dir() else self._folder.path)
         _rescue(listing, place, names)
         if place.is_dir() and not _names(place):
-            with contextlib.suppress(OSError):  # Somebody may be quicker and put something there.
+            with contextlib.suppress(OSError):  # Another process may have put a file there meanwhile.
                 place.rmdir()
                 place.parent.rmdir()
 
@@ -262,9 +265,9 @@ class Compactor:
         sync_folder(place.parent)
         sync_folder(listing.parent)
 
-    # -------------------------------------------------------------- dates whose time is over
+    # -------------------------------------------------------------- expired dates
     def _pruned(self) -> Iterator[UpkeepStep]:
-        """Forget batches and replacements of which nothing is left. Their links went, so the grace is over twice."""
+        """Remove manifests and records without files. Their links are removed, so the grace time has passed twice."""
         kept = self._folder.path
         finished = [
             record for record in self._records.values() if record.swapped_ms and not (kept / record.kept).exists()
@@ -274,7 +277,7 @@ class Compactor:
             (kept / MANIFESTS / name).unlink(missing_ok=True)
             del self._batches[name]
         if names:
-            sync_folder(kept / MANIFESTS)  # Or one could come back after a power cut, when its record is gone.
+            sync_folder(kept / MANIFESTS)  # Else one could be back after a power cut, with its record removed below.
             yield UpkeepStep(what="pruned", folder=MANIFESTS, files=len(names))
         for record in records_over(self._records.values(), finished, self._batches.values()):
             forget(self._folder, record)
@@ -292,7 +295,7 @@ class Compactor:
             by_folder[file.path.rpartition("/")[0]].append(file)
         for folder, files in sorted(by_folder.items()):
             if folder in waiting:
-                continue  # It is being merged, and goes when that is done.
+                continue  # It is being merged, and expires when that is done.
             number = self._number()
             make_folder(self._folder.kept / f"{number:010d}")
             now = self._clock.now_ms()
@@ -316,7 +319,7 @@ class Compactor:
         return small_files(files, self._compact_files, self._options.compact_bytes)
 
     def _merged(self, folder: str, files: list[ArchivedFile]) -> Iterator[UpkeepStep]:
-        """Merge the small files of a folder, those of one schema with each other, and announce it."""
+        """Merge a folder's small files, those of one schema with each other, and announce the replacement."""
         keys = {file.path: merging.first_key(self._folder.path / file.path) for file in files}
         ordered = sorted(files, key=lambda file: keys[file.path] or ("", 0, 0))
         by_schema: list[tuple[Any, list[ArchivedFile]]] = []
@@ -380,15 +383,15 @@ class Compactor:
         try:
             yield from steps
         except (StoreError, OSError) as fault:
-            told = (
+            ours = (
                 fault if isinstance(fault, StoreError) else disk_fault(fault, f"the files in {folder} stay as they are")
             )
-            _LOG.warning("compact: %s", told)
-            self.faults.append(str(told))
+            _LOG.warning("compact: %s", ours)
+            self.faults.append(str(ours))
 
 
 def _set_back(record: Replacement, now_ms: int) -> Replacement:
-    """Pure: the record with no time in the future: after a clock that ran ahead, a grace that begins in years would never end."""
+    """Return the record with no time in the future: a grace time that a clock ahead began would end in years. Pure."""
     if max(record.announced_ms, record.done_ms, record.swapped_ms) <= now_ms:
         return record
     return structs.replace(
@@ -398,12 +401,12 @@ def _set_back(record: Replacement, now_ms: int) -> Replacement:
 
 
 def start(_spark: Any, options: CompactOptions, run: Run) -> Outcome:
-    """The pipeline `compact`, which needs no Spark. Raises ConfigError, StoreCorrupt."""
+    """Run the pipeline `compact`, which needs no Spark. Raises ConfigError, StoreCorrupt."""
     return compact(options, run, SYSTEM)
 
 
 def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
-    """`start`, with the clock as an argument."""
+    """Run the pipeline with a clock. Raises ConfigError, StoreCorrupt."""
     folder = ArchiveFolder(options.place, options.staging)
     newest = folder.last()
     if newest is not None:
@@ -445,7 +448,7 @@ def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
 
 
 def _rescue(listing: Path, place: Path, replaced: set[str]) -> None:
-    """Move files back that somebody else put into the old folder while its links were made."""
+    """Move files back that another process put into the old folder while its links were made."""
     if place.is_dir():
         for late in _names(listing) - replaced - _names(place):
             (listing / late).rename(place / late)

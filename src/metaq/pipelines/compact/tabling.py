@@ -1,4 +1,4 @@
-"""The Iceberg tables of an archive, if it has any. Loads no pyiceberg where it has none."""
+"""The Iceberg tables of an archive, if it has any. Loads pyiceberg only then."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ICEBERG = "iceberg"
 def tables_of(
     folder: ArchiveFolder, table_format: str | None, grace_seconds: float, clock: Clock = SYSTEM
 ) -> IcebergTables | None:
-    """The tables of an archive; None: none are wanted, and none are there.
+    """Return the tables of an archive; None: none are asked for, and none exist.
 
-    Those that are there follow the archive whether they are wanted now or were once: left alone, they would name files that
+    Existing tables follow the archive even if the options no longer ask for them: otherwise they would name files that
     merging and retention remove.
 
-    Raises: ConfigError: pyiceberg is missing, or the folder has a name that no table can be in.
+    Raises: ConfigError: pyiceberg is missing, or tables cannot be in a folder of that name.
     """
     if table_format is None and not (folder.path / TABLES).exists():
         return None

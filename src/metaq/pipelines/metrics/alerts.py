@@ -1,4 +1,4 @@
-"""Begin and end of alerts. An alert is reported at both, not for each window between."""
+"""Begin and end of alerts. An alert is reported at both, not for each window in between."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RuleStates:
 
     @property
     def watched(self) -> list[RuleState]:
-        """States that the next run needs."""
+        """Return the states that the next run needs."""
         return [one for one in self._watched.values() if one.streak]
 
     @property
@@ -72,13 +72,13 @@ class RuleStates:
         return [rule for rule in self._rules.values() if rule.metric == metric]
 
     def removed(self) -> list[Alert]:
-        """End alerts whose rule was removed. Each is returned once."""
+        """End alerts whose rule was removed, and return them, each once."""
         gone = [key for key in self._watched if key[0] not in self._rules]
         found = [self._watched.pop(key) for key in gone]
         return [_removed(one) for one in found if one.on]
 
     def window(self, series: Series, start_ms: int, columns: Mapping[str, float | None]) -> list[Alert]:
-        """Evaluate the rules on a series' next closed window. Returns alerts that begin or end. Windows come in order."""
+        """Evaluate the rules on a series' next closed window, in order. Returns the alerts that begin or end."""
         found = []
         for text, rule in self._rules.items():
             if rule.metric != series.metric or not rule.fits(series.labels):

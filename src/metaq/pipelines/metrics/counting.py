@@ -1,8 +1,8 @@
-"""Worker side of the metrics: one slice of a queue → what is counted of it. No message leaves the worker, only sums.
+"""Worker side of the metrics: counts the messages of one slice. No message leaves the worker, only sums.
 
-Of the trace topic the records are read; which message a record is about is only known by its id, so that what the driver
-gets of messages and of traces alike are 8-byte keys of ids with their times (`Followed`, `Told`): of all messages, or of one in
-`every`, chosen by the key so that both sides choose the same.
+Records of the trace topic name their message by its id only. To join them, the driver gets 8-byte keys of ids with their times,
+of messages (FOLLOWED) and of trace records (TOLD): of all messages, or of one in `every`, sampled by the key so that both sides
+choose the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from metaq.wire import trace
 _LOG = logging.getLogger(__name__)
 
 STORED, FOLLOWED, TOLD, READ = "stored", "followed", "told", "read"
-"""Kinds of rows: counts of a window; followed messages by key; a group's trace records by key; the end of what was read of a queue."""
+"""Kinds of rows: counts of a window; messages to follow, by key; a group's trace records, by key; how far a queue was read."""
 COUNTED = pa.schema(
     [
         pa.field("kind", pa.string()),
@@ -47,10 +47,10 @@ COUNTED = pa.schema(
         pa.field("data", pa.binary()),
     ]
 )
-"""A row of what `Counter` yields. Columns that a kind does not have are null; `messages` of READ are traces that do not decode."""
+"""Schema of `Counter`'s rows. Columns that a kind does not have are null; `messages` of READ: undecodable trace records."""
 FOLLOWED_TYPE = np.dtype([("key", "<u8"), ("born_ms", "<i8"), ("store_ms", "<i8")])
 TOLD_TYPE = np.dtype([("key", "<u8"), ("time_ms", "<i8"), ("cost_ms", "<i4"), ("failed", "?")])
-"""A delivery that begins has cost -1."""
+"""A group's trace record. `cost_ms`: duration of the handling; -1 for the begin of a delivery."""
 BEGUN = -1
 _COST_MAX = (1 << 31) - 1
 _TRACE_COLUMNS = ("body", "store_time")
@@ -78,7 +78,7 @@ class Counter:
         client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
         found = read_slice(client, wanted, self.settings)
         if wanted.queue.topic == self.trace_topic:
-            rows, newest_ms, unreadable = self._told(found)
+            rows, newest_ms, unreadable = self._traced(found)
         else:
             (rows, newest_ms), unreadable = self._stored(found), 0
         topic, broker, queue_id = wanted.queue
@@ -134,10 +134,10 @@ class Counter:
         return rows
 
     def _chosen(self, keys: Any) -> Any:
-        # The numbers of a producer's ids follow one another: the middle bits of a product spread them.
+        # Ids of one producer count up: the middle bits of a product spread them, so that the sample is even.
         return ((keys * _SPREAD) >> _HALF) % np.uint64(self.every) == 0
 
-    def _told(self, found: Iterator[Decoded]) -> tuple[list[dict[str, Any]], int, int]:
+    def _traced(self, found: Iterator[Decoded]) -> tuple[list[dict[str, Any]], int, int]:
         groups: dict[str, tuple[list[str], list[tuple[int, int, bool]]]] = {}
         newest_ms, unreadable = 0, 0
         for decoded in itertools.chain.from_iterable(map(_readable, found)):
@@ -173,7 +173,7 @@ class Counter:
 
 
 def _readable(decoded: Decoded) -> Iterator[Decoded | int]:
-    """Records with readable bodies, in pieces, and the number of others: one broken body must not stop all measuring."""
+    """Yield records with readable bodies, in pieces, and the number of others: one corrupt body must not stop the pipeline."""
     try:
         yield from list(decoded.pieces(_TRACE_COLUMNS))
         return
@@ -192,16 +192,16 @@ def _readable(decoded: Decoded) -> Iterator[Decoded | int]:
 
 
 def keys_of(message_ids: pa.Array) -> Any:
-    """64-bit hash of each id; collisions are negligible."""
+    """Return a 64-bit hash of each id; collisions are negligible."""
     nothing = np.zeros(len(message_ids), np.int64)
     return ids_of(message_ids, nothing, nothing).keys
 
 
 def _span(begin_ms: Any, end_ms: Any) -> Any:
-    """Milliseconds from one to the other, for any clocks."""
+    """Return the milliseconds from one array to the other, bounded to int64: clocks may be far off."""
     return end_ms - np.clip(begin_ms, 0, 1 << 60)
 
 
 def _time(time_ms: int) -> int:
-    """A consumer's clock in 64 bits."""
+    """Return a consumer's time, bounded to int64."""
     return min(max(time_ms, 0), 1 << 60)

@@ -1,11 +1,11 @@
-"""What is measured: four kinds of windows, their figures, and the columns that they become. Loads no Spark, Arrow or NumPy.
+"""The metrics: four kinds of windows, their figures, and their columns. Loads no Spark, Arrow or NumPy.
 
-A window is `windowSeconds` long and begins at a whole multiple of that since 1970, UTC. Which one something falls into:
+A window is `windowSeconds` long and begins at a whole multiple of that since 1970, UTC. What decides the window:
 
     messages     per topic, broker: the store time of the message, the broker's clock
     deliveries   per topic, group, broker: when the delivery began or ended, the consumer's clock
-    groups       per topic, group, broker: when it was sampled, this clock
-    brokers      per broker: the same
+    groups       per topic, group, broker: when it was sampled, the driver's clock
+    brokers      per broker: when it was sampled, the driver's clock
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Metric(Struct, frozen=True):
 
     name: str
     labels: tuple[str, ...]
-    """Which of topic, group and broker tell its series apart."""
+    """Labels of its series: some of topic, group and broker."""
     sums: dict[str, str]
-    """What is added up: column → meaning. Each has its rate beside it, `…_per_second`."""
+    """Sums: column → meaning. Each has a rate too, `…_per_second`."""
     levels: dict[str, str] = {}
-    """What is sampled: the last value is the column, the largest `…_max`."""
+    """Sampled values: column → meaning. The column is the last value, `…_max` the largest."""
     spreads: dict[str, str] = {}
     """Latencies in ms: `…_p50`, `…_p90`, `…_p99`, `…_mean`, `…_max`, and `…_histogram`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that hold a number and that rules may name."""
+        """Columns with numbers, which rules may name."""
         return (
             *(name for sum_ in self.sums for name in (sum_, f"{sum_}_per_second")),
             *(name for level in self.levels for name in (level, f"{level}_max")),

@@ -1,14 +1,13 @@
 """The folder of a `metrics` pipeline, and the atomic commit of a step into it.
 
     FOLDER/metric=messages/date=2026-03-01/STEP.parquet   what readers see; also deliveries, groups, brokers, alerts
-    FOLDER/_state                                         what is not over yet, and which step was the last
+    FOLDER/_state                                         open windows, and the number of the last step
     FOLDER/_followed/STEP.npy                             messages that are followed through the traces
-    FOLDER/_staging/STEP-METRIC-DATE.part                 files under way
-    FOLDER/_checkpoint/                                   Spark's own
+    FOLDER/_staging/STEP-METRIC-DATE.part                 unfinished files
+    FOLDER/_checkpoint/                                   Spark's checkpoint
 
-A step writes its files under way, then the state, which names them (a temporary file, fsync, rename: that is the commit), then
-gives the files their names. A crash before the commit leaves rubbish that the next run removes; what a crash after it left
-undone the next run finishes.
+A step stages its files, then writes the state, which names them (a temporary file, fsync, rename: the commit), then renames the
+files. After a crash before the commit the next run removes the staged files; after a crash behind it, it renames them.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ FOLLOWED, STAGING = "_followed", "_staging"
 
 
 class MetricsFolder:
-    """A metrics folder. Only the run that holds the lease writes to it; anybody may read."""
+    """A metrics folder. Only the run that has its lease writes; anybody may read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self) -> Saved | None:
-        """The last step's state, after its files have their names. None: there was no step yet.
+        """Finish the last step's renames and return its state. None: there was no step yet.
 
-        Raises: StoreCorrupt: the state or a published file is not there as it was left.
+        Raises: StoreCorrupt: the state is damaged, or a published file is missing.
         """
         try:
             saved = decode((self.path / STATE).read_bytes(), self.path / STATE)
@@ -53,7 +52,7 @@ class MetricsFolder:
         return saved
 
     def known(self, saved: Saved) -> Known:
-        """The messages that are followed. Raises StoreCorrupt."""
+        """Return the followed messages. Raises StoreCorrupt."""
         chunks = []
         for name in saved.known:
             path = self._chunk(name)
@@ -72,8 +71,8 @@ class MetricsFolder:
     def save(self, state: MetricsState, batch: int | None, tables: Mapping[tuple[str, str], pa.Table]) -> None:
         """Commit a step: publish its tables, by metric and date, together with the state.
 
-        Args: batch: the batch of the query that is in the state since; None: it was a sample.
-        Raises OSError: whether the step counts is for `load` to say.
+        Args: batch: the query's batch that the step added; None: it was a sample.
+        Raises OSError: the step may have been committed or not; `load` finds out.
         """
         step = f"{state.step + 1:012d}"
         files = [
@@ -133,7 +132,7 @@ class MetricsFolder:
 
 
 def check_place(place: Path, window_ms: int) -> None:
-    """`guard`, before Spark is started; changes nothing. Raises ConfigError, StoreCorrupt."""
+    """Do the checks of `guard` before Spark is started; changes nothing. Raises ConfigError, StoreCorrupt."""
     try:
         saved = decode((place / STATE).read_bytes(), place / STATE)
     except FileNotFoundError:
@@ -142,7 +141,7 @@ def check_place(place: Path, window_ms: int) -> None:
 
 
 def guard(saved: Saved | None, query: str | None, window_ms: int, place: Path) -> None:
-    """Refuse to go on with what belongs to another checkpoint, or to windows of another length. Raises ConfigError."""
+    """Raise ConfigError for a state of another checkpoint, or of windows of another length."""
     if saved is None:
         if query is not None:
             raise ConfigError(

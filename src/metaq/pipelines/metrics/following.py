@@ -1,6 +1,6 @@
-"""Joins traces with their messages: messages of the last minutes by the keys of their ids, and traces that wait for theirs.
+"""Join of traces with their messages: recent messages by the key of their id, and traces that wait for their message.
 
-A message may be read after the trace of its delivery: both lie in topics of their own, and a batch may take more of one.
+A message may be read after the trace of its delivery: they are in different topics, and a batch may take more of one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Known:
         return sum(map(len, self.chunks.values()))
 
     def add(self, name: str, rows: Any) -> None:
-        """A chunk of new messages. When there are many chunks they become one, of that name."""
+        """Add a chunk of new messages. Many chunks are merged into one of that name."""
         if not len(rows):
             return
         if len(self.chunks) >= CHUNKS_MAX:
@@ -46,7 +46,7 @@ class Known:
         self.chunks[name] = rows[np.argsort(rows["key"], kind="stable")]
 
     def expire(self, oldest_ms: int) -> int:
-        """Forget messages stored before a time, and the oldest beyond the limit. Returns the number of the latter."""
+        """Drop messages stored before a time, and the oldest beyond KNOWN_MAX. Returns the number of the latter."""
         for name, rows in list(self.chunks.items()):
             if int(rows["store_ms"].max()) < oldest_ms:
                 del self.chunks[name]
@@ -59,7 +59,7 @@ class Known:
         return early
 
     def match(self, told: Any) -> tuple[Matched, Any]:
-        """The traces whose message is known, with it, and the others."""
+        """Return the traces whose message is known, with it, and the other traces."""
         left, found_told, found_known = told, [], []
         for rows in self.chunks.values():
             places = np.minimum(np.searchsorted(rows["key"], left["key"]), len(rows) - 1)
@@ -73,10 +73,10 @@ class Known:
 
 
 def limited(waiting: Mapping[str, Any], oldest_ms: int) -> tuple[dict[str, Any], int]:
-    """Split waiting traces, by group: those that go on waiting, and the number of those that are given up."""
+    """Limit the waiting traces. Returns group → traces that still wait, and the number of dropped ones."""
     kept = {group: rows[rows["time_ms"] >= oldest_ms] for group, rows in waiting.items()}
     room = WAITING_MAX
-    for group in sorted(kept, key=lambda name: len(kept[name])):  # The largest gives way.
+    for group in sorted(kept, key=lambda name: len(kept[name])):  # Small groups first: the largest ones lose traces.
         kept[group] = kept[group][-room:] if room else kept[group][:0]
         room -= len(kept[group])
     given_up = sum(map(len, waiting.values())) - sum(map(len, kept.values()))

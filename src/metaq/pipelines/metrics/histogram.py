@@ -1,8 +1,7 @@
 """Mergeable histograms: counts in buckets whose width grows with the value.
 
-Up to 127 each value has a bucket of its own; above, each doubling is cut into 64 buckets of equal width (log-linear, as in
-HdrHistogram). A percentile is therefore wrong by less than one part in 64, whatever the values are, and a spread of a
-million latencies takes some hundred bytes.
+Up to 127 each value has a bucket of its own; above, each doubling is divided into 64 buckets of equal width (log-linear, as
+HdrHistogram). The error of a percentile is below 1/64 for any values, and a million latencies take a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _INDEX, _COUNT = np.dtype("<u2"), np.dtype("<u8")
 
 
 class Histogram:
-    """Counts of whole numbers >= 0; what is below 0 is counted as 0. Mutable, not thread-safe."""
+    """Counts of whole numbers >= 0; negative ones count as 0. Mutable, not thread-safe."""
 
     __slots__ = ("_buckets", "count", "high", "low", "total")
 
@@ -68,11 +67,11 @@ class Histogram:
 
     @property
     def mean(self) -> float | None:
-        """None: nothing was counted."""
+        """Mean of the values; None: there are none."""
         return self.total / self.count if self.count else None
 
     def percentile(self, percent: float) -> int | None:
-        """The smallest value that `percent` of all values are not above; off by less than a 64th of it. None: no value.
+        """Return the smallest value that at least `percent` of the values do not exceed, with an error below 1/64. None: empty.
 
         Args: percent: above 0, at most 100.
         """
@@ -95,7 +94,7 @@ class Histogram:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises StoreCorrupt: the bytes are not those of a histogram."""
+        """Deserialise. Raises StoreCorrupt: not a histogram's bytes."""
         found = cls()
         try:
             found.count, found.low, found.total, found.high, buckets = _HEAD.unpack_from(data)
@@ -108,7 +107,7 @@ class Histogram:
 
 
 def bounds(index: int) -> tuple[int, int]:
-    """The smallest and the largest value of a bucket."""
+    """Return the smallest and the largest value of a bucket."""
     if index < _EXACT:
         return index, index
     shift = (index >> STEPS_BITS) - 1
@@ -117,7 +116,7 @@ def bounds(index: int) -> tuple[int, int]:
 
 
 def _places(values: Any) -> Any:
-    """The bucket of each value of [0, VALUE_MAX]."""
-    # The exponent of a float is the number of bits, exactly, below 2 ** 53.
+    """Return the bucket of each value of [0, VALUE_MAX]."""
+    # frexp's exponent is the number of bits, exactly for integers below 2 ** 53.
     shift = np.maximum(np.frexp(values.astype(np.float64))[1].astype(np.int64) - (STEPS_BITS + 1), 0)
     return (shift << STEPS_BITS) + (values >> shift)

@@ -27,11 +27,11 @@ _LOG = logging.getLogger(__name__)
 GROUP: Final = "metaq-metrics"
 """Producer group of alerts."""
 SAID_BYTES_MAX: Final = 500
-"""Most characters of a failing command's standard error that are logged; its end."""
+"""Most characters of a failing command's standard error that are logged: the last ones."""
 
 
 def alert_json(alert: Alert) -> bytes:
-    """An alert for programs: its fields, with times as ISO 8601 in UTC too."""
+    """Return an alert as JSON: its fields, with times as ISO 8601 in UTC too."""
     times = {"since": _iso(alert.since_ms), "window": _iso(alert.window_ms)}
     return msgspec.json.encode({**msgspec.structs.asdict(alert), **times})
 
@@ -39,7 +39,7 @@ def alert_json(alert: Alert) -> bytes:
 class TopicMail:
     """Sends alerts to a topic: key: the alert's id; tag: `begin` or `end`; body: `alert_json`. Not thread-safe.
 
-    A topic that is not there is made by the first alert where brokers make topics for sends.
+    The first alert creates a missing topic, if brokers have autoCreateTopicEnable.
     """
 
     def __init__(self, courier: Courier, topic: str, clock: Clock, seconds: float) -> None:
@@ -50,7 +50,7 @@ class TopicMail:
         self._failed = False
 
     def deliver(self, alert: Alert) -> bool:
-        """Deliver. Returns whether it is stored; a failure is logged once, until it works again."""
+        """Send an alert. Returns whether it is stored; of several failures in a row only the first is logged."""
         try:
             queues = self._courier.writable(self._topic, self._seconds)
             self._turn += 1
@@ -88,11 +88,11 @@ class CommandMail:
     """Runs a command for each alert, without a shell, with `alert_json` as its standard input. Not thread-safe."""
 
     def __init__(self, words: Sequence[str], seconds: float) -> None:
-        """Args: seconds: how long it may take; then it is ended, with all that it started."""
+        """Args: words: program and arguments. seconds: time limit; then the command and its child processes are killed."""
         self._words, self._seconds = list(words), seconds
 
     def deliver(self, alert: Alert) -> bool:
-        """Deliver. Always True: it is tried once, and a failure is logged."""
+        """Run the command. Returns True always: an alert is tried once, and a failure is logged."""
         with tempfile.TemporaryFile() as said:
             try:
                 running = subprocess.Popen(  # noqa: S603  the operator's own command, as words

@@ -20,7 +20,7 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsOptions(FolderOptions, StreamOptions):
-    """Topics, groups and brokers → figures per window, alerts."""
+    """Options of the pipeline `metrics`."""
 
     topics: str = option(
         "", "Topics to measure, `,`-separated; `orders-*` is all that fit at the start. Required.", aliases=("topic",)
@@ -46,7 +46,7 @@ class MetricsOptions(FolderOptions, StreamOptions):
 
     @property
     def patterns(self) -> list[str]:
-        """The globs among the topics."""
+        """Globs among the topics."""
         return [name for name in names(self.topics) if _GLOB & {*name}]
 
     @property
@@ -60,7 +60,7 @@ class MetricsOptions(FolderOptions, StreamOptions):
 
     @property
     def parsed_rules(self) -> tuple[Rule, ...]:
-        """Raises ConfigError: with the place of what is wrong."""
+        """Alert rules. Raises ConfigError: malformed; the text has the position."""
         if not self.rules:
             return ()
         from metaq.pipelines.metrics.rules import parse_rules

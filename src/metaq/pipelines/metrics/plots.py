@@ -1,4 +1,4 @@
-"""The picture of `metaq pipeline show metrics --png`: rates, bytes, latencies and lag over time. Needs matplotlib (extra `plots`)."""
+"""Plots of `metaq pipeline show metrics --png`: rates, bytes, latencies and lag over time. Needs matplotlib (extra `plots`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metaq.pipelines.metrics.windows import Series, Window
 
 LINES_MAX: Final = 8
 """Lines per panel: those with the largest values; the title has the number of the others."""
-# Okabe and Ito's, which people who see no red or green can tell apart; their yellow is too light for a line.
+# Okabe and Ito's colours, which the colour-blind can tell apart, without their yellow, which is too light for a line.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#4D4D4D")
 _GREY: Final = "#6b6b6b"
 
@@ -66,7 +66,7 @@ PANELS: Final = (
 
 
 def draw(figures: MetricFigures, path: Path) -> None:
-    """Write the PNG: a panel for each figure that there is. Raises OSError: it cannot be written."""
+    """Write the PNG: a panel for each figure with values. Raises OSError: it cannot be written."""
     shown = over_brokers(figures)
     panels = [panel for panel in PANELS if shown.of(panel.metric)]
     rows = max(1, (len(panels) + 1) // 2)
@@ -106,7 +106,7 @@ def _panel(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
         times, values = lines[series]
         axes.plot(
             times, _gaps(values), color=colour, linewidth=1.6, label=_name(series), marker=_marker(values), markersize=3,
-            # Where two lines are the same, the one below is seen in the gaps.
+            # Every other line is dashed: where two coincide, the lower one shows in the gaps.
             linestyle="-" if number % 2 == 0 else (0, (7, 1.5)),
         )  # fmt: skip
         if panel.low is not None:
@@ -139,7 +139,7 @@ def _panel(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
 def _points(
     value: Callable[[Window, float], float | None], panel: Panel, series: Series, figures: MetricFigures
 ) -> tuple[list[Any], list[float | None]]:
-    """Middles of windows, and values; None where a window has none, or is still open."""
+    """Return middles of windows, and values; None where a window has none, or is still open."""
     step, windows = figures.window_ms, figures.windows[series]
     begin, end = figures.span if panel.fills else (min(windows), max(windows) + step)
     times, values = list[Any](), list[float | None]()
@@ -157,7 +157,7 @@ def _gaps(values: list[float | None]) -> list[float]:
 
 
 def _marker(values: list[float | None]) -> str:
-    """Marker if a point has no neighbour: no line would show it."""
+    """Return a marker if some point has no neighbour, because no line would show it; else none."""
     lone = [
         value is not None
         and (place == 0 or values[place - 1] is None)
@@ -168,7 +168,7 @@ def _marker(values: list[float | None]) -> str:
 
 
 def _alerts(axes: Axes, panel: Panel, figures: MetricFigures) -> None:
-    """Red background while a rule on this figure held."""
+    """Draw a red background where a rule on this figure held."""
     begun: dict[str, Any] = {}
     ended = moment(figures.span[1])
     for row in figures.alerts:
@@ -191,7 +191,7 @@ def _name(series: Series) -> str:
 
 
 def short(value: float) -> str:
-    """`950`, `1.2 k`, `34 M`: a number for an axis."""
+    """Return a number for an axis: `950`, `1.2 k`, `34 M`."""
     for limit, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{unit}"

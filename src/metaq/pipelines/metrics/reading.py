@@ -1,4 +1,4 @@
-"""Reads a `metrics` folder: published windows and open ones, together. Needs pyarrow, no Spark."""
+"""Reader of a `metrics` folder: published and open windows. Needs pyarrow, no Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metaq.pipelines.metrics.tables import ALERTS, date_of, moment, schemas
 from metaq.pipelines.metrics.windows import Series, Window
 
 SUMMED_LEVELS = {"lag_messages"}
-"""Levels that add up over brokers; of the others the largest counts."""
+"""Levels that are summed over brokers; of the others the largest counts."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class MetricFigures:
     alerts_on: list[tuple[str, Series]] = field(default_factory=list)
     """Rules that hold now, with their series."""
     unmatched: int = 0
-    """Total of traces whose message was not found: it is of another topic, or too old."""
+    """Total of traces without a message: it is of another topic, or too old."""
     unreadable: int = 0
     """Total of trace records that did not decode."""
     over: dict[Series, int] = field(default_factory=dict)
     """Series → time up to which its windows are closed; later ones are incomplete."""
 
     def is_over(self, series: Series, start_ms: int) -> bool:
-        """Whether a window is closed: complete, but for late messages."""
+        """Return whether a window is closed: complete, except for late messages."""
         return start_ms < self.over.get(series, start_ms + 1)
 
     def of(self, metric: str) -> dict[Series, dict[int, Window]]:
-        """The series of one metric, in order."""
+        """Return the series of one metric, in order."""
         return {series: self.windows[series] for series in sorted(self.windows) if series.metric == metric}
 
     @property
     def span(self) -> tuple[int, int]:
-        """From the first window's beginning to the last one's end; 0, 0: there is none."""
+        """Return the first window's beginning and the last one's end, ms since 1970; 0, 0: there are none."""
         starts = [start for windows in self.windows.values() for start in windows]
         return (min(starts), max(starts) + self.window_ms) if starts else (0, 0)
 
@@ -60,7 +60,7 @@ def read(
     since_ms: int = 0,
     labels: Mapping[str, Iterable[str]] | None = None,
 ) -> MetricFigures:
-    """All windows that begin at `since_ms` or later.
+    """Return all windows that begin at `since_ms` or later.
 
     Args: labels: only series with one of these values, for the labels that they have.
     Raises: ConfigError: no `metrics` pipeline has run in the folder. StoreCorrupt: its state cannot be read.
@@ -69,7 +69,7 @@ def read(
         data = (folder / STATE).read_bytes()
     except OSError:
         raise ConfigError(f"{folder} is not the folder of a metrics pipeline: there is no {STATE} in it") from None
-    # The state first: what is published after this was open in it, and is not taken twice by its step's number.
+    # The state first: windows published after this are open in it, and their files are skipped by their step's number.
     saved = decode(data, folder / STATE)
     wanted = {name: set(values) for name, values in (labels or {}).items() if values}
     found = MetricFigures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
@@ -92,7 +92,7 @@ def read(
 
 
 def over_brokers(figures: MetricFigures) -> MetricFigures:
-    """The same with the brokers of a topic, or of a group's topic, taken together."""
+    """Return the figures with the brokers of a topic, or of a group's topic, merged."""
     found = MetricFigures(
         figures.window_ms,
         alerts=figures.alerts,
@@ -128,7 +128,7 @@ def _rows(folder: Path, partition: str, saved: Saved, since_ms: int) -> list[dic
         for path in sorted(place.glob("*.parquet"))
         if int(path.stem) <= saved.step
     ]
-    # Of the state's own step, files may still be on their way to their names.
+    # The run may still be renaming the files of the state's own step.
     for staged, final in saved.files:
         if final.startswith(f"metric={partition}/") and folder / final not in paths and (folder / staged).exists():
             paths.append(folder / staged)

@@ -6,8 +6,8 @@
     value   = a word, or a text in double quotes, in which \\" and \\\\ stand for " and \\
     operator = ">" | ">=" | "<" | "<=" | "==" | "!="
 
-`column` is one of the figures of a window (`metaq.pipelines.metrics.figures`), `name` is topic, group or broker. A rule holds of a
-series once its condition was true in so many windows, one behind the other; without `for`, in one.
+`column` is one of the figures of a window (`metaq.pipelines.metrics.figures`), `name` is topic, group or broker. A rule holds for
+a series once its condition was true in so many consecutive windows; without `for`, in one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Label(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """One condition on the windows of each series that its labels fit."""
+    """One condition on the windows of each series that matches its labels."""
 
     column: str
     labels: tuple[Label, ...]
@@ -64,15 +64,15 @@ class Rule(Struct, frozen=True):
         return METRIC_OF[self.column]
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether it applies to a series with these labels."""
+        """Return whether it applies to a series with these labels."""
         return all(label.fits(labels.get(label.name, "")) for label in self.labels)
 
     def holds(self, value: float | None) -> bool:
-        """Whether the condition is true for a window's value; for None it is not."""
+        """Return whether the condition is true for a window's value; False for None."""
         return value is not None and OPERATORS[self.comparison](value, self.threshold)
 
     def __str__(self) -> str:
-        """Canonical text of the rule: equal rules have equal texts."""
+        """Return the canonical text of the rule: equal rules have equal texts."""
         labels = ", ".join(f"{one.name}{one.how}{_quoted(one.value)}" for one in self.labels)
         times = f" for {self.windows}" if self.windows > 1 else ""
         number = int(self.threshold) if self.threshold.is_integer() else self.threshold
@@ -80,9 +80,9 @@ class Rule(Struct, frozen=True):
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """The rules of a `;`-separated text; empty ones are passed over.
+    """Parse the rules of a `;`-separated text; empty ones are skipped.
 
-    Raises: ConfigError: what is wrong, with its place (the first character is 1).
+    Raises: ConfigError: malformed; the text has the position (the first character is 1).
     """
     return _Parser(text).rules()
 

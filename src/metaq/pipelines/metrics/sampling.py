@@ -26,7 +26,7 @@ COUNTERS: Final = {
 }
 """Column → its key in RocketMQ's answer to GET_BROKER_RUNTIME_INFO."""
 _TOOLS: Final = ("TOOLS_CONSUMER", "metaq-spark")
-"""Groups of tools, which have no progress that could lag."""
+"""Groups of tools, which have no progress and so no lag."""
 
 
 class Sampler:
@@ -35,7 +35,7 @@ class Sampler:
     def __init__(
         self, client: ClusterClient, topics: Sequence[str], trace_topic: str, groups: Sequence[str], clock: Clock
     ) -> None:
-        """Args: trace_topic: empty if there is none. groups: none: all that the brokers know of."""
+        """Args: trace_topic: empty: none. groups: empty: all that the brokers know."""
         self._client, self._clock = client, clock
         self._topics, self._trace_topic, self._groups = topics, trace_topic, groups
         self._away: set[str] = set()
@@ -46,7 +46,7 @@ class Sampler:
         """Take a sample. Raises MetaqError: the name servers do not answer."""
         self._silent.clear()
         masters = self._client.masters()
-        now_ms = self._clock.now_ms()  # Before the ends are asked: what is stored later is not claimed to be seen.
+        now_ms = self._clock.now_ms()  # Before the ends are asked for: messages stored later must not count as seen.
         ends: dict[MessageQueue, int] = {}
         groups: list[GroupSample] = []
         for topic in [*self._topics, *filter(None, [self._trace_topic])]:
@@ -82,7 +82,7 @@ class Sampler:
     def _group(self, topic: str, group: str, broker: str, ends: Mapping[MessageQueue, int]) -> GroupSample | None:
         progress = self._client.progress(group, ends)
         if all(offset is None for offset in progress.values()):
-            return None  # It has not consumed of this topic.
+            return None  # The group has consumed nothing of this topic.
         unread = [queue for queue, offset in progress.items() if offset is None]
         starts = self._client.starts(unread) if unread else {}
         positions = {queue: starts[queue] if offset is None else offset for queue, offset in progress.items()}

@@ -1,7 +1,7 @@
-"""Driver side of the metrics: batches and samples, each a step; and alerts on their way.
+"""Driver side of the metrics: batches and samples, each a step, and the delivery of alerts.
 
-Two threads call: Spark's with each batch, and one of ours every `sampleSeconds`, so that lag is seen and windows end where
-nobody sends. A third delivers alerts, which may take long. State and folder are changed under one lock.
+Two threads make steps: Spark's with each batch, and one of ours every `sampleSeconds`, so that lag is measured and windows
+close even if nobody sends. A third delivers alerts, which may take long. State and folder are changed under one lock.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from metaq.spark.source.settings import LATEST, SourceOptions
 
 _LOG = logging.getLogger(__name__)
 ASK_SECONDS = 5.0
-"""Retry time of a sample for a broker that is away: short, for the next sample comes soon."""
+"""Retry time of a sample for a broker that is away: short, because the next sample comes soon."""
 FIRST_ROUTE_SECONDS = 2.0
 TOPIC, COMMAND = "topic", "command"
 
 
 def start(spark: Any, options: MetricsOptions, run: Run) -> Any:
-    """The pipeline `metrics` (`metaq.pipelines.catalogue`).
+    """Start the pipeline `metrics`, see `catalogue.Pipeline.start`.
 
-    Raises ConfigError: the folder belongs to another checkpoint or to windows of another length, no topic fits the patterns, or the
-    session is a client of Spark Connect. StoreCorrupt: the folder is not as it was left.
+    Raises ConfigError: the folder belongs to another checkpoint or to windows of another length, no topic matches the patterns,
+    or the session is a client of Spark Connect. StoreCorrupt: the folder is damaged.
     """
     check_session(spark, run.status.pipeline)
     topics, traced = _topics(options)
     stream = SliceStream.of(options, {"subscribe": ",".join([*topics, *filter(None, [traced])])})
     service = Service(options, run, stream.source, topics, traced)
-    # A query that is started anew, because the machine was slow, has another service: the first must end before.
+    # A query that is restarted on a slow machine (`slow_start`) gets a new service: the first one must end before.
     run.at_end(service.close, "metrics")
     service.open()
     query = stream.start(spark, service)
@@ -57,7 +57,7 @@ def start(spark: Any, options: MetricsOptions, run: Run) -> Any:
 
 
 def _topics(options: MetricsOptions) -> tuple[list[str], str]:
-    """The topics that are measured, and the trace topic if it is there. Raises ConfigError, NoRoute."""
+    """Return the measured topics, and the trace topic if it exists. Raises ConfigError, NoRoute."""
     client = ClusterClient(options.servers, ASK_SECONDS)
     try:
         fitting = {topic for pattern in options.patterns for topic in client.topics(pattern)}
@@ -125,7 +125,7 @@ class Service(QueryJob):
         """Queues for which it was logged that their messages are ahead of the clock."""
         self._threads: list[threading.Thread] = []
 
-    # -------------------------------------------------------------- life
+    # -------------------------------------------------------------- life cycle
     def open(self) -> None:
         """Load the state. Raises ConfigError, StoreCorrupt, StoreFull, StoreFailed."""
         with self._busy, self._disk_faults(f"the state in {self._run.place} cannot be taken up"):
@@ -134,7 +134,7 @@ class Service(QueryJob):
             if saved is not None:
                 self._take(saved)
                 return
-            # Saved before the query gets its id: so a checkpoint without a state means that the state was removed.
+            # Saved before the query gets its id: a checkpoint without a state then means that the state was removed.
             began_ms = window_start(self._clock.now_ms(), self._limits.window_ms)
             state = self._take(Saved(query="", window_ms=self._limits.window_ms, began_ms=began_ms))
             self._folder.save(state, None, {})
@@ -147,12 +147,13 @@ class Service(QueryJob):
             thread.start()
 
     def close(self) -> None:
-        """Take a last sample and deliver what alerts can be delivered at once, then end. May be repeated. Raises nothing."""
+        """Take a last sample, deliver alerts that can be delivered at once, and end. May be repeated. Raises nothing."""
         with self._busy:
             if self._closed:
                 return
         self._over.set()
         self._posted.set()
+        # Not under the lock: both threads take it.
         for thread in self._threads:
             thread.join()
         if self._threads:
@@ -169,11 +170,11 @@ class Service(QueryJob):
 
     # -------------------------------------------------------------- batches
     def process(self, frame: Any, batch: int) -> None:
-        # Not under the lock while workers count: samples are taken meanwhile.
+        # Without the lock while workers count, so that samples can be taken meanwhile.
         began = self._clock.monotonic()
         with self._busy:
             self._check_open(batch)
-            if batch <= self._known_state.batch:
+            if batch <= self._known_state.batch:  # A replay after a crash between our step and Spark's commit log.
                 self._run.tell(
                     f"batch {batch}: was counted before the restart",
                     batch=batch,
@@ -185,21 +186,21 @@ class Service(QueryJob):
                 return
         rows = frame.mapInArrow(self._counter, schema.ddl(COUNTED)).toArrow().to_pylist()
         with self._busy:
-            self._check_open(batch)
+            self._check_open(batch)  # Again: the run may have ended while the workers counted.
             self._known_state.belongs_to(self._query_id())
             before = self._known_state.unreadable
             messages = self._known_state.fold_rows(rows)
             unreadable = self._known_state.unreadable - before
             windows, alerts = self._step(batch)
         seconds = self._clock.monotonic() - began
-        told = f", {alerts} alerts" if alerts else ""
-        told += f", {unreadable:,} trace records do not decode" if unreadable else ""
+        more = f", {alerts} alerts" if alerts else ""
+        more += f", {unreadable:,} trace records do not decode" if unreadable else ""
         if unreadable:
             _LOG.warning(
                 "metrics: %d trace records of batch %d do not decode: nothing is counted of them", unreadable, batch
             )
         self._run.tell(
-            f"batch {batch}: {messages:,} messages, {windows} windows over{told} ({seconds:.1f} s)",
+            f"batch {batch}: {messages:,} messages, {windows} windows over{more} ({seconds:.1f} s)",
             batch=batch, messages=messages, windows=windows, alerts=alerts, unreadable=unreadable, seconds=seconds,
         )  # fmt: skip
 
@@ -231,7 +232,7 @@ class Service(QueryJob):
         return len(closed), len(alerts)
 
     def _say_clocks(self, state: MetricsState) -> None:
-        """Log whose clock is wrong; once, until it is right again."""
+        """Log wrong clocks, each once until it is right again."""
         if state.set_back_ms:
             _LOG.warning(
                 "metrics: this machine's clock was set back by %d s: windows that it had called over are so again when their time "
@@ -280,7 +281,7 @@ class Service(QueryJob):
         """Take a sample, as a step of its own. Failures are logged."""
         try:
             sample = self._sampler.sample() if ask else None
-        except MetaqError as fault:
+        except MetaqError as fault:  # Windows must close by the clock all the same.
             _LOG.warning("metrics: no sample could be taken: %s", fault)
             sample = None
         try:
@@ -308,7 +309,7 @@ class Service(QueryJob):
                 _LOG.exception("metrics: a fault in the delivery of alerts")
 
     def _deliver(self, until: float | None = None) -> None:
-        """Deliver waiting alerts, in order; after a failure the later ones of the same way wait, too.
+        """Deliver waiting alerts, in order; after a failure the later ones to the same destination wait, too.
 
         Args: until: monotonic time after which no delivery begins; None: the end of the run. The rest waits for the next run.
         """

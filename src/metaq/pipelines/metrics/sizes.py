@@ -1,4 +1,4 @@
-"""How many bytes lie between two offsets of a queue: exact where slices that were read meet, by the mean size within one."""
+"""Bytes between two offsets of a queue: exact at the borders of slices that were read, by the mean size within one."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ MARKS_MAX = 256
 
 
 class Sizes(Struct, array_like=True):
-    """Bytes stored in a queue up to some of its offsets, from the first that was read on. Both lists are ascending."""
+    """Cumulative bytes of a queue at some of its offsets, from the first one that was read. Both lists are ascending."""
 
     offsets: list[int] = field(default_factory=list)
     totals: list[int] = field(default_factory=list)
 
     @property
     def known(self) -> range:
-        """Offsets between which sizes are known: both ends are."""
+        """Range of offsets whose sizes are known, both ends included."""
         return range(self.offsets[0], self.offsets[-1]) if self.offsets else range(0)
 
     def read(self, start: int, end: int, size: int) -> None:
-        """The messages [start, end) were read, and are so large together. Slices must come in order."""
+        """Note the bytes of the messages [start, end). Slices must come in order."""
         if not self.offsets:
             self._mark(start, 0)
         elif start > self.offsets[-1]:
-            self._mark(start, self.totals[-1])  # What retention took before it was read has no size.
+            self._mark(
+                start, self.totals[-1]
+            )  # Messages that retention removed before they were read count as 0 bytes.
         if end > self.offsets[-1]:
             self._mark(end, self.totals[-1] + size)
         if len(self.offsets) > MARKS_MAX:
@@ -34,7 +36,7 @@ class Sizes(Struct, array_like=True):
                 marks[1:-1] = marks[2:-1:2]
 
     def up_to(self, offset: int) -> int:
-        """Bytes before an offset, which must be one of `known` or its end."""
+        """Return the bytes before an offset, which must be in `known` or its end."""
         place = bisect.bisect_left(self.offsets, offset)
         if self.offsets[place] == offset:
             return self.totals[place]

@@ -1,8 +1,8 @@
-"""State of the metrics: what is measured and not yet published. No I/O: rows of a batch and samples go in, closed windows and alerts come out.
+"""State of the metrics: open windows. No I/O: rows of a batch and samples go in, closed windows and alerts come out.
 
-A window of messages is over when every queue of its topic at its broker has been read to its end plus `graceSeconds`: up to a message
-stored later than that, or up to what was the queue's end when somebody looked later than that. What still comes for such a window is a window of its
-own that is marked late: the sums of all rows are right at any time.
+A window of messages closes once every queue of its topic at its broker was read beyond the window's end plus `graceSeconds`: to a
+message stored later than that, or to the queue's end at a time later than that. Messages that come later make another row of the
+same window, marked late: the sums over all rows are always right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STATE = "_state"
 CLOCKS_MS = 60_000
 """Tolerated clock skew, ms."""
 OUTBOX_MAX = 1000
-"""Most undelivered alerts; beyond it the oldest are dropped."""
+"""Most undelivered alerts; beyond that the oldest are dropped."""
 
 
 class GroupSample(NamedTuple):
@@ -51,7 +51,7 @@ class BrokerSample(NamedTuple):
     broker: str
     started_ms: int
     counters: Mapping[str, int]
-    """By the columns of the metric `brokers`."""
+    """Column of the metric `brokers` → counter."""
 
 
 class ClusterSample(NamedTuple):
@@ -74,12 +74,12 @@ class Closed(NamedTuple):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The options about time."""
+    """Options of times, ms."""
 
     window_ms: int
     grace_ms: int = 0
     follow_ms: int = 600_000
-    """Time after its storing for which a message is followed through traces."""
+    """Time for which a message is followed through traces, from its store time."""
     trace_topic: str = ""
     from_latest: bool = False
     """Whether a queue that was never read begins at its end."""
@@ -100,7 +100,8 @@ class _Open(Struct, array_like=True):
 
 
 class _Queue(Struct):
-    """`end`: read up to there. `newest_ms`: store time of the newest message read. `caught_ms`: when it was read to its end."""
+    """Progress in a queue. `end`: offset read up to. `newest_ms`: newest store time read. `caught_ms`: when it was last read to
+    its end."""
 
     topic: str
     broker: str
@@ -123,11 +124,11 @@ class _Position(Struct, array_like=True):
     queue_id: int
     offset: int
     sized: int
-    """Offset up to which bytes are counted: not beyond what was read of the queue."""
+    """Offset up to which bytes are counted, at most the end of what was read of the queue."""
 
 
 class Saved(Struct, kw_only=True):
-    """The state as it is saved, and the files that were published with it."""
+    """The state as saved in the folder, and the files that were published with it."""
 
     v: int = 1
     query: str
@@ -161,7 +162,7 @@ def encode(saved: Saved) -> bytes:
 
 
 def decode(data: bytes, where: object = STATE) -> Saved:
-    """Args: where: the file, for the error. Raises StoreCorrupt."""
+    """Decode a saved state. Args: where: the file, for the error. Raises StoreCorrupt."""
     try:
         return msgspec.msgpack.decode(data, type=Saved, dec_hook=_dec)
     except msgspec.DecodeError as fault:
@@ -199,7 +200,7 @@ class MetricsState:
         """Ends of queues in the last sample; empty before the first."""
         self._sampled_ms = 0
         self.set_back_ms = 0
-        """Amount by which the driver's clock was set back; whoever logs it resets it."""
+        """Time by which the driver's clock was set back, ms; the caller that logs it resets it."""
         self.forgotten = 0
         """Messages that were dropped early because too many were followed."""
 
@@ -213,7 +214,7 @@ class MetricsState:
 
     @property
     def unreadable(self) -> int:
-        """Records of traces that did not decode, of all time."""
+        """Total of trace records that did not decode."""
         return self._saved.unreadable
 
     @property
@@ -222,7 +223,7 @@ class MetricsState:
         return self._saved.mails
 
     def belongs_to(self, query: str) -> None:
-        """The query has its id now."""
+        """Set the query's id."""
         self._saved.query = query
 
     @property
@@ -230,7 +231,7 @@ class MetricsState:
         return self._watch.on
 
     def saved(self, batch: int | None, files: list[tuple[str, str]]) -> Saved:
-        """State that the next step saves."""
+        """Return the state to save with the next step."""
         s = self._saved
         self._saved = Saved(
             query=s.query, window_ms=s.window_ms, began_ms=s.began_ms, batch=s.batch if batch is None else batch,
@@ -245,9 +246,9 @@ class MetricsState:
         )  # fmt: skip
         return self._saved
 
-    # -------------------------------------------------------------- what comes in
+    # -------------------------------------------------------------- input
     def fold_rows(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Rows of COUNTED, of one batch. Returns how many messages of the measured topics there were."""
+        """Add rows of COUNTED, of one batch. Returns the number of messages of the measured topics."""
         messages, told, fresh, read = 0, dict[str, list[Any]](), list[Any](), list[Mapping[str, Any]]()
         for row in rows:
             kind, topic, broker = row["kind"], row["topic"], row["broker"]
@@ -267,7 +268,7 @@ class MetricsState:
             queue = self._queue(MessageQueue(row["topic"], row["broker"], row["queue_id"]))
             self._saved.unreadable += row.get("messages") or 0
             queue.end = max(queue.end, row["end_offset"])
-            # A clock that was ahead and is right again: what it said before counts no longer.
+            # The broker's clock was ahead and is right again: its earlier times no longer count.
             before_ms = 0 if self._is_ahead(queue.newest_ms) else queue.newest_ms
             queue.newest_ms = max(before_ms, row["newest_ms"])
             queue.sizes.read(row["start_offset"], row["end_offset"], row["bytes"])
@@ -283,7 +284,7 @@ class MetricsState:
                 one.end = end
             if one.end >= end:
                 one.caught_ms = max(one.caught_ms, sample.now_ms)
-        # The moment at which a window ends is the last that it has seen.
+        # A sample at the very end of a window belongs to that window, not to the next.
         start_ms = window_start(sample.now_ms - 1, self._limits.window_ms)
         for group in sample.groups:
             window = self._window(Series("groups", group.topic, group.group, group.broker), start_ms)
@@ -294,16 +295,16 @@ class MetricsState:
             self._counted(broker, start_ms)
 
     def _turn_back(self, now_ms: int) -> None:
-        """Reopen windows after the driver's clock was set back: those that it had closed ahead of time."""
+        """Reopen windows that were closed too early, after the driver's clock was set back."""
         caught = max((one.caught_ms for one in self._queues.values()), default=0)
-        told_ms = max(self._sampled_ms, caught, self._saved.began_ms, *self._over.values())
-        if told_ms <= now_ms + CLOCKS_MS:
+        before_ms = max(self._sampled_ms, caught, self._saved.began_ms, *self._over.values())
+        if before_ms <= now_ms + CLOCKS_MS:
             return
-        self.set_back_ms = told_ms - now_ms
+        self.set_back_ms = before_ms - now_ms
         self._sampled_ms = now_ms
         for one in self._queues.values():
             one.caught_ms = min(one.caught_ms, now_ms)
-        # What was open then was published, the window of this moment too.
+        # While the clock was ahead all open windows were published, the current one too.
         behind = window_start(now_ms, self._limits.window_ms) + self._limits.window_ms
         self._over = {series: min(over, behind) for series, over in self._over.items()}
         self._saved.began_ms = min(self._saved.began_ms, behind)
@@ -313,7 +314,7 @@ class MetricsState:
 
     @property
     def ahead(self) -> dict[MessageQueue, int]:
-        """Queue → store time of its newest message, where that is ahead of the driver's clock."""
+        """Return queue → store time of its newest message, where that is ahead of the driver's clock."""
         return {queue: one.newest_ms for queue, one in self._queues.items() if self._is_ahead(one.newest_ms)}
 
     def delivered(self, mails: Iterable[Mail]) -> None:
@@ -327,7 +328,7 @@ class MetricsState:
         self._saved.mails = mails[-OUTBOX_MAX:]
         return len(mails) - len(self._saved.mails)
 
-    # -------------------------------------------------------------- what comes out
+    # -------------------------------------------------------------- output
     def close(self) -> tuple[list[Closed], list[Alert]]:
         """Close the windows that are due, and evaluate the rules on them."""
         closed, alerts = list[Closed](), self._watch.removed()
@@ -353,9 +354,9 @@ class MetricsState:
         if not self._watch.about(series.metric):
             return []
         metric, window_ms = METRICS[series.metric], self._limits.window_ms
-        if metric.levels or metric.labels[0] != "topic":  # Sampled: without a sample nothing is known.
+        if metric.levels or metric.labels[0] != "topic":  # A sampled metric has no value without a sample.
             starts: Iterable[int] = (start for start in windows if start >= begin_ms)
-        else:  # Without messages there were none. More than FOR_MAX such windows decide nothing that these do not.
+        else:  # A window without messages has zeros. More than FOR_MAX of them in a row change no rule's result.
             first = max(begin_ms, end_ms - FOR_MAX * window_ms)
             starts = sorted({*range(first, end_ms, window_ms), *(start for start in windows if start >= begin_ms)})
         alerts: list[Alert] = []
@@ -365,7 +366,7 @@ class MetricsState:
         return alerts
 
     def _bound(self, series: Series) -> int:
-        """Windows of a series that begin before this are over: a whole multiple of a window."""
+        """Return the time before which a series' windows are due to close: a whole multiple of a window."""
         limits = self._limits
         if series.metric == "messages":
             over = self._read_to(lambda queue: (queue.topic, queue.broker) == (series.topic, series.broker))
@@ -376,10 +377,10 @@ class MetricsState:
         return window_start(max(over - limits.grace_ms, 0), limits.window_ms)
 
     def _read_to(self, mine: Callable[[MessageQueue], bool]) -> int:
-        """Everything that was stored before has been read, of these queues; where there are none, nothing more comes."""
+        """Return the time before which all stored messages of these queues were read; without queues, the last sample's."""
         if not self._sampled_ms:
             return 0
-        # A message from the future says nothing of when others were stored.
+        # A store time ahead of the driver's clock does not show when other messages were stored.
         reached = [
             max(0 if self._is_ahead(one.newest_ms) else one.newest_ms, one.caught_ms)
             for one in map(self._queue, filter(mine, self._live))
@@ -410,7 +411,7 @@ class MetricsState:
             known = self._positions.setdefault(
                 (sample.group, queue), _Position(sample.group, *queue, offset=offset, sized=offset)
             )
-            # A group that was set back has consumed nothing by that.
+            # A group whose offset was reset to an earlier one has consumed nothing by that.
             messages += max(0, offset - known.offset)
             known.offset, known.sized = offset, min(known.sized, offset)
             sizes = self._queue(queue).sizes
@@ -428,7 +429,7 @@ class MetricsState:
         self._saved.counters[sample.broker] = _Counters(sample.started_ms, dict(sample.counters))
         window = self._window(Series("brokers", broker=sample.broker), start_ms)
         if known is None:
-            return  # What was counted before anybody looked is of no window.
+            return  # A broker's counters before the first sample belong to no window.
         restarted = known.started_ms != sample.started_ms
         for name, value in sample.counters.items():
             before = 0 if restarted else known.values.get(name, 0)

@@ -13,7 +13,7 @@ from metaq.pipelines.metrics.figures import METRICS, Metric
 from metaq.pipelines.metrics.state import Closed
 
 ALERTS: Final = "alerts"
-"""The partition of alerts, beside those of the metrics."""
+"""Partition of alerts, beside those of the metrics."""
 _TIME = pa.timestamp("ms", tz="UTC")
 _LABELS = [pa.field(name, pa.string()) for name in ("topic", "group", "broker")]
 _ALERT_SCHEMA = pa.schema(
@@ -23,11 +23,11 @@ _ALERT_SCHEMA = pa.schema(
         pa.field("column", pa.string()), pa.field("value", pa.float64()), pa.field("threshold", pa.float64()), *_LABELS,
     ]
 )  # fmt: skip
-"""`of`: the metric; `metric` is the name of the partition column."""
+"""Schema of alerts. `of`: the metric, because `metric` is the name of the partition column."""
 
 
 def schema_of(metric: Metric) -> pa.Schema:
-    """The columns of a metric's files."""
+    """Return the columns of a metric's files."""
     whole = {*metric.sums}
     return pa.schema(
         [
@@ -42,12 +42,12 @@ def schema_of(metric: Metric) -> pa.Schema:
 
 
 def schemas() -> dict[str, pa.Schema]:
-    """By partition."""
+    """Return partition → schema of its files."""
     return {name: schema_of(metric) for name, metric in METRICS.items()} | {ALERTS: _ALERT_SCHEMA}
 
 
 def tables_of(closed: Iterable[Closed], alerts: Iterable[Alert], window_ms: int) -> dict[tuple[str, str], pa.Table]:
-    """By metric and date, in the order of their windows. The date is that of the window's beginning, UTC."""
+    """Return (metric, date) → table, in the order of windows. The date is that of a window's beginning, UTC."""
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in closed:
         rows.setdefault((one.series.metric, date_of(one.start_ms)), []).append(row_of(one, window_ms))
@@ -61,7 +61,7 @@ def tables_of(closed: Iterable[Closed], alerts: Iterable[Alert], window_ms: int)
 
 
 def row_of(one: Closed, window_ms: int) -> dict[str, Any]:
-    """One window as a row."""
+    """Return a window as a row."""
     metric = METRICS[one.series.metric]
     spreads: Mapping[str, Any] = {
         f"{name}_histogram": histogram.encode() for name, histogram in one.window.spreads.items() if histogram.count
@@ -84,7 +84,7 @@ _FIRST, _LAST = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31
 
 
 def moment(ms: int) -> dt.datetime:
-    """Time of ms since 1970, clamped to what a file can hold: a broker's clock may be anywhere."""
+    """Convert ms since 1970 to a time, bounded to what a file can have: a broker's clock may be far off."""
     return min(_FIRST + dt.timedelta(milliseconds=min(max(ms, 0), 253_402_214_400_000)), _LAST)
 
 

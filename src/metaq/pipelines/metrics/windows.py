@@ -1,4 +1,4 @@
-"""Open windows: sums, levels and histograms that can be added to and merged."""
+"""Open windows: mergeable sums, levels and histograms."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Window(Struct):
         self.most[name] = max(value, self.most.get(name, value))
 
     def spread(self, name: str) -> Histogram:
-        """The histogram of that name, made if there is none."""
+        """Return the histogram of that name, made if there is none."""
         return self.spreads.setdefault(name, Histogram())
 
     def merge(self, other: Window) -> None:
-        """Merge the figures of what came later."""
+        """Merge later figures into these."""
         for name, value in other.sums.items():
             self.count(name, value)
         self.last |= other.last
@@ -53,7 +53,7 @@ class Window(Struct):
             self.spread(name).merge(histogram)
 
     def columns(self, metric: Metric, seconds: float) -> dict[str, float | None]:
-        """Every column of the metric. None: nothing was measured. Args: seconds: how long the window is."""
+        """Return column → value of the metric; None: not measured. Args: seconds: length of the window."""
         found: dict[str, float | None] = {}
         for name in metric.sums:
             value = self.sums.get(name, 0)
@@ -73,5 +73,5 @@ _NOTHING: Final = Histogram()
 
 
 def window_start(moment_ms: int, window_ms: int) -> int:
-    """The beginning of the window that holds a moment, ms since 1970."""
+    """Return the beginning of the window that contains a time, ms since 1970."""
     return moment_ms - moment_ms % window_ms

@@ -1,4 +1,5 @@
-"""The pipeline `mirror`: topics of one cluster into another, every message once, in order, with the groups' progress.
+"""The pipeline `mirror`: copies topics of one cluster to another, every message once, in order, with the groups' progress.
 
-`service` is the driver's half, `copying` that of the tasks; `finding` looks up where copies lie, `state` saves what was learned.
+`service` is the driver side, `copying` the worker side; `finding` searches the target for the copies' offsets, `table` translates
+offsets by them, `groups` carries progress over, `state` is the saved state.
 """

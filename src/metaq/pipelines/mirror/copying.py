@@ -1,7 +1,7 @@
-"""Worker side of the mirror: a slice of a source queue → the same messages, staged for (or sent to) their queue in the target.
+"""Worker side of the mirror: reads a slice of a source queue, and stages (or sends) its messages for their target queue.
 
-Bodies and properties stay columns from the pull to the batch that is sent; Python looks at single messages only where they
-have been mirrored before.
+Bodies and properties stay Arrow columns from the pull to the batch that is sent; only messages that were mirrored before are
+looked at one by one in Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOG = logging.getLogger(__name__)
 
 COLUMNS: Final = ("body", "flag", "born_time", "born_host", "offset_id")
 ENTRY_BYTES_MAX: Final = 64
-"""What a batch and its request have beside body and properties."""
+"""Bytes of a message in a batch and its request, beside body and properties."""
 BROKER_TEXT_BYTES: Final = 512
 """Bytes of a message's properties that are reserved for the target's broker, which adds its cluster's name."""
 
@@ -55,8 +55,8 @@ COPIED = pa.schema(
         pa.field("parts", pa.string()),
     ]
 )
-"""One row per slice. `bytes`: of bodies. `came_around`, `unfit`: messages that were left out. `runs`: [[source offset, number
-among those that were copied, count], ...], JSON. `parts`: what was staged, JSON."""
+"""Schema of the summary, a row per slice. `bytes`: of bodies. `came_around`, `unfit`: numbers of messages left out. `runs`:
+[[source offset, number among the copied ones, count], ...], JSON. `parts`: the staged parts, JSON."""
 
 _DROPPED: Final = (
     rf"(^|{props.PAIR_END})({'|'.join((*marks.DROPPED, *marks.REPLACED))}){props.NAME_END}[^{props.PAIR_END}]*"
@@ -72,12 +72,12 @@ class Copying:
     """The source's name in marks."""
     target: str
     leave_out: bool
-    """Whether messages that the target cannot take are left out; otherwise the first one is an error."""
+    """Whether messages that the target does not accept are left out; otherwise the first one is an error."""
     limits: MessageLimits
-    """Of the target."""
+    """Limits of the target."""
 
     def batch_of(self, queue: MessageQueue, decoded: records.Decoded) -> CopyBatch:
-        """The messages as they go to the target. Raises InvalidMessage: the target cannot take one; BadRequest, as `Decoded`."""
+        """Return the messages for the target. Raises InvalidMessage: the target does not accept one; BadRequest, as `Decoded`."""
         batch = decoded.to_batch(COLUMNS)
         texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         offsets = decoded.queue_offsets
@@ -87,7 +87,7 @@ class Copying:
         if pc.any(mirrored).as_py():
             more, around = self._mirrored(texts, mirrored, more)
         ids = records.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
-        if ids.null_count:  # As readers of the source call it, its consumers among them.
+        if ids.null_count:  # Without a unique id: the id by which the source's consumers know the message.
             named = pc.binary_join_element_wise(
                 f"{props.PAIR_END}{props.UNIQUE_ID}{props.NAME_END}", batch["offset_id"], ""
             )
@@ -99,7 +99,7 @@ class Copying:
         return CopyBatch(batch["body"], texts, batch["flag"], offsets, around, unfit)
 
     def _marks(self, queue: MessageQueue, batch: pa.RecordBatch, offsets: Any) -> pa.Array:
-        """Properties that every message gets."""
+        """Return the marks of every message, as property texts."""
         topic, broker, queue_id = queue
         head = f"{marks.SOURCE}{props.NAME_END}{self.source}/{topic}/{broker}/{queue_id}/"
         source = pc.binary_join_element_wise(head, pa.array(offsets).cast(pa.string()), "")
@@ -109,7 +109,7 @@ class Copying:
         )
 
     def _mirrored(self, texts: pa.Array, mirrored: pa.Array, more: pa.Array) -> tuple[pa.Array, Any]:
-        """Properties of messages that were mirrored before, and a mask of those that came around."""
+        """Return the properties of messages that were mirrored before, and a mask of those that came around."""
         written, around = more.to_pylist(), np.zeros(len(texts), bool)
         for row in pc.indices_nonzero(mirrored).to_pylist():
             found = props.parse(texts[row].as_py().decode("utf-8", "replace"))
@@ -123,7 +123,7 @@ class Copying:
         return pa.array(written, pa.string()), around
 
     def _unfit(self, queue: MessageQueue, bodies: pa.Array, texts: pa.Array, offsets: Any, around: Any) -> Any:
-        """A mask of the messages that the target cannot take."""
+        """Return a mask of the messages that the target does not accept."""
         body_bytes = pc.binary_length(bodies).to_numpy().astype(np.int64)
         text_bytes = pc.binary_length(texts).to_numpy().astype(np.int64)
         text_max, limits = props.PROPERTIES_BYTES_MAX - BROKER_TEXT_BYTES, self.limits
@@ -146,7 +146,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class CopyBatch:
-    """Messages as they go to the target, with masks of those that do not."""
+    """Messages for the target, with masks of those that are left out."""
 
     bodies: pa.Array
     texts: pa.Array
@@ -157,7 +157,7 @@ class CopyBatch:
     unfit: Any
 
     def kept(self) -> tuple[hot.RowColumns, Any, int]:
-        """Columns of the messages that go, their offsets, and the bytes of their bodies."""
+        """Return the columns of the messages to copy, their source offsets, and the bytes of their bodies."""
         stays = ~(self.around | self.unfit)
         bodies, texts, flags = self.bodies, self.texts, self.flags
         if not stays.all():
@@ -170,13 +170,13 @@ class CopyBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SliceCopier:
-    """Function for `mapInArrow`: slices in, a summary of each out."""
+    """Function for `mapInArrow`: slices in, a row of their summary out."""
 
     name_servers: str
     settings: FetchSettings
     sink: SinkOptions
     transaction: str
-    """Empty: messages are sent at once."""
+    """Id of the batch's transaction; empty: messages are sent at once."""
     copying: Copying
     queues: tuple[tuple[MessageQueue, MessageQueue], ...]
     """Source queue → target queue, of all slices."""
@@ -190,10 +190,13 @@ class SliceCopier:
             yield pa.RecordBatch.from_pylist([row | copied], schema=COPIED)
 
     def copy(self, wanted: Slice, target: MessageQueue, number: int) -> dict[str, Any]:
-        """Copy one slice, the task's of that number. Raises: what `read_slice` does, InvalidMessage, what brokers of the target refuse; the last fault."""
+        """Copy one slice. Args: number: of the slice in its task, part of the parts' ids.
+
+        Raises: as `read_slice`; InvalidMessage; BrokerError: the target refuses; the last fault.
+        """
         client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
         courier = courier_of(self.sink.name_servers, self.sink.retry_seconds)
-        # Without ids of ours: every message has its own already, which is how consumers know it on both sides.
+        # No new unique ids: each message has one already, by which consumers know it on both sides.
         name = f"{attempt()}{number}."
         staged = StagedRows(courier, self.sink, self.transaction, name, _no_prefix) if self.transaction else None
         out = staged if staged is not None else SentRows(courier, self.sink, _no_prefix)
@@ -223,12 +226,12 @@ class SliceCopier:
 
 
 def parts_of(row: dict[str, Any]) -> tuple[ManifestPart, ...]:
-    """Staged parts of a slice."""
+    """Return the staged parts of a slice, from its summary."""
     return msgspec.json.decode(row["parts"], type=tuple[ManifestPart, ...])
 
 
 def _together(offsets: Any) -> Iterator[tuple[int, int]]:
-    """(index of the first, count) of each run of offsets that follow each other."""
+    """Yield (index of the first, count) of each run of consecutive offsets."""
     if len(offsets):
         starts = np.concatenate(([0], np.flatnonzero(np.diff(offsets) != 1) + 1))
         ends = np.concatenate((starts[1:], [len(offsets)]))

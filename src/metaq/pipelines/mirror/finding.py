@@ -1,7 +1,7 @@
-"""Finds the offsets of mirrored messages in the target, by reading the target.
+"""Search for the offsets of mirrored messages in the target, by reading the target.
 
-The messages of one part lie together in its queue, so the first one of a part says where all of them are. Only what others
-have written in between is looked at one by one.
+The messages of one part are consecutive in their queue, so the first one gives the offsets of all. Only messages that others
+have written in between are read one by one.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Part(NamedTuple):
 
 
 def settings(retry_seconds: float) -> FetchSettings:
-    """Settings for reading the target. Messages that it has deleted need no translation."""
+    """Return settings for reading the target, without an error for deleted messages: they need no translation."""
     return FetchSettings(fail_on_data_loss=False, retry_seconds=retry_seconds, read_from="master")
 
 
 def origins(client: ClusterClient, wanted: Slice, how: FetchSettings) -> Iterator[tuple[int, Origin | None]]:
-    """Offset and mark of each message of a slice of the target. Raises as `read_slice`."""
+    """Yield offset and mark of each message of a slice of the target. Raises as `read_slice`."""
     for decoded in read_slice(client, wanted, how):
         texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         for offset, text in zip(decoded.queue_offsets.tolist(), texts.to_pylist(), strict=True):
@@ -62,10 +62,10 @@ def look(
     parts: Iterable[tuple[MessageQueue, Part]],
     how: FetchSettings,
 ) -> None:
-    """Search what is new in the queues `targets`, and note found copies in the state.
+    """Search new messages of the queues `targets`, and note found copies in the state.
 
-    Args: parts: what was committed last, and where to; what is not named there is found message by message.
-    Raises as `ClusterClient`, `read_slice`: what was found until then is noted.
+    Args: parts: parts that were committed last; copies of others are found message by message.
+    Raises as `ClusterClient`, `read_slice`: copies found until then are noted.
     """
     expected = {(target, part.queue, part.first): part for target, part in parts}
     for target, end in sorted(client.ends(targets).items()):
@@ -77,7 +77,7 @@ def look(
                     state.foreign.setdefault(target, offset)
                     continue
                 part = expected.pop((target, origin.queue, origin.offset), None)
-                if part is None or offset + part.length > end:  # Of that one the rest is still to come.
+                if part is None or offset + part.length > end:  # The rest of this part is not dispatched yet.
                     state.tables[origin.queue].add(OffsetRun(origin.offset, offset, 1))
                     continue
                 for run in part.runs:
@@ -90,7 +90,7 @@ def look(
 def newest_of(
     client: ClusterClient, target: MessageQueue, end: int, source: str, how: FetchSettings
 ) -> dict[MessageQueue, int]:
-    """Per source queue, the newest offset that a mirror of the cluster `source` has put among a queue's last messages."""
+    """Return source queue → newest offset of it among a queue's last messages, by a mirror of the cluster `source`."""
     found: dict[MessageQueue, int] = {}
     begin = max(client.starts([target])[target], end - LAST_MESSAGES)
     if begin < end:

@@ -1,4 +1,4 @@
-"""Mirrors the progress of consumer groups: what they have consumed of the source counts in the target, too.
+"""Progress of consumer groups, carried over to the target: messages consumed in the source count as consumed there.
 
 A group is carried over until a member of it connects to the target; from then on its progress there is its own.
 Its progress in the target only ever grows, and never passes a message that the group has not consumed.
@@ -36,7 +36,7 @@ class QueueProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     sources: dict[str, int | None]
-    """Source queue → how far the group has consumed it."""
+    """Source queue → the group's offset there."""
     offset: int | None
     """Offset of the group in the target; None: it is not known there."""
     why: str = ""
@@ -61,8 +61,8 @@ def placed(
 ) -> QueueProgress:
     """Compute the offset of a group in one target queue.
 
-    Args: consumed: by source queue. starts: the oldest messages kept there. now: its progress in the target.
-    Returns: with `offset` as it should be: greater than `now`, or the same.
+    Args: consumed: source queue → the group's offset. starts: source queue → min offset. now: its offset in the target.
+    Returns: the result, with the offset to set: `now` or more.
     """
     sources = state.sources_of(target)
     told = {str(source): consumed.get(source) for source in sources}
@@ -75,7 +75,7 @@ def placed(
     found = []
     for source in sources:
         table, position = state.tables.get(source), consumed.get(source)
-        if table is None:  # Nothing of it is in the target yet.
+        if table is None:  # Nothing of the queue is in the target yet.
             found.append(state.seen[target])
             continue
         if now is not None and now < table.begin[1]:
@@ -97,7 +97,7 @@ class Carrier:
         self._why: dict[str, str] = {}
 
     def carry(self, state: MirrorState) -> list[GroupProgress]:
-        """Carry all of them over, as far as the mirror has come. Raises as `ClusterClient`."""
+        """Carry all groups over, as far as the mirror has copied. Raises as `ClusterClient`."""
         return [self._carry(state, group) for group in self._groups]
 
     def _carry(self, state: MirrorState, group: str) -> GroupProgress:
@@ -141,9 +141,9 @@ class Carrier:
 
 
 def _progress(client: ClusterClient, group: str) -> dict[MessageQueue, int]:
-    """Progress of a group in all queues of its topics.
+    """Return a group's progress in all queues of its topics.
 
-    Not by asking for single queues: there a broker answers 0 for whoever asks, as long as the queue's first message is kept.
+    Not by QUERY_CONSUMER_OFFSET per queue: a RocketMQ answers 0 for an unknown group while the queue has its first message.
     """
     found: dict[MessageQueue, int] = {}
     for address in client.masters().values():
@@ -163,5 +163,5 @@ def _asked(client: ClusterClient, address: str, call: Call[T]) -> T:
 
 
 def to_json(told: list[GroupProgress], now: str) -> dict[str, Any]:
-    """Content of `groups.json`."""
+    """Return the content of `groups.json`."""
     return {"v": 1, "at": now, "groups": msgspec.to_builtins(told)}

@@ -1,10 +1,10 @@
-"""Marks of a mirrored message: where it came from. And the properties that are not copied.
+"""Marks of a mirrored message, properties that name its origin; and the properties that are not copied.
 
     MIRROR_SOURCE   CLUSTER/TOPIC/BROKER/QUEUE/OFFSET    where it was stored, in the cluster that it was mirrored from last
     MIRROR_PATH     CLUSTER,CLUSTER                      the clusters before that, the first one first; only if there are any
     MIRROR_BORN     MS HOST:PORT                         when and where it was sent first: a mirrored record has the mirror's own
 
-Pure text: `copying` does the same for whole columns, and asks here where a message has such marks already.
+Works on texts: `copying` does the same for whole columns, and calls this for messages that have marks already.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ PATH: Final = "MIRROR_PATH"
 BORN: Final = "MIRROR_BORN"
 
 DROPPED: Final = (
-    # What the target's broker says itself, or would obey again: a DELAY delays, TRAN_MSG makes a half message that nobody
-    # ends, INNER_MULTI_DISPATCH fills queues that are not there.
+    # Set by the target's broker itself, or acted on again there: a DELAY delays, TRAN_MSG makes a half message that nobody
+    # ends, INNER_MULTI_DISPATCH writes to queues that do not exist.
     props.CLUSTER, props.WAIT, props.DELAY, props.DUE, "__STARTDELIVERTIME", props.TRANSACTION_PREPARED, props.PRODUCER_GROUP,
     "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
-    # Where it had waited in the source, and for what: a delay or a transaction that is over.
+    # Of a delay or a transaction in the source, which is over.
     props.REAL_TOPIC, props.REAL_QUEUE_ID, props.CHECK_TIMES, props.PREPARED_QUEUE_OFFSET, props.CHECK_IMMUNITY,
-    # Of a retry topic: its tries were the source group's, and in the target it is a message like others.
+    # Of a retry topic: the retries were the source group's; in the target it is a message like others.
     props.RETRY_TOPIC, props.ORIGIN_MESSAGE_ID, props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES, props.UNDECODABLE,
-    # What clients add for themselves.
+    # Added by clients on receipt.
     props.MIN_OFFSET, props.MAX_OFFSET, "CONSUME_START_TIME",
 )  # fmt: skip
 """Properties that are not copied."""
@@ -37,7 +37,7 @@ REPLACED: Final = (SOURCE, PATH, BORN)
 
 
 class Origin(NamedTuple):
-    """Where a mirrored message was stored before."""
+    """Place in the source where a mirrored message was stored."""
 
     cluster: str
     queue: MessageQueue
@@ -66,15 +66,16 @@ def _is_number(text: str) -> bool:
 
 
 def path_of(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The clusters that a message has been in before this one, the first one first."""
+    """Return the clusters that a message was in before this one, the first one first."""
     earlier = tuple(name for name in properties.get(PATH, "").split(",") if name)
     origin = origin_of(properties.get(SOURCE))
     return (*earlier, origin.cluster) if origin is not None else earlier
 
 
 def came_around(path: tuple[str, ...], source: str, target: str) -> bool:
-    """Whether a message with this path is not to be mirrored from `source` to `target`: it has been there.
+    """Return whether a message with this path must not be mirrored from `source` to `target`: it was there before.
 
-    A target that is spelled differently each way is not known again; then the source is, when the message comes back to it.
+    If the two mirrors of a circle spell a cluster's name servers differently, the message is recognised one hop later, by the
+    source.
     """
     return target in path or source in path

@@ -17,12 +17,12 @@ LEAVE_OUT: Final = "leave-out"
 _NAME: Final = re.compile(r"[^\x00-\x20/,]{1,200}\Z")
 
 EFFECTIVELY_ONCE, AT_LEAST_ONCE = "effectively-once", "at-least-once"
-"""The sink's own words (`metaq.spark.sink.settings`, which loads pyarrow)."""
+"""The same as in `metaq.spark.sink.settings`, which loads pyarrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorOptions(FolderOptions, StreamOptions):
-    """Topics of one cluster into another, with the progress of their groups."""
+    """Options of the pipeline `mirror`."""
 
     to: str = option("", "Name servers of the cluster that is written to, `host:port`, `;`-separated. Required.")
     topics: str = option("", "Topics to mirror, `,`-separated.", aliases=("topic",))
@@ -71,7 +71,7 @@ class MirrorOptions(FolderOptions, StreamOptions):
 
     @property
     def group_names(self) -> list[str]:
-        """The groups whose progress is carried over."""
+        """Groups whose progress is carried over."""
         return names(self.groups)
 
     @property
@@ -102,7 +102,7 @@ class MirrorOptions(FolderOptions, StreamOptions):
         return self.delivery == EFFECTIVELY_ONCE
 
     def target_topic(self, topic: str) -> str:
-        """Where the messages of a source topic go. Raises ConfigError: no name that it may have there."""
+        """Return the target's topic for a source topic. Raises ConfigError: not a legal name there."""
         chosen = self.renamed.get(topic, topic)
         try:
             return check_topic(chosen)
@@ -146,5 +146,5 @@ class MirrorOptions(FolderOptions, StreamOptions):
 
 
 def _spelled(servers: str) -> str:
-    """A list of name servers, the same in whatever order they are named."""
+    """Return a list of name servers in sorted order: the name of a cluster in marks."""
     return ";".join(sorted({one.strip() for one in servers.replace(",", ";").split(";") if one.strip()}))

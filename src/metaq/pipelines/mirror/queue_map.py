@@ -1,8 +1,7 @@
-"""Map of source queues to target queues: an entry never changes, so that order holds.
+"""Map of source queues to target queues. An entry never changes: a key's messages would lose their order.
 
-The queues of a topic are numbered in the order in which producers see them, by broker and id, and the one of number i goes to
-the one of number i. Where both have the same number of queues a key's messages stay in the queue that producers in the target
-choose for the key, too.
+The queues of a topic are numbered as producers see them, by broker and id; number i goes to number i. If both topics have the
+same number of queues, producers in the target choose the same queue for a key as the mirror does.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ QueueMap = dict[MessageQueue, MessageQueue]
 
 
 def spread(queues: int, brokers: Sequence[str]) -> dict[str, int]:
-    """How many queues of a new topic each broker gets: as many as there are in all, those that come first one more.
+    """Return broker → its number of queues of a new topic: `queues` in all, spread evenly, the first brokers one more.
 
-    A broker that would get none is not named.
+    A broker without queues is left out.
     """
     each, more = divmod(queues, len(brokers))
     counts = {broker: each + (number < more) for number, broker in enumerate(sorted(brokers))}
@@ -32,10 +31,10 @@ def extended(
     *,
     merge: bool,
 ) -> QueueMap:
-    """The map with the queues of one source topic in it; what `known` says stays.
+    """Return the map extended by the queues of one source topic; entries of `known` stay.
 
-    Args: source: those of the topic. target: those that can be written to, of the topic that it goes to.
-    Raises ConfigError: there are not enough, and `merge` is not allowed.
+    Args: source: the topic's queues. target: writable queues of the target's topic.
+    Raises ConfigError: there are too few, and `merge` is not allowed.
     """
     mapped = dict(known)
     missing = [queue for queue in sorted(source) if queue not in mapped]
@@ -50,7 +49,7 @@ def extended(
         for number, queue in enumerate(sorted({*source, *(one for one in known if _same(one, missing[0]))}))
     }
     later: list[MessageQueue] = []
-    for queue in missing:  # Each its own number first, so that one that is new does not take another's place.
+    for queue in missing:  # By number first, so that a new queue does not take the place of one that is known.
         wanted = places[numbers[queue]] if numbers[queue] < len(places) else None
         if wanted is None or wanted in taken:
             later.append(queue)
@@ -83,12 +82,12 @@ def _too_few(queue: MessageQueue, places: Sequence[MessageQueue], needed: int) -
 
 
 def to_rows(queues: Mapping[MessageQueue, MessageQueue]) -> list[list[str | int]]:
-    """Rows for JSON: [topic, broker, queue id, topic, broker, queue id], source before target."""
+    """Return rows for JSON: [topic, broker, queue id, topic, broker, queue id], source before target."""
     return [[*source, *target] for source, target in sorted(queues.items())]
 
 
 def from_rows(rows: Sequence[Sequence[str | int]]) -> QueueMap:
-    """Map from what `to_rows` made. Raises ValueError, TypeError."""
+    """Parse rows of `to_rows`. Raises ValueError, TypeError."""
     found: QueueMap = {}
     for topic, broker, queue_id, to_topic, to_broker, to_id in rows:
         source = MessageQueue(str(topic), str(broker), int(queue_id))

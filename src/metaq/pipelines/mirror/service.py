@@ -1,14 +1,15 @@
-"""The pipeline `mirror`: topics of one cluster into another, every message once and in its queue's order.
+"""The pipeline `mirror`: copies topics of one cluster to another, every message once and in its queue's order.
 
     slices of queues ──mapInArrow──▶ tasks read them, and stage copies in the target   (`copying`)
            ▲                                  │ one row a slice
     format("metaq"), rows=slices              ▼
-                                     one decision for all, look where they lie, save   (driver)
+                                     commit all parts, find the copies, save           (driver)
                                               │
                                      groups' progress, by a thread of its own          (`groups`)
 
-Every message once, because a batch is one transaction with the batch's number at its coordinator: what is replayed after a
-crash is decided already. The state in the folder is only what was learned: it is read from the target again where it is old.
+Every message once, because a batch is one transaction, numbered by the batch id at its coordinator: a batch that is replayed
+after a crash finds its decision there. The state in the folder is only a cache of the copies' offsets: if it is old, they are
+read from the target again.
 """
 
 from __future__ import annotations
@@ -47,17 +48,17 @@ _LOG = logging.getLogger(__name__)
 
 PERM_BOTH = 6
 ROUTE_SECONDS = 60.0
-"""Time for a new topic to be known, with all queues, to the name servers."""
+"""Time to wait until the name servers know a new topic with all its queues."""
 FOUND_SECONDS = 30.0
-"""Time that the last search waits for copies that the target has acknowledged and not yet dispatched to their queues."""
+"""Time that the last search waits for copies that the target has acknowledged but not yet dispatched to their queues."""
 LOOK_SECONDS = 0.05
 
 
 def start(spark: Any, options: MirrorOptions, run: Run) -> Any:
-    """The pipeline `mirror` (`metaq.pipelines.catalogue`).
+    """Start the pipeline `mirror`, see `catalogue.Pipeline.start`.
 
-    Raises: ConfigError: what is told does not fit the clusters or the folder. NotSupported: the target is a RocketMQ, and
-        effectively-once was asked for. StoreCorrupt: the folder's state cannot be read.
+    Raises: ConfigError: the options do not fit the clusters or the folder. NotSupported: the target is a RocketMQ, and
+        delivery is effectively-once. StoreCorrupt: the folder's state cannot be read.
     """
     check_session(spark, run.status.pipeline)
     read = {"subscribe": options.topics} if options.topics_read else {"subscribePattern": options.topic_pattern or ""}
@@ -69,7 +70,7 @@ def start(spark: Any, options: MirrorOptions, run: Run) -> Any:
             "mirror messages twice. Put the checkpoint back; or take an empty folder, and say with startingOffsets where to begin"
         )
     mirror = _Mirror(options, stream.source, state, run)
-    run.at_end(mirror.close)
+    run.at_end(mirror.close)  # Before `prepare`, which may raise with connections open.
     mirror.prepare()
     query = stream.start(spark, mirror)
     mirror.carry_groups(query)
@@ -102,9 +103,10 @@ class _Mirror(BatchJob):
         """Whether the target was searched since the start."""
         self._ended = threading.Event()
         self._carrying: threading.Thread | None = None
+        """Thread that carries groups over, with clients of its own: a ClusterClient is not thread-safe."""
 
     def prepare(self) -> None:
-        """Check that the target can take the messages. Raises as `start`."""
+        """Check that the target accepts the messages. Raises as `start`."""
         if self._options.exact:
             try:
                 Delivery(self._sink).coordinator("mirror:none")
@@ -119,7 +121,7 @@ class _Mirror(BatchJob):
             self._map_topic(topic)
 
     def carry_groups(self, query: Any) -> None:
-        """Carry groups over as long as the query runs, and a last time when it has ended."""
+        """Start the thread that carries groups over while the query runs, and once more when it has ended."""
         if self._options.group_names:
             self._carrying = threading.Thread(
                 target=self._carry_on, args=(query,), name="metaq-mirror-groups", daemon=True
@@ -127,7 +129,7 @@ class _Mirror(BatchJob):
             self._carrying.start()
 
     def close(self) -> None:
-        """Copy nothing any more; carry the groups over once more. Returns when what was under way has ended."""
+        """Refuse further batches, and carry the groups over once more. Returns when the current work has ended."""
         self._closed = True  # At once: no other batch may begin while the groups are carried over.
         self._ended.set()
         if self._carrying is not None:
@@ -141,10 +143,10 @@ class _Mirror(BatchJob):
         return f"the mirror's state in {self._run.place} is as it was saved last"
 
     def _process(self, frame: Any, batch: int, query: str) -> None:
-        """Raises MetaqError: nothing of the batch is in the target, or all of it is, and the next try finds that."""
+        """Copy the batch. Raises MetaqError: none of it is in the target, or all of it, which the replay finds."""
         began, state = SYSTEM.monotonic(), self._state
         state.query = query
-        if batch <= state.batch:
+        if batch <= state.batch:  # Spark replays a batch if the driver died before Spark's commit log was written.
             self._run.tell(f"batch {batch}: was copied before the restart", batch=batch, rows=0, replayed=True)
             return
         slices = frame.toArrow().to_pylist()
@@ -153,13 +155,14 @@ class _Mirror(BatchJob):
         self._begin_queues(slices)
         copied = self._copy(frame, query, batch, slices)
         self._find(copied)
+        # Saved last: after a crash before this the replay finds the batch's decision at the coordinator.
         state.batch = batch
         state.save(self._run.place)
         figures = {name: sum(row[name] for row in copied) for name in ("rows", "bytes", "came_around", "unfit")}
         self._tell(batch, figures, SYSTEM.monotonic() - began)
 
     def _copy(self, frame: Any, query: str, batch: int, slices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Copy all slices, and commit. Returns a row per slice."""
+        """Copy all slices, and commit. Returns their summaries."""
         delivery, row, transaction = Delivery(self._sink), f"mirror:{query}", ""
         if self._options.exact:
             coordinator = delivery.coordinator(row)
@@ -182,10 +185,10 @@ class _Mirror(BatchJob):
         try:
             copied: list[dict[str, Any]] = frame.mapInArrow(copier, schema.ddl(COPIED)).toArrow().to_pylist()
         except BaseException:
-            delivery.roll_back([written])
+            delivery.roll_back([written])  # Otherwise the staged copies would fill the target until they expire.
             raise
         parts = tuple(part for one in copied for part in parts_of(one))
-        if parts:
+        if parts:  # At-least-once stages nothing, and neither does a batch of messages that are all left out.
             delivery.decide(
                 [Written(sum(one["rows"] for one in copied), transaction, row, batch, parts)], f"batch {batch}"
             )
@@ -193,7 +196,7 @@ class _Mirror(BatchJob):
         return copied
 
     def _check_remembered(self, delivery: Delivery, row: str, coordinator: str) -> None:
-        """Check, once a run, that the coordinator remembers this mirror. Raises ConfigError: it does not, though batches were copied."""
+        """Check, once per run, that the coordinator knows this mirror. Raises ConfigError: it does not, but batches were copied."""
         if self._remembered or self._state.decided < 0 or self._options.adopt_batch:
             return
         courier, seconds = delivery.courier, self._options.retry_seconds
@@ -210,21 +213,22 @@ class _Mirror(BatchJob):
         for _, part in parts:
             self._copied[part.queue] = max(part.end, self._copied.get(part.queue, 0))
         try:
-            # Without transactions the messages of a slice need not lie together.
+            # With at-least-once the messages of a slice are not consecutive: their offsets are found one by one.
             known = parts if self._options.exact else []
             finding.look(self._target, self._state, {target for target, _ in parts}, known, self._looking)
+        # The batch is committed: a failure here must not make Spark replay it. The next batch, or the end, searches again.
         except (MetaqError, BrokerError) as fault:
             _LOG.warning("where the last messages lie in the target is found later: %s", fault)
 
     def _find_rest(self, client: ClusterClient, seconds: float) -> None:
-        """Search copies that their batch did not find, and wait `seconds` for them: there may be no later batch to do it.
+        """Search for copies that their batch did not find, for up to `seconds`: there may be no later batch to do it.
 
-        A RocketMQ acknowledges a message before it has a place in its queue. Raises as `finding.look`.
+        A RocketMQ acknowledges a message before it is dispatched to its consume queue. Raises as `finding.look`.
         """
         until = SYSTEM.monotonic() + seconds
         while True:
             with self._busy:
-                # The run before may have left some, too.
+                # At first in all queues: an earlier run may have left copies to find, too.
                 if targets := self._unfound() if self._looked else set(self._state.seen):
                     finding.look(client, self._state, targets, (), self._looking)
                     self._looked = True
@@ -241,7 +245,7 @@ class _Mirror(BatchJob):
             )
 
     def _unfound(self) -> set[MessageQueue]:
-        """Target queues with copies that were not found yet."""
+        """Return the target queues with copies that were not found yet."""
         state = self._state
         return {state.queues[queue] for queue, end in self._copied.items() if state.tables[queue].end < end}
 
@@ -258,7 +262,7 @@ class _Mirror(BatchJob):
 
     # -------------------------------------------------------------- queues
     def _begin_queues(self, slices: list[dict[str, Any]]) -> None:
-        """Map new queues to the target. The map is saved before anything is copied, so that a crash cannot change it."""
+        """Map new queues to the target. The map is saved before anything is copied, so that it is the same after a crash."""
         state = self._state
         for topic in sorted({one["topic"] for one in slices if queue_of_row(one) not in state.queues}):
             self._map_topic(topic, [queue_of_row(one) for one in slices if one["topic"] == topic])
@@ -273,7 +277,7 @@ class _Mirror(BatchJob):
             state.save(self._run.place)
 
     def _check_new(self, queue: MessageQueue, target: MessageQueue, start_offset: int) -> None:
-        """Raises ConfigError: an earlier mirror has put messages there that would come a second time."""
+        """Raise ConfigError if an earlier mirror has put messages there that would be copied a second time."""
         end = self._state.seen[target]
         newest = finding.newest_of(self._target, target, end, self._state.source, self._looking).get(queue, -1)
         if newest >= start_offset:
@@ -284,7 +288,7 @@ class _Mirror(BatchJob):
             )
 
     def _map_topic(self, topic: str, more: list[MessageQueue] | None = None) -> None:
-        """Find a place for each queue of a topic. Raises ConfigError: there is none."""
+        """Map each queue of a topic to one of the target. Raises ConfigError: there are too few."""
         state = self._state
         source = sorted({*self._source.queues([topic]), *(more or [])})
         name = self._options.target_topic(topic)
@@ -294,7 +298,7 @@ class _Mirror(BatchJob):
         state.seen.update(self._target.ends(new))
 
     def _target_queues(self, topic: str, wanted: int) -> list[MessageQueue]:
-        """The queues of a topic of the target that can be written to; it is made if it is not there."""
+        """Return the writable queues of a topic of the target; a missing topic is created."""
         try:
             self._target.queues([topic], 0.0)
         except NoRoute:
@@ -305,6 +309,7 @@ class _Mirror(BatchJob):
             for broker, count in counts.items():
                 self._target.link(masters[broker]).ask([CreateTopic(topic, count, PERM_BOTH)])
             _LOG.info("the topic %s was made in the target, with %d queues", topic, wanted)
+            # The map of queues is fixed for ever: it must not be made from a route that lacks some of the queues.
             until = SYSTEM.monotonic() + ROUTE_SECONDS
             while len(self._known(topic)) < wanted and SYSTEM.monotonic() < until:
                 self._ended.wait(0.1)
@@ -333,9 +338,9 @@ class _Mirror(BatchJob):
         try:
             self._find_rest(target, seconds)
             with self._busy:
-                told = carrier.carry(self._state)
+                progress = carrier.carry(self._state)
             now = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
-            write_groups(self._run.place, to_json(told, now))
+            write_groups(self._run.place, to_json(progress, now))
         except (MetaqError, BrokerError, OSError) as fault:
             _LOG.warning("the progress of groups is carried over later: %s", fault)
 
@@ -348,10 +353,10 @@ def _is_active(query: Any) -> bool:
 
 
 def _part_of(row: dict[str, Any]) -> Part | None:
-    """Copies of a slice; None: nothing was copied."""
+    """Return the part of a slice's summary; None: nothing was copied."""
     if not row["rows"]:
         return None
     runs = tuple(OffsetRun(*run) for run in json.loads(row["runs"]))
-    # The first of them is known as long as no run was forgotten; otherwise messages are found one by one.
+    # Its first message is known only if the first run was not dropped; otherwise copies are found one by one.
     first = runs[0].source if runs[0].target == 0 else -1
     return Part(queue_of_row(row), first, row["rows"], runs)

@@ -1,7 +1,7 @@
-"""State of a mirror: what it keeps in its folder beside Spark's checkpoint.
+"""State of a mirror in its folder, beside Spark's checkpoint.
 
-FOLDER/_mirror.json     the map of queues, where messages lie in the target, and the last batch that is known to be there
-FOLDER/groups.json      how far each group was carried over when that was done last: for people
+FOLDER/_mirror.json     the map of queues, the tables of offsets, and the last batch that is known to be in the target
+FOLDER/groups.json      the groups' progress when they were carried over last, for people
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     decided: int
     queues: list[list[str | int]]
     tables: list[tuple[MessageQueue, tuple[int, int], list[OffsetRun]]]
-    """Source queue, where the mirror began, runs."""
+    """(source queue, offsets where the mirror began, runs)."""
     seen: list[tuple[MessageQueue, int, int | None]]
-    """Target queue, end of what was searched, first message of others."""
+    """(target queue, end of the search, first message of other writers)."""
 
 
 class MirrorState:
@@ -47,7 +47,7 @@ class MirrorState:
         self.batch = -1
         """Last batch that is known to be in the target."""
         self.decided = -1
-        """Last batch with a transaction: one of which nothing was copied has none, so the coordinator does not know it."""
+        """Last batch with a transaction; a batch without copies has none, so the coordinator does not know it."""
         self.queues: QueueMap = {}
         self.tables: dict[MessageQueue, Table] = {}
         """Source queue → its table."""
@@ -57,7 +57,7 @@ class MirrorState:
         """Target queue → first message that the mirror has not written."""
 
     def sources_of(self, target: MessageQueue) -> list[MessageQueue]:
-        """The source queues that go to this one."""
+        """Return the source queues that are copied to a target queue."""
         return [source for source, place in sorted(self.queues.items()) if place == target]
 
     def save(self, folder: Path) -> None:

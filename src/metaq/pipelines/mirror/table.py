@@ -1,11 +1,11 @@
-"""Offset translation: where the messages of a source queue are in the target, and a group's progress there.
+"""Offset translation: target offsets of a source queue's messages, and of a group's progress.
 
     source   0 ─────────────── 700 ────── 950          (100 left out in between)
     target   20 ────────────── 720 ─── 870
 
-is [OffsetRun(0, 20, 700), OffsetRun(800, 720, 150)]. A mirror that is alone in its queue makes one run that grows; a message of others
-in between begins another. The table may have gaps, and no gap makes a group skip a message: a position in a gap is translated to
-the end of the run before it.
+is [OffsetRun(0, 20, 700), OffsetRun(800, 720, 150)]. A mirror that alone writes to its queue makes one growing run; a message of
+another writer in between begins a new run. A position in a gap of the table is translated to the end of the run before it, so
+that a group never skips a message.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Table:
         return self.runs[-1].end if self.runs else self.begin[0]
 
     def add(self, run: OffsetRun) -> None:
-        """Append a run found later in the target. Source messages that the table has already keep their first place."""
+        """Append a run found later in the target. Source messages that the table has already keep their first offset."""
         behind = self.end - run.source
         if behind > 0:
             run = OffsetRun(run.source + behind, run.target + behind, run.length - behind)
@@ -58,9 +58,9 @@ class Table:
         del self.runs[:-RUNS_MAX]
 
     def translate(self, position: int) -> int:
-        """Target offset at which a group continues that has consumed the source up to `position`.
+        """Return the target offset at which a group continues that has consumed the source up to `position`.
 
-        Never behind the first message that it has not consumed. Messages that it has may be before it: they come again.
+        Never after the first message that it has not consumed; possibly before some that it has, which it gets again.
         """
         at = bisect.bisect_right(self.runs, position, key=lambda run: run.source) - 1
         if at < 0:
@@ -70,9 +70,9 @@ class Table:
 
 
 def together(translated: Iterable[int], foreign: int | None) -> int | None:
-    """Offset up to which nothing is skipped in a target queue with several source queues, or with other writers.
+    """Return the offset up to which nothing is skipped in a target queue with several source queues, or other writers.
 
-    Args: foreign: the first message that no mirror has written. None: there is nothing to say.
+    Args: foreign: the first message that no mirror has written; None: there is none. Returns None without any bound.
     """
     positions = list(translated)
     if not positions:

@@ -1,4 +1,4 @@
-"""The pipeline `redrive`: dead letters, chosen by SQL, back to their topics, each once.
+"""The pipeline `redrive`: sends dead letters, chosen by SQL, back to their topics, each once.
 
-`job` is one run; `frames` judges the messages in Spark, `ledger` and `fence` know what was sent, `report` tells it.
+`job` is one run; `frames` evaluates the messages in Spark, `ledger` and `fence` record what was sent, `report` has the figures.
 """

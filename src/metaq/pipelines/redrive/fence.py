@@ -1,8 +1,8 @@
-"""Fencing: finds out whether a planned step was sent, and prevents that it is sent later.
+"""Fencing: finds out whether a planned step was sent, and prevents it from being sent later.
 
-A step is one transaction with a number, and the broker that decides remembers the last number. So whoever asks commits an
-empty transaction of the same number: if the step's own was committed before, that one counts and we are told so; if not, ours
-has the number now, and whatever a process that was given up may still try to commit is dropped.
+A step is one numbered transaction, and the coordinator remembers the last number. So a new run commits an empty transaction of
+the same number: if the step's own was committed before, that one counts and the answer names it; if not, the empty one has the
+number now, and a commit that a process taken for dead may still try is dropped.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from metaq.pipelines.redrive.ledger import Head, Ledger
 from metaq.spark.cluster.courier import Courier
 
 _EMPTY: Final = "redrive-void-"
-"""Prefix of ids of empty transactions: the one that counts may be an earlier run's."""
+"""Prefix of ids of empty transactions, also of earlier runs'."""
 
 
 class Fence:
-    """Asks the broker that decides a redrive's transactions. Raises, from every method, what it raises when it is away."""
+    """Asks the coordinator of a redrive's transactions. Raises, from every method: ConnectionFailed and others if it is away."""
 
     def __init__(self, courier: Courier, seconds: float) -> None:
-        """Args: seconds: time to wait for a broker that is away."""
+        """Args: courier: connections. seconds: time to wait for a broker that is away."""
         self._courier, self._seconds = courier, seconds
 
     def new_head(self, topic: str) -> Head:
-        """Make the head of a new folder. Raises NotSupported: a broker has no such transactions."""
+        """Return the head of a new folder. Raises NotSupported: a broker has no such transactions (a RocketMQ)."""
         ledger = f"redrive-{SYSTEM.token()[:16]}"
         brokers = self._courier.brokers()
         row = row_of(ledger)
@@ -38,7 +38,7 @@ class Fence:
     def settle(self, ledger: Ledger) -> bool | None:
         """Record in the ledger how its last step ended. Returns whether it was sent; None: no step was open.
 
-        Raises ConfigError: broker and folder do not fit each other, so nobody knows what was sent.
+        Raises ConfigError: broker and folder contradict each other, so what was sent is not known.
         """
         head, planned = ledger.head, ledger.planned
         assert head is not None
@@ -83,5 +83,5 @@ class Fence:
 
 
 def row_of(ledger: str) -> str:
-    """Row at the coordinator, as the sink's batch writes with this `txnAppId` have it."""
+    """Return the name of the coordinator's row, the same as of the sink's batch writes with this `txnAppId`."""
     return f"app:{ledger}:0"

@@ -1,4 +1,4 @@
-"""Dead letters as frames: what SQL sees of them, which are chosen, and what is sent in their place."""
+"""Dead letters as DataFrames: the columns for SQL, the chosen messages, and the rows that are sent."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from metaq.spark.cluster.client import MessageLimits
 from metaq.spark.decode import CORRUPT, json, text
 
 ID, FROM, TIMES = "REDRIVE_ID", "REDRIVEN_FROM", "REDRIVES"
-"""Properties of what is sent: the offset id of the dead letter, its place (topic/broker/queue/offset), and how often the message
-has been redriven, this time included. One id is one dead letter, whichever folder it is redriven from."""
+"""Properties of sent messages: the offset id of the dead letter, its place (topic/broker/queue/offset), and the number of times
+the message was redriven, this time included. An id names one dead letter, whichever folder it is redriven from."""
 
 COLUMNS: Final = (
     "topic", "broker", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "born_time", "store_time", "properties",
@@ -41,8 +41,8 @@ _ONE: Final = "properties."
 
 CHOSEN, LEFT, CORRUPTED, HOMELESS = "chosen", "left", "corrupt", "homeless"
 EMPTY, LARGE, ILLEGAL = "empty", "large", "illegal"
-"""Fates of a message: it is to be sent; `where` does not want it; it does not decode; there is no topic for it; there is no body
-for it; it is larger than its broker takes it; its tag, keys or properties are not as a message may have them."""
+"""Fates of a message: to be sent; not chosen by `where`; undecodable; without a topic; without a body; larger than its broker
+accepts; with an illegal tag, keys or properties."""
 
 _MARGIN_BYTES: Final = 1024
 """Bytes of properties that are reserved for what client and broker add."""
@@ -50,10 +50,10 @@ _EXPLODED_MAX: Final = 10_000
 
 
 class Frames:
-    """Makes the frames of one run. What is wrong with its SQL is a ConfigError when this is made."""
+    """Makes the DataFrames of one run. Its SQL is analysed on construction."""
 
     def __init__(self, spark: Any, options: RedriveOptions, limits: MessageLimits) -> None:
-        """Args: limits: of messages in a transaction."""
+        """Args: limits: of messages in a transaction. Raises ConfigError: the SQL is wrong."""
         self._spark, self._options, self._limits = spark, options, limits
         self._decoder = _decoder(options)
         empty = self.seen(spark.createDataFrame([], schema.ddl(records.schema_of(COLUMNS))))
@@ -66,7 +66,7 @@ class Frames:
 
     # -------------------------------------------------------------- reading
     def read(self, start: Positions, end: Positions, partitions: int = 1) -> Any:
-        """The messages of the topic between two positions."""
+        """Return the messages of the topic between two positions."""
         return (
             self._spark.read.format("metaq")
             .options(
@@ -82,7 +82,7 @@ class Frames:
         )
 
     def seen(self, messages: Any) -> Any:
-        """The messages with the columns that SQL sees beside the message's own."""
+        """Add the columns that SQL sees beside the message's own."""
         retry, real = (sql.col("properties").getItem(name) for name in (props.RETRY_TOPIC, props.REAL_TOPIC))
         frame = messages.withColumns(
             {
@@ -102,15 +102,15 @@ class Frames:
         return found.withColumn("_broken", decoded.getField(CORRUPT).isNotNull()).drop("_decoded")
 
     def without(self, messages: Any, sent: Ranges) -> Any:
-        """The messages that do not lie in the ranges."""
+        """Return the messages that are not in the ranges."""
         return messages.join(self._places(sent), list(PLACE), "left_anti") if sent else messages
 
     def only(self, messages: Any, wanted: Ranges) -> Any:
-        """The messages that lie in the ranges, in the order that they have."""
+        """Return the messages that are in the ranges, in unchanged order."""
         return messages.join(sql.broadcast(self._places(wanted)), list(PLACE), "left_semi")
 
     def without_ids(self, messages: Any, targets: Iterable[str], since_ms: int) -> Any:
-        """The messages of which none of the topics holds a copy that was stored at `since_ms` or later."""
+        """Return the messages without a copy in one of the topics that was stored at `since_ms` or later."""
         there = (
             self._spark.read.format("metaq")
             .options(
@@ -125,7 +125,7 @@ class Frames:
         return messages.join(ids, ["offset_id"], "left_anti")
 
     def _places(self, ranges: Ranges) -> Any:
-        """A row for each message of the ranges."""
+        """Return a row for each offset of the ranges."""
         rows = [
             (broker, queue_id, start, end - 1)
             for (broker, queue_id), some in sorted(ranges.items())
@@ -139,11 +139,11 @@ class Frames:
 
     # -------------------------------------------------------------- judging and sending
     def judged(self, messages: Any) -> Any:
-        """The messages with the column `fate`, and for those that `where` takes `new`, what would be sent."""
+        """Add the columns `fate` and, for messages chosen by `where`, `new`: the message that would be sent."""
         frame = self.seen(messages)
         taken = sql.when(sql.col("_broken"), CORRUPTED).when(self._where, CHOSEN).otherwise(LEFT)
         frame = frame.withColumn("fate", taken)
-        # Under its condition: an expression may well fail for what nobody has chosen.
+        # Only for chosen messages: an expression may fail for others, and would fail the query.
         frame = frame.withColumn("new", sql.when(sql.col("fate") == CHOSEN, self._new))
         new, body = sql.col("new"), sql.col("new.body")
         text_bytes = sum(
@@ -154,7 +154,7 @@ class Frames:
         large = (text_bytes > props.PROPERTIES_BYTES_MAX - _MARGIN_BYTES) | (body_bytes > limits.body_bytes)
         if limits.whole_bytes is not None:
             large |= body_bytes + text_bytes > limits.whole_bytes - _MARGIN_BYTES
-        # A message that came with an empty body goes back with it, where that is taken.
+        # A dead letter with an empty body is sent with it, if the brokers accept such messages.
         empty = body_bytes == 0
         if limits.empty:
             empty &= sql.octet_length("body") > 0
@@ -169,19 +169,19 @@ class Frames:
         return frame.withColumn("fate", fate)
 
     def sent(self, messages: Any) -> Any:
-        """Rows for the sink, of messages that are to be sent."""
+        """Return rows for the sink, of messages that are to be sent."""
         whole = self.seen(messages).select(self._new, *OLDEST_FIRST)
-        if self.ordered:  # The rows of a key come in one task, the oldest first.
+        if self.ordered:  # All rows of a key in one task, the oldest first: tasks write in no order among each other.
             whole = whole.repartition(sql.col("new.ordering_key")).sortWithinPartitions(*OLDEST_FIRST)
         return whole.select("new.*")
 
     def _sent_as(self, empty: Any, expressions: Sequence[str]) -> Any:
-        """The struct `new`. Raises ConfigError: an expression is wrong."""
+        """Return the struct `new`. Raises ConfigError: an expression is wrong."""
         chosen: dict[str, Any] = {}
         single: dict[str, Any] = {}
         for text_ in expressions:
             column = _expression(text_, f"select: {text_}")
-            # In a struct, so that nothing which makes several rows of one, or one of several, gets through.
+            # Analysed inside a struct, where Spark rejects generators such as explode, and aggregates.
             kind = _analysed(f"select: {text_}", lambda column=column: empty.select("*", sql.struct(column)).schema[-1])
             (field,) = kind.dataType.fields
             name = field.name
@@ -214,7 +214,7 @@ class Frames:
 
 
 def _decoder(options: RedriveOptions) -> Any:
-    """The struct of a decoded body, None for bodies that are not decoded. Raises ConfigError: a wrong schema."""
+    """Return a function for the struct of a decoded body, None if bodies are not decoded. Raises ConfigError: a wrong schema."""
     said = options.schema or ""
     match options.decode:
         case "utf8":
@@ -222,7 +222,7 @@ def _decoder(options: RedriveOptions) -> Any:
         case "json":
             return json(said)
         case "avro":
-            from metaq.spark.decode import avro  # what needs the extra `decode`
+            from metaq.spark.decode import avro  # Lazily: needs the extra `decode`.
 
             try:
                 with open(said, encoding="utf-8") as file:  # noqa: PTH123
@@ -230,7 +230,7 @@ def _decoder(options: RedriveOptions) -> Any:
             except (OSError, UnicodeDecodeError) as fault:
                 raise ConfigError(f"the Avro schema {said} cannot be read: {fault}") from None
         case "protobuf":
-            from metaq.spark.decode import protobuf  # what needs the extra `decode`
+            from metaq.spark.decode import protobuf  # Lazily: needs the extra `decode`.
 
             return protobuf(said, options.message or "")
     return None
@@ -245,7 +245,7 @@ def _expression(text_: str, what: str) -> Any:
 
 
 def _analysed(what: str, look: Any) -> Any:
-    """Call `look`. Raises ConfigError: Spark rejects the SQL; with the line that says why."""
+    """Call `look`. Raises ConfigError: Spark rejects the SQL; the text has Spark's reason."""
     try:
         return look()
     except (AnalysisException, ParseException) as fault:
@@ -253,7 +253,7 @@ def _analysed(what: str, look: Any) -> Any:
 
 
 def one_line(fault: Exception) -> str:
-    """First lines of a Spark error, up to the plan or the SQL text."""
+    """Return a Spark error in one line, without the plan and the SQL text that follow."""
     lines: list[str] = []
     for line in str(fault).strip().splitlines():
         if not line.strip() or line.startswith(("==", "'", "+-", ";")):
@@ -290,7 +290,7 @@ def _as(kind: DataType, value: Any, name: str) -> Any:
 
 
 def _properties(given: Any, single: dict[str, Any]) -> Any:
-    """The properties of what is sent: those of users, with what is set one by one, and the marks."""
+    """Return the properties of the sent message: the user's, those that `select` sets, and the marks."""
     marks = {
         ID: sql.col("offset_id"),
         FROM: sql.concat_ws("/", "topic", *PLACE),
@@ -308,7 +308,7 @@ def _properties(given: Any, single: dict[str, Any]) -> Any:
 
 
 def _illegal(new: Any) -> Any:
-    """Whether the sink would refuse the message: other producers can send such."""
+    """Return a Boolean Column: the sink would refuse the message. Other producers can send such messages."""
     properties = new.getField("properties")
 
     def any_bad(texts: Any, pattern: str) -> Any:
@@ -323,7 +323,7 @@ def _illegal(new: Any) -> Any:
 
 
 def _texts(new: Any, *, ordered: bool) -> list[Any]:
-    """What a message's properties are made of. All of it is looked at before anything is sent."""
+    """Return the texts that a message's properties are made of, all checked before anything is sent."""
     found = [
         new.getField("tag"),
         sql.concat_ws(" ", new.getField("keys")),

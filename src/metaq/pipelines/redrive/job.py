@@ -1,10 +1,10 @@
-"""The pipeline `redrive`: dead letters, chosen by SQL, go back to their topics, each once.
+"""The pipeline `redrive`: sends dead letters, chosen by SQL, back to their topics, each once.
 
-    where each queue ends now ─► count what is chosen ─► the oldest of it, some thousands at a time:
-        plan, saved in the folder ─► one numbered transaction of the sink ─► its end, saved in the folder
+    read the queues' ends ─► count the chosen messages ─► the oldest of them, some thousands at a time:
+        plan, saved in the folder ─► one numbered transaction of the sink ─► its result, saved in the folder
 
-Once, because a plan names its messages by queue and offset, whatever SQL would say when it is asked again, and because the
-broker that decides the transaction remembers its number: `fence` asks it about a plan whose end is not saved.
+Each once, because a plan names its messages by queue and offset, whatever the SQL would choose the next time, and because the
+transaction's coordinator remembers its number: `fence` asks it about a plan without a saved result.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WINDOW: Final = 1_000_000
-"""Places in the driver's memory at a time: some 40 MB."""
+"""Messages whose offsets are in the driver's memory at a time: some 40 MB."""
 SAMPLES: Final = 5
 SAMPLE_CHARS: Final = 120
 SKEW_MS: Final = 3_600_000
@@ -62,11 +62,11 @@ _OF_A_VALUE: Final = (
 
 
 def start(spark: Any, options: RedriveOptions, run: Run) -> Outcome:
-    """The pipeline `redrive` (`metaq.pipelines.catalogue`).
+    """Run the pipeline `redrive`, see `catalogue.Pipeline.start`.
 
-    Raises: ConfigError: an option or its SQL is wrong, a topic to send to does not exist, or the folder does not fit what the
-        brokers remember, or its SQL fails for a message. NoRoute: the topic to read does not exist. NotSupported: the brokers
-        are a RocketMQ's. What Spark raises.
+    Raises: ConfigError: an option or its SQL is wrong, a topic to send to does not exist, the folder contradicts the brokers,
+        or the SQL fails for a message. NoRoute: the topic to read does not exist. NotSupported: the brokers are a RocketMQ's.
+        What Spark raises.
     """
     check_session(spark, run.status.pipeline)
     check_source(options)
@@ -91,7 +91,7 @@ class _Redrive:
             only_group=options.group if options.only_group else None,
         )
         self.looked_at: tuple[list[str], int] | None = None
-        """Topics that are searched for copies, and since when (ms since 1970)."""
+        """Topics that were searched for copies, and from which store time (ms since 1970)."""
         self.ledger = Ledger(self.run.place)
         self.ledger.check_topic(options.source)
         self.courier = Courier(options.servers, options.retry_seconds)
@@ -116,7 +116,7 @@ class _Redrive:
 
     def _go(self) -> Outcome:
         begin, end = self._bounds()
-        self._settle()
+        self._settle()  # First: a step of an earlier run without a result may have been sent.
         self._check_same_topic(end)
         self.report.sent_before = sum(
             stop - start
@@ -131,6 +131,7 @@ class _Redrive:
             self.report.samples = self._samples(judged)
             return self.report.outcome()
         if self.ledger.head is None:
+            # Only now, so that a dry run leaves no folder bound to a topic.
             self.ledger.begin(self.fence.new_head(self.options.source))
             self._settle()
         if self.options.only_group and not self.limits.retry_topics:
@@ -141,9 +142,9 @@ class _Redrive:
         self._send_all(begin, end, judged)
         return self.report.outcome()
 
-    # -------------------------------------------------------------- what there is
+    # -------------------------------------------------------------- choosing
     def _bounds(self) -> tuple[Positions, Positions]:
-        """Begin and end in each queue. What is stored later is for the next run."""
+        """Return begin and end in each queue. Messages stored later are for the next run."""
         begin = self.planner.start(EARLIEST)
         end = self.planner.end(sorted(begin))
         return begin, {queue: max(offset, begin[queue]) for queue, offset in end.items()}
@@ -158,7 +159,7 @@ class _Redrive:
             self.run.tell(f"step {planned.number} of an earlier run had no end: its {planned.rows:,} messages {done}")
 
     def _check_same_topic(self, end: Positions) -> None:
-        """Raises ConfigError: the topic was deleted and made anew, so offsets mean other messages."""
+        """Raise ConfigError if the topic was deleted and made anew, so that the ledger's offsets name other messages."""
         starts = self.planner.client.starts(end)
         ends = self.planner.client.ends(end)
         for (broker, queue_id), witness in self.ledger.witnesses.items():
@@ -186,7 +187,8 @@ class _Redrive:
         return self.ledger.sent.get((queue.broker, queue.queue_id), [])
 
     def _judged(self, begin: Positions, end: Positions) -> Any:
-        """The messages that were not sent before, judged."""
+        """Return the messages that were not sent before, with their fates."""
+        # Skip the sent messages at the beginning without reading them; those behind the first gap are joined away.
         behind = {queue: min(first_gap(self._ranges(queue), offset), end[queue]) for queue, offset in begin.items()}
         sent: Ranges = {}
         for queue, offset in behind.items():
@@ -199,9 +201,9 @@ class _Redrive:
         return self.frames.judged(found)
 
     def _count(self, begin: Positions, end: Positions) -> Any:
-        """Count the messages by their fates. Returns them, judged.
+        """Count the messages by fate. Returns them, with their fates.
 
-        Raises ConfigError: what is to be sent has no topic that exists, or cannot be sent and onCorrupt=fail.
+        Raises ConfigError: a topic to send to does not exist, or a chosen message cannot be sent and onCorrupt=fail.
         """
         judged = self._judged(begin, end)
         oldest = self._counted(judged)
@@ -209,6 +211,7 @@ class _Redrive:
         wanted = {retries: self.report.chosen} if retries and self.report.chosen else self.report.targets
         targets = sorted(wanted)
         check_targets(self.planner.client, wanted)
+        # Only the first count shows which topics to search for copies, and from which time: so the messages are judged twice.
         if self.options.check_target and targets:
             chosen, self.looked_at = self.report.chosen, (targets, max(0, oldest - SKEW_MS))
             judged = self._judged(begin, end)
@@ -219,7 +222,7 @@ class _Redrive:
         return judged
 
     def _counted(self, judged: Any) -> int:
-        """Counts by fate and target into the report. Returns the oldest chosen message's store time, ms since 1970."""
+        """Add counts by fate and target to the report. Returns the oldest chosen message's store time, ms since 1970."""
         grouped = judged.groupBy("fate", sql.col("new.topic").alias("target")).agg(
             sql.count(sql.lit(1)).alias("messages"), sql.min(sql.unix_millis("store_time")).alias("oldest")
         )
@@ -258,7 +261,7 @@ class _Redrive:
 
     # -------------------------------------------------------------- sending
     def _send_all(self, begin: Positions, end: Positions, judged: Any) -> None:
-        # Of an earlier start of this run too: Spark may have had to be asked again.
+        # Includes an earlier attempt of this run, which a slow machine made start again (`slow_start`).
         self.report.sent = self.ledger.sent_by(self.run.status.run)
         self.report.chosen += self.report.sent
         self.report.sent_before -= self.report.sent
@@ -276,10 +279,10 @@ class _Redrive:
                 if self._send(some):
                     pace.sent(len(some), began)
                 self.run.behind(self.report.room)
-            judged = self._judged(begin, end)
+            judged = self._judged(begin, end)  # Anew, without the messages that were sent.
 
     def _window(self, judged: Any, most: int) -> Any:
-        """An Arrow table: broker, queue id, queue offset and log offset of the oldest messages that are chosen."""
+        """Return an Arrow table: broker, queue id, queue offset and log offset of the oldest chosen messages."""
         chosen = judged.filter(sql.col("fate") == CHOSEN).orderBy(*frames.OLDEST_FIRST).limit(most)
         return self._stoppable(chosen.select(*PLACE, "log_offset").toArrow)
 
@@ -294,7 +297,8 @@ class _Redrive:
             raise RunStopped
 
     def _send(self, some: list[tuple[str, int, int, int]]) -> bool:
-        """Plan a step, send it, and write down that it was. Returns whether it was. Raises what the write does."""
+        """Plan a step, send it, and record the result. Returns whether it was sent. Raises what the write raises."""
+        # The plan is durable before anything is sent: after a crash it names the messages whose fate must be asked for.
         ranges, witnesses = _places(some)
         step = self.ledger.plan(self.run.status.run, ranges, witnesses)
         try:
@@ -310,7 +314,7 @@ class _Redrive:
         return True
 
     def _ended_well(self, step: PlannedStep, fault: BaseException) -> bool:
-        """Whether a step was sent although its write failed. If that cannot be found out now, the next run does."""
+        """Return whether a step was sent although its write failed. If that is not known now, the next run finds out."""
         try:
             sent = self.fence.settle(self.ledger)
         except MetaqError as unknown:
@@ -327,6 +331,7 @@ class _Redrive:
         begin = {self._queue(place): some[0][0] for place, some in ranges.items()}
         end = {self._queue(place): some[-1][1] for place, some in ranges.items()}
         rows = self.frames.read(begin, end)
+        # By the plan's offsets, not by the SQL condition, which may depend on the time or on other tables.
         if count(ranges) < sum(end[queue] - begin[queue] for queue in end):
             rows = self.frames.only(rows, ranges)
         only = {"onlyGroup": self.options.group} if self.options.only_group else {}
@@ -344,13 +349,13 @@ class _Redrive:
         return MessageQueue(self.options.source, *place)
 
     def _stoppable(self, act: Callable[[], T]) -> T:
-        """Do Spark work that ends when the run is asked to. Raises RunStopped, or what `act` raises."""
+        """Do Spark work that a request to stop cancels. Raises RunStopped, or what `act` raises."""
         with stoppable(self.spark, self.run, interrupt=True):
             return act()
 
 
 STEP_SECONDS = 5.0
-"""Seconds of the rate that go as one transaction: consumers see bursts of that size."""
+"""Seconds' worth of messages in one transaction: consumers see bursts of that size."""
 
 
 class Pace:
@@ -362,11 +367,11 @@ class Pace:
         self._free_at: float | None = None
 
     def step(self, most: int) -> int:
-        """Messages of the next step, at least one and at most `most`."""
+        """Return the number of messages of the next step, from 1 to `most`."""
         return most if self._rate is None else max(1, min(most, int(self._rate * STEP_SECONDS)))
 
     def pause(self, now: float) -> float:
-        """Seconds until the next messages may go; 0: they may go now."""
+        """Return the seconds until the next messages may be sent; 0: now."""
         return 0.0 if self._free_at is None else max(0.0, self._free_at - now)
 
     def sent(self, messages: int, began: float) -> None:
@@ -376,7 +381,7 @@ class Pace:
 
 
 def _places(some: list[tuple[str, int, int, int]]) -> tuple[Ranges, dict[Place, Witness]]:
-    """Ranges and witnesses of a step's plan."""
+    """Return ranges and witnesses of a step's plan."""
     queues: dict[Place, list[tuple[int, int]]] = {}
     for broker, queue_id, offset, log_offset in some:
         queues.setdefault((broker, queue_id), []).append((offset, log_offset))

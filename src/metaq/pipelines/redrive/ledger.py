@@ -1,13 +1,13 @@
-"""Ledger of a redrive: after any crash its files say of each message whether it was sent.
+"""Ledger of a redrive: after any crash its files show for each message whether it was sent.
 
-    FOLDER/_redrive.json                    which topic, under which name brokers number its transactions, and who decides them
-    FOLDER/_steps/0000000007.planned.json   these messages are about to be sent, as the transaction number 7
-    FOLDER/_steps/0000000007.sent.json      they were; the same file under another name
+    FOLDER/_redrive.json                    head: the topic, the name of the coordinator's row, and the coordinator
+    FOLDER/_steps/0000000007.planned.json   messages about to be sent, as transaction number 7
+    FOLDER/_steps/0000000007.sent.json      they were sent; the same file renamed
     FOLDER/_steps/0000000007.void.json      they were not, and never will be under this number
-    FOLDER/_redriven.json                   the steps up to a number, as one: what was sent in them
+    FOLDER/_redriven.json                   all steps up to a number, merged: the messages sent by them
 
-A step's plan is safe before anything of it is sent. Whoever finds a plan whose end is not written down asks the broker that
-decides (`metaq.pipelines.redrive.fence`), which remembers the last number.
+A step's plan is durable before any of it is sent. A run that finds a plan without a result asks the coordinator
+(`metaq.pipelines.redrive.fence`), which remembers the last number.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
     v: int = 1
     ledger: str
-    """Unique: the `txnAppId` of what is sent."""
+    """Unique name: the `txnAppId` of its transactions."""
     topic: str
     """Topic that is read."""
     coordinator: str
-    """The broker that decides."""
+    """Broker that decides its transactions."""
 
 
 class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +56,9 @@ class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
     v: int = 1
     number: int
     run: str = ""
-    """Which run planned it; of a merged file, the last of them."""
+    """Run that planned it; in a merged file, the last one."""
     run_rows: int = 0
-    """Of a merged file: how many messages that run had sent."""
+    """In a merged file: number of messages that this run had sent."""
     queues: dict[str, dict[str, list[Range]]]
     """Broker → queue id → ranges of queue offsets."""
     last: dict[str, dict[str, Witness]] = {}
@@ -84,7 +84,7 @@ class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_of(number: int, run: str, ranges: Ranges, witnesses: dict[Place, Witness]) -> PlannedStep:
-    """A step as its file has it."""
+    """Return a step for its file."""
     queues: dict[str, dict[str, list[Range]]] = {}
     last: dict[str, dict[str, Witness]] = {}
     for (broker, queue_id), some in sorted(ranges.items()):
@@ -114,18 +114,18 @@ class Ledger:
         self._load()
 
     def sent_by(self, run: str) -> int:
-        """How many messages a run has sent, of those steps that are not merged yet."""
+        """Return the number of messages that a run has sent, of steps that are not merged yet."""
         return self._by_run.get(run, 0)
 
     def begin(self, head: Head) -> None:
-        """Write the head: from now on the folder is of this topic. Raises ConfigError: it is of another."""
+        """Write the head, which binds the folder to its topic. Raises ConfigError: it is of another."""
         if self.head is None:
             self._write(self.place / HEAD, head)
             self.head = head
         self.check_topic(head.topic)
 
     def check_topic(self, topic: str) -> None:
-        """Raises ConfigError: the folder is of another topic."""
+        """Raise ConfigError if the folder is of another topic."""
         if self.head is not None and self.head.topic != topic:
             raise ConfigError(
                 f"the folder {self.place} is of {self.head.topic}, not of {topic}: give each topic a folder of its own"
@@ -144,7 +144,7 @@ class Ledger:
         step = self.planned
         assert step is not None
         final = self._path(step.number, SENT if sent else VOID)
-        with _told(final):
+        with _disk_faults(final):
             self._path(step.number, PLANNED).rename(final)
             sync_folder(final.parent)
         self._files.append(final)
@@ -167,7 +167,7 @@ class Ledger:
         merged = step_of(self.number, run, self.sent, self.witnesses)
         self._write(self.place / MERGED, msgspec.structs.replace(merged, run_rows=self._by_run.get(run, 0)))
         for path in self._files:
-            path.unlink(missing_ok=True)  # One that comes back after a power cut is passed over.
+            path.unlink(missing_ok=True)  # Not synced: a file that is back after a power cut is skipped.
         self._files = []
 
     def _load(self) -> None:
@@ -206,7 +206,7 @@ class Ledger:
         return self.place / STEPS / f"{number:010d}.{state}.json"
 
     def _write(self, path: Path, value: msgspec.Struct) -> None:
-        with _told(path):
+        with _disk_faults(path):
             make_folder(path.parent)
             write_whole(path, msgspec.json.encode(value))
 
@@ -221,11 +221,11 @@ class Ledger:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Raises StoreFull, StoreFailed: what was to be written could not be."""
+def _disk_faults(path: Path) -> Iterator[None]:
+    """Raise StoreFull or StoreFailed for an OSError of writing `path`."""
     try:
         yield
     except OSError as fault:
-        from metaq.durable import disk_fault  # loads pyarrow and Spark
+        from metaq.durable import disk_fault  # Lazily: it loads pyarrow and Spark.
 
         raise disk_fault(fault, f"{path} could not be written, which says what is sent") from fault

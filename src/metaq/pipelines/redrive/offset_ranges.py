@@ -1,4 +1,4 @@
-"""Which messages of a topic: the queue offsets of each queue as sorted half-open ranges that neither touch nor overlap."""
+"""Sets of a topic's messages: queue offsets per queue, as sorted half-open ranges that neither touch nor overlap."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 Range = tuple[int, int]
 """[start, end)."""
 Place = tuple[str, int]
-"""A broker and the id of its queue; the topic is known."""
+"""Broker and queue id; the topic is known."""
 Ranges = dict[Place, list[Range]]
 
 
 def ranges_of(offsets: Iterable[int]) -> list[Range]:
-    """The ranges that hold exactly these offsets, which come sorted and each once."""
+    """Return the ranges of exactly these offsets, which are sorted and distinct."""
     found: list[Range] = []
     for offset in offsets:
         if found and found[-1][1] == offset:
@@ -25,7 +25,7 @@ def ranges_of(offsets: Iterable[int]) -> list[Range]:
 
 
 def joined(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
-    """Union."""
+    """Return the union."""
     found: list[Range] = []
     for start, end in heapq.merge(one, other):
         if found and start <= found[-1][1]:
@@ -36,17 +36,17 @@ def joined(one: Iterable[Range], other: Iterable[Range]) -> list[Range]:
 
 
 def together(one: Mapping[Place, list[Range]], other: Mapping[Place, list[Range]]) -> Ranges:
-    """Union, queue by queue."""
+    """Return the union, queue by queue."""
     return {place: joined(one.get(place, ()), other.get(place, ())) for place in {**one, **other}}
 
 
 def count(ranges: Mapping[Place, list[Range]]) -> int:
-    """Number of messages."""
+    """Return the number of messages."""
     return sum(end - start for some in ranges.values() for start, end in some)
 
 
 def within(ranges: list[Range], start: int, end: int) -> list[Range]:
-    """Intersection with [start, end)."""
+    """Return the intersection with [start, end)."""
     first = bisect.bisect_right(ranges, start, key=lambda one: one[1])
     found = []
     for begin, stop in ranges[first:]:
@@ -57,7 +57,7 @@ def within(ranges: list[Range], start: int, end: int) -> list[Range]:
 
 
 def first_gap(ranges: list[Range], start: int) -> int:
-    """First offset from `start` on that is in no range."""
+    """Return the first offset from `start` on that is in no range."""
     found = within(ranges, start, start + 1)
     if not found:
         return start
@@ -65,7 +65,7 @@ def first_gap(ranges: list[Range], start: int) -> int:
 
 
 def pieces(ranges: Iterable[Range], most: int) -> Iterator[Range]:
-    """The same in ranges of at most `most` offsets."""
+    """Yield the same offsets in ranges of at most `most`."""
     for start, end in ranges:
         for begin in range(start, end, most):
             yield begin, min(begin + most, end)

@@ -31,7 +31,7 @@ _PAIRS: Final = {")": "(", "]": "["}
 
 @dataclass(frozen=True, kw_only=True)
 class RedriveOptions(FolderOptions):
-    """Dead letters → back to their topics, each once."""
+    """Options of the pipeline `redrive`."""
 
     group: str | None = option(None, "The consumer group whose dead letters are redriven.")
     topic: str | None = option(None, "The topic to take messages from instead, whatever they are.")
@@ -82,17 +82,17 @@ class RedriveOptions(FolderOptions):
 
     @property
     def source(self) -> str:
-        """The topic that is read."""
+        """Topic that is read."""
         return self.topic or f"{DEAD_LETTER_PREFIX}{self.group}"
 
     @property
     def retry_topic(self) -> str | None:
-        """The topic that all go to, whatever the topic as which they are seen there; None: each to its own."""
+        """Retry topic that all messages go to (onlyGroup); None: each goes to its own topic."""
         return f"{RETRY_PREFIX}{self.group}" if self.only_group else None
 
     @property
     def topics_read(self) -> list[str]:
-        return [self.topic] if self.topic else []  # Of a group, `topics` says it in better words.
+        return [self.topic] if self.topic else []  # With a group, `topics` has the better error.
 
     def check(self) -> None:
         super().check()
@@ -147,7 +147,7 @@ class RedriveOptions(FolderOptions):
 
 
 def moment(name: str, text: str | None) -> int | None:
-    """ms since 1970 of a time. Raises ConfigError: it is none."""
+    """Parse a time to ms since 1970. Raises ConfigError: not a time."""
     if text is None or text.isdecimal():
         return None if text is None else int(text)
     try:
@@ -159,11 +159,11 @@ def moment(name: str, text: str | None) -> int | None:
 
 
 def split_expressions(text: str | None, option: str) -> list[str]:
-    """The Spark SQL expressions of a list such as `upper(text) as body, 'a,b' as tag`. None and an empty text: there are none.
+    """Split a list of Spark SQL expressions such as `upper(text) as body, 'a,b' as tag`. None and "": [].
 
-    Spark parses one expression at a time, so the list is cut here, at the commas outside quotes, brackets and comments.
+    Spark parses one expression at a time, so the list is split here, at commas outside quotes, brackets and comments.
 
-    Raises ConfigError: a quote or bracket that does not end, or nothing between two commas; names the `option`.
+    Args: option: for errors. Raises ConfigError: a quote or bracket that does not end, or nothing between two commas.
     """
     if text is None or not text.strip():
         return []

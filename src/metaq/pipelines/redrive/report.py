@@ -1,4 +1,4 @@
-"""Report of a redrive, for people and for programs. Loads no Spark."""
+"""Report of a redrive, as text and as figures. Loads no Spark."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Report:
     samples: list[SampleMessage] = field(default_factory=list)
 
     def count(self, found: Iterable[tuple[str, str | None, int]]) -> None:
-        """Take over what was counted: fate, target, messages."""
+        """Add counts: (fate, target, messages)."""
         self.chosen = self.not_chosen = 0
         self.targets, self.unfit = {}, {}
         for fate, target, messages in sorted(found, key=lambda one: (one[0], one[1] or "")):
@@ -74,7 +74,7 @@ class Report:
 
     @property
     def room(self) -> int:
-        """How many more this run may send."""
+        """Number of messages that this run may still send."""
         left = self.chosen - self.sent
         return left if self.cap is None else min(left, self.cap - self.sent)
 
@@ -89,7 +89,7 @@ class Report:
         return Outcome(figures, "\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """For the terminal."""
+        """Return the report in lines, for the terminal."""
         if self.dry_run:
             found = [
                 f"dry run, nothing was sent: {self.chosen:,} messages of {self.source} would be sent{self._capped()}"
@@ -118,7 +118,7 @@ class Report:
 
 
 def unfit_lines(report: Report) -> list[str]:
-    """Lines on messages that cannot be sent, with the places of the first."""
+    """Return lines on messages that cannot be sent, with the places of the first."""
     found = []
     for fate, messages in sorted(report.unfit.items()):
         places = [place for one, place in report.unfit_places if one == fate]
@@ -128,6 +128,6 @@ def unfit_lines(report: Report) -> list[str]:
 
 
 def refusal(report: Report) -> str:
-    """Why a run with onCorrupt=fail ends before it sends."""
+    """Return why a run with onCorrupt=fail ends before it sends."""
     why = "; ".join(line.strip() for line in unfit_lines(report))
     return f"nothing was sent (onCorrupt=fail): {why}"

@@ -25,9 +25,9 @@ def check_source(options: RedriveOptions) -> None:
 
 
 def check_targets(client: ClusterClient, targets: Mapping[str, int]) -> None:
-    """Args: targets: topics to send to, and how many messages each would get.
+    """Check the topics to send to. Args: targets: topic → number of messages.
 
-    Raises ConfigError: one of them does not exist, or cannot be sent to.
+    Raises ConfigError: one of them does not exist, or is not writable.
     """
     for topic, messages in sorted(targets.items()):
         try:

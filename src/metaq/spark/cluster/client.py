@@ -41,8 +41,10 @@ V = TypeVar("V")
 
 TIMEOUT_SECONDS = 10.0
 _LARGEST: Final = "maxMessageSize"
+"""Setting of a broker: most bytes of a body."""
 REST_SECONDS = 2.0
-TELL_SECONDS = 60.0
+"""Pause between tries beyond the retry time."""
+LOG_SECONDS = 60.0
 """Interval of log lines while something is waited for."""
 MADE_QUEUES = 4
 """Queues per broker of a topic that a query's writes create."""
@@ -52,33 +54,34 @@ PULLS_UNDER_WAY_MAX = 8
 """Pulls of single messages under way: fewer, because each answer may be as large as the largest message."""
 
 
-def says_away(fault: MetaqError) -> bool:
-    """Whether a fault can mean that the broker is not up: starting, stopping or unreachable."""
+def may_be_away(fault: MetaqError) -> bool:
+    """Return whether a fault can mean that the broker is not up: starting, stopping or unreachable."""
     if isinstance(fault, BrokerError):
         return fault.retriable
     return isinstance(fault, ConnectionFailed | RequestTimeout | NoRoute)
 
 
-class Takes(NamedTuple):
-    """Capabilities of a broker: level of our extensions (0: it is a RocketMQ), and most bytes of a body."""
+class Capabilities(NamedTuple):
+    """Capabilities of a broker: extension level (docs/formats/extensions.md; 0: a RocketMQ), and most bytes of a body."""
 
     level: int
     body_bytes: int
 
 
-class Tries:
+class Retries:
     """Retries of one operation: with growing pauses, for a limited time."""
 
     def __init__(self, seconds: float) -> None:
+        """Args: seconds: how long, from the first fault."""
         self._patience = Patience(Purpose.SLICE, seconds, SYSTEM.monotonic())
-        self._told_at: float | None = None
+        self._logged_at: float | None = None
 
     def renew(self) -> None:
-        """Note a success: the next fault starts the time anew."""
+        """Note a success: the next fault restarts the time."""
         self._patience.renew(SYSTEM.monotonic())
 
     def pause(self, fault: MetaqError) -> None:
-        """Wait before the next try. Raises `fault` when another cannot help, or the time is over."""
+        """Wait before the next try. Raises `fault` if a retry cannot help, or the time is over."""
         seconds = self._patience.pause(fault, SYSTEM.monotonic())
         _LOG.warning("%s; trying again in %.1f s", fault, seconds)
         threading.Event().wait(seconds)
@@ -86,17 +89,18 @@ class Tries:
     def rest(self, text: str) -> None:
         """Wait before a try beyond the time limit; logs this now and then."""
         now = SYSTEM.monotonic()
-        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
-            self._told_at = now
+        if self._logged_at is None or now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
             _LOG.warning("%s", text)
         threading.Event().wait(REST_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageLimits:
-    """How large a message may be. Plain values: it travels to the workers."""
+    """How large a message may be. Plain values: pickled and sent to the workers."""
 
     body_bytes: int
+    """Most bytes of a body."""
     whole_bytes: int | None = None
     """Most bytes of body and properties together; None: each has its own limit only."""
     empty: bool = False
@@ -114,9 +118,9 @@ class MessageLimits:
 
 
 BATCH_LIMITS: Final = MessageLimits(body_bytes=BODY_BYTES_MAX, whole_bytes=BODY_BYTES_MAX)
-"""Of messages that are sent in batches, to any broker."""
+"""Limits of messages that are sent in batches, to any broker."""
 OLDER_TRANSACTION_LIMITS: Final = MessageLimits(body_bytes=CHUNK_BYTES_MAX, whole_bytes=CHUNK_BYTES_MAX)
-"""Of messages in a transaction, at brokers of ours that know no chunk above 1 MiB."""
+"""Limits of messages in a transaction at brokers below extension level 4, which take no chunk above 1 MiB."""
 
 
 class ClusterClient:
@@ -126,26 +130,33 @@ class ClusterClient:
     """
 
     def __init__(self, name_servers: str, retry_seconds: float, read_from: str = AUTO) -> None:
-        """Args: read_from: one of `replicas.READ_FROM`. Raises ConfigError: an address is malformed, or there is none."""
+        """
+        Args:
+            name_servers: `host:port`, `;`-separated.
+            retry_seconds: how long each method retries.
+            read_from: one of `replicas.READ_FROM`.
+
+        Raises ConfigError: an address is malformed, or there is none.
+        """
         self._name_servers = NameServers(parse_addresses(name_servers))
         self._retry_seconds = retry_seconds
         self._links: dict[str, Link] = {}
         self.replicas = Replicas(read_from)
         self._introduced: set[tuple[str, str]] = set()
-        """Groups and brokers, of those whose progress was reported."""
+        """(group, broker) where the group's retry topic was asked for, see `_introduce`."""
         self._begun: dict[str, set[tuple[str, str]]] = {}
-        """Group → brokers and topics at which its progress was stored."""
+        """Group → (broker, topic) where its progress was stored."""
 
     # -------------------------------------------------------------- routes
     def topics(self, pattern: str) -> list[str]:
-        """Topics whose name matches the glob `pattern`. System, retry and dead-letter topics must be named whole."""
+        """Return the topics that match the glob `pattern`. System, retry and dead-letter topics must be named whole."""
         found = self._tried(lambda: self._consult(self._name_servers.topics()))
         return [name for name in found if fnmatch.fnmatchcase(name, pattern)]
 
     def queues(self, topics: Iterable[str], seconds: float | None = None) -> list[MessageQueue]:
-        """The readable queues of the topics; `seconds` to try, if not `retry_seconds`.
+        """Return the readable queues of the topics. `seconds`: retry time instead of `retry_seconds`.
 
-        Raises NoRoute: one of them has none.
+        Raises NoRoute: a topic has none.
         """
         found: list[MessageQueue] = []
         for topic in topics:
@@ -156,9 +167,9 @@ class ClusterClient:
         return sorted(found)
 
     def writable(self, topic: str, seconds: float | None = None) -> list[MessageQueue]:
-        """The queues of a topic that can be sent to; of one that does not exist, those that it will have once it is made.
+        """Return the topic's writable queues; of a topic that does not exist, those that its first send will create.
 
-        `seconds` as in `queues`. Raises NoRoute: it does not exist, and brokers make none by themselves.
+        `seconds` as in `queues`. Raises NoRoute: it does not exist, and brokers create none (autoCreateTopicEnable).
         """
         return self._tried(functools.partial(self._writable, topic), seconds=seconds)
 
@@ -167,6 +178,7 @@ class ClusterClient:
             route = self._consult(self._name_servers.route(topic))
         except NoRoute:
             try:
+                # Brokers that create topics register TBW102; RocketMQ's producers send by its route, too.
                 route = guessed(topic, self._consult(self._name_servers.route(AUTO_CREATE_TOPIC)), MADE_QUEUES)
             except NoRoute:
                 raise self._consult(self._name_servers.no_route(topic)) from None
@@ -176,49 +188,50 @@ class ClusterClient:
         return queues
 
     def masters(self) -> dict[str, str]:
-        """The addresses of all masters, by broker name."""
+        """Return broker name → address of its master, for all masters."""
         found = self._tried(lambda: self._consult(self._name_servers.cluster())).brokers
         return {name: data.master for name, data in found.items() if data.master is not None}
 
-    def takes(self, broker: str) -> Takes:
-        """Capabilities of a broker's master. If it refuses to report its settings, RocketMQ's default is assumed."""
-        return self._tried(functools.partial(self._takes, broker))
+    def capabilities(self, broker: str) -> Capabilities:
+        """Return the capabilities of a broker's master. RocketMQ's default size where it refuses to report its settings."""
+        return self._tried(functools.partial(self._capabilities, broker))
 
-    def _takes(self, broker: str) -> Takes:
+    def _capabilities(self, broker: str) -> Capabilities:
         data = self._consult(self._name_servers.cluster()).brokers.get(broker)
         if data is None or data.master is None:
             raise NoRoute(f"no master of the name {broker} is up")
+        # A heartbeat without groups: its answer names the extension level, and nothing is registered.
         level = self._outcome(At(data.master, SendHeartbeat(Heartbeat(f"{SYSTEM.token()}@spark"))))
         try:
             said = self._outcome(At(data.master, GetSettings())).get(_LARGEST, "")
         except BrokerError:
             said = ""
-        return Takes(level, int(said) if said.isdecimal() else BODY_BYTES_MAX)
+        return Capabilities(level, int(said) if said.isdecimal() else BODY_BYTES_MAX)
 
     def _readable(self, topic: str) -> list[MessageQueue]:
-        """The topic's readable queues; notes where their brokers are."""
+        """Return the topic's readable queues; notes their brokers' addresses."""
         route = self._consult(self._name_servers.route(topic))
         self.replicas.learn(route)
         return route.readable()
 
     # -------------------------------------------------------------- positions
     def ends(self, queues: Iterable[MessageQueue], seconds: float | None = None) -> Positions:
-        """The max offset of each queue: one past the newest message. `seconds` to try, if not `retry_seconds`."""
+        """Return each queue's max offset, one past the newest message. `seconds`: retry time instead of `retry_seconds`."""
         return self._ask({queue: GetMaxOffset(queue) for queue in queues}, seconds)
 
     def starts(self, queues: Iterable[MessageQueue], seconds: float | None = None) -> Positions:
-        """The min offset of each queue: the oldest message that is kept. `seconds` as in `ends`."""
+        """Return each queue's min offset, that of the oldest stored message. `seconds` as in `ends`."""
         return self._ask({queue: GetMinOffset(queue) for queue in queues}, seconds)
 
     def at(self, queues: Iterable[MessageQueue], timestamp_ms: int, group: str) -> Positions:
-        """Of each queue, the first message stored at `timestamp_ms` or later; the end if there is none yet.
+        """Return each queue's first offset stored at `timestamp_ms` or later; its max offset if there is none yet.
 
-        Some twenty rounds of one small pull per queue, for `group`.
+        A binary search: some twenty rounds of one small pull per queue, made for `group`.
         """
         return converse_all({queue: first_at_or_after(queue, timestamp_ms, group) for queue in queues}, self._ask)
 
     def store_times(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
-        """Store time (ms since 1970) of the first message kept at each position or behind it; None: there is none."""
+        """Return the store time (ms since 1970) of each queue's first message at the position or later; None: none there."""
         asked = {queue: store_time_from(queue, offset) for queue, offset in positions.items()}
         return converse_all(asked, self._ask)
 
@@ -246,31 +259,33 @@ class ClusterClient:
         return found
 
     def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
-        """Progress of a consumer group in each queue; None: it has none there."""
+        """Return a consumer group's progress in each queue; None: it has none there."""
         return self._ask({queue: GetPosition(group, queue) for queue in queues})
 
     def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
         """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it.
 
-        Queues that are no longer there are passed over. `seconds` as in `ends`.
+        Queues that no longer exist are left out. `seconds` as in `ends`.
         """
         calls = {queue: SetPosition(group, queue, offset) for queue, offset in positions.items()}
         begun = self._begun.setdefault(group, set())
+        # One queue per broker and topic goes first: a RocketMQ makes the table of a group and topic with the first progress
+        # that it is sent, without a lock, and of several tables that are made at once only the last stays.
         for some in ({queue: calls.pop(queue) for queue in beginners(calls, begun)}, calls):
-            kept = self.of_those_there(some, functools.partial(self._ask, seconds=seconds))
+            kept = self.of_existing(some, functools.partial(self._ask, seconds=seconds))
             begun |= {(queue.broker, queue.topic) for queue in kept}
         for broker, queue in {queue.broker: queue for queue in positions}.items():
             if (group, broker) not in self._introduced:
-                self._introduced.add((group, broker))  # Only once: the progress itself is stored.
+                self._introduced.add((group, broker))  # Before the try: once is enough, the progress itself is stored.
                 try:
                     self._introduce(group, queue)
                 except MetaqError as fault:
                     _LOG.warning("RocketMQ's tools may not list the group %s at broker %s: %s", group, broker, fault)
 
-    def of_those_there(self, asked: Mapping[MessageQueue, T], ask: Callable[[Mapping[MessageQueue, T]], V]) -> V:
-        """Call `ask` for all queues; if that fails, for those that still exist: a topic was deleted, or a queue removed.
+    def of_existing(self, asked: Mapping[MessageQueue, T], ask: Callable[[Mapping[MessageQueue, T]], V]) -> V:
+        """Call `ask` for all queues; if that fails, for those that still exist (a topic was deleted, or a queue removed).
 
-        A query that goes on from a checkpoint has such queues for ever. Raises what `ask` does.
+        The checkpoint of a query by pattern keeps such queues for ever. Raises what `ask` does.
         """
         try:
             return ask(asked)
@@ -281,7 +296,7 @@ class ClusterClient:
             return ask({queue: asked[queue] for queue in left})
 
     def _left_of(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Queues without those that no route names although their broker is up."""
+        """Return the queues without those that no route names although their broker is up."""
         up = self.masters()
         left = []
         for topic, mine in itertools.groupby(sorted(queues), lambda queue: queue.topic):
@@ -293,9 +308,9 @@ class ClusterClient:
         return left
 
     def _introduce(self, group: str, queue: MessageQueue) -> None:
-        """Have the broker of `queue` make the group's retry topic, as for any consumer: mqadmin finds groups by it.
+        """Have the broker of `queue` create the group's retry topic: mqadmin finds groups by it.
 
-        Brokers make it when a consumer joins, so we join for a moment, unless somebody did before.
+        Brokers create it when a consumer joins, so this client joins and leaves, unless the topic is there.
         """
         try:
             route = self._consult(self._name_servers.route(RETRY_PREFIX + group))
@@ -334,22 +349,22 @@ class ClusterClient:
 
     # -------------------------------------------------------------- connections
     def link_to(self, queue: MessageQueue) -> Link:
-        """Connection to the machine that knows where `queue` begins and ends: its broker's master, as a rule."""
+        """Return the connection to the replica that is asked for the queue's offsets, see `Replicas.offset_replica`."""
         self._find(queue)
-        return self.link_at(queue, self.replicas.teller(queue))
+        return self.link_at(queue, self.replicas.offset_replica(queue))
 
-    def is_told_by_master(self, queue: MessageQueue) -> bool:
-        """Whether that machine is a master."""
+    def asks_master(self, queue: MessageQueue) -> bool:
+        """Return whether the replica that is asked for the queue's offsets is the master."""
         self._find(queue)
-        return self.replicas.teller(queue) == MASTER_ID
+        return self.replicas.offset_replica(queue) == MASTER_ID
 
     def usable(self, queue: MessageQueue) -> list[int]:
-        """The ids of those machines of its broker that messages of `queue` may be pulled from."""
+        """Return the broker ids of the replicas that messages of `queue` may be pulled from."""
         self._find(queue)
         return self.replicas.usable(queue)
 
     def link_at(self, queue: MessageQueue, broker_id: int) -> Link:
-        """The connection to one machine of the broker that holds `queue`. Raises NoRoute: it is not up."""
+        """Return the connection to one replica of the queue's broker. Raises NoRoute: it is not up."""
         self._find(queue)
         address = self.replicas.address(queue.broker, broker_id)
         if not address:
@@ -361,7 +376,7 @@ class ClusterClient:
             self._readable(queue.topic)
 
     def forget(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> None:
-        """Drop the connection to a machine of the queue's broker, and ask for the addresses anew next time."""
+        """Drop the connection to a replica of the queue's broker, and its addresses: they are looked up next time."""
         self.drop(self.replicas.address(queue.broker, broker_id))
         self.replicas.forget(queue.broker)
 
@@ -375,14 +390,14 @@ class ClusterClient:
     def _outcome(self, step: At[T]) -> T:
         try:
             return self.link(step.address).ask([step.call])[0]
-        except BrokerError:
+        except BrokerError:  # An answer: the connection is fine.
             raise
         except MetaqError:
             self.drop(step.address)
             raise
 
     def link(self, address: str) -> Link:
-        """The connection to a peer, made if there is none."""
+        """Return the connection to a peer, made if there is none."""
         if address not in self._links:
             self._links[address] = Link(address, TIMEOUT_SECONDS)
         return self._links[address]
@@ -394,25 +409,28 @@ class ClusterClient:
             link.close()
 
     def _tried(self, act: Callable[[], T], queue: MessageQueue | None = None, seconds: float | None = None) -> T:
-        tries = Tries(self._retry_seconds if seconds is None else min(seconds, self._retry_seconds))
+        tries = Retries(self._retry_seconds if seconds is None else min(seconds, self._retry_seconds))
         while True:
             try:
                 return act()
             except MetaqError as fault:
                 if queue is not None:
-                    self.forget(queue)
+                    self.forget(queue)  # A broker that restarts may have another address.
                 tries.pause(fault)
 
 
 @functools.lru_cache(maxsize=8)
 def client_of(name_servers: str, retry_seconds: float, read_from: str = AUTO) -> ClusterClient:
-    """This process's connections to a cluster: Spark's workers live longer than a task, and so may their sockets."""
+    """Return this process's client of a cluster. Cached: Spark reuses workers (spark.python.worker.reuse), and so sockets.
+
+    After a failed or cancelled task Spark kills the worker: nothing but speed may depend on this cache.
+    """
     return ClusterClient(name_servers, retry_seconds, read_from)
 
 
 def transaction_limits(client: ClusterClient) -> MessageLimits:
-    """What every broker of a cluster takes in a transaction. Raises as `ClusterClient`."""
-    found = [client.takes(broker) for broker in client.masters()]
-    if not found or min(takes.level for takes in found) < LARGE_CHUNKS_LEVEL:
+    """Return the limits that every broker of a cluster accepts for a transaction's messages. Raises as `ClusterClient`."""
+    found = [client.capabilities(broker) for broker in client.masters()]
+    if not found or min(one.level for one in found) < LARGE_CHUNKS_LEVEL:
         return OLDER_TRANSACTION_LIMITS
-    return MessageLimits(body_bytes=min(takes.body_bytes for takes in found), empty=True, retry_topics=True)
+    return MessageLimits(body_bytes=min(one.body_bytes for one in found), empty=True, retry_topics=True)

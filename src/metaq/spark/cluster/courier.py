@@ -29,36 +29,37 @@ class Courier:
     """Drives conversations over its own connections. Not thread-safe: parallel steps get couriers of their own."""
 
     def __init__(self, name_servers: str, retry_seconds: float) -> None:
+        """Args: name_servers: `host:port`, `;`-separated. retry_seconds: of route and broker look-ups."""
         self._name_servers, self._retry_seconds = name_servers, retry_seconds
         self._client = ClusterClient(name_servers, retry_seconds)
         self._masters: dict[str, str] = {}
         self._body_bytes_max: dict[str, int] = {}
 
     def now(self) -> float:
-        """Monotonic clock of all conversations, seconds."""
+        """Return the monotonic time of all conversations, seconds."""
         return SYSTEM.monotonic()
 
     def brokers(self) -> list[str]:
-        """The names of all brokers that have a master. Raises as `ClusterClient`; NoRoute: there is none."""
+        """Return the names of all brokers that have a master. Raises as `ClusterClient`; NoRoute: there is none."""
         self._masters = self._client.masters()
         if not self._masters:
             raise NoRoute(f"no broker is registered at name servers {self._name_servers}: is one running?")
         return sorted(self._masters)
 
     def writable(self, topic: str, seconds: float) -> list[MessageQueue]:
-        """The queues of a topic that can be sent to. Raises as `ClusterClient.writable`."""
+        """Return the writable queues of a topic. Raises as `ClusterClient.writable`."""
         return self._client.writable(topic, seconds)
 
     def body_bytes_max(self, broker: str) -> int:
-        """The largest body that the broker takes in a transaction.
+        """Return the most bytes of a body that the broker takes in a transaction.
 
-        Raises NotSupported: it is an older one of ours, which takes none above 1 MiB; as `ClusterClient`.
+        Raises NotSupported: a broker below extension level 4, which takes no chunk above 1 MiB; as `ClusterClient`.
         """
         if broker not in self._body_bytes_max:
-            takes = self._client.takes(broker)
-            if takes.level < LARGE_CHUNKS_LEVEL:
+            found = self._client.capabilities(broker)
+            if found.level < LARGE_CHUNKS_LEVEL:
                 raise NotSupported(too_old_for_large(broker, "a row"))
-            self._body_bytes_max[broker] = takes.body_bytes
+            self._body_bytes_max[broker] = found.body_bytes
         return self._body_bytes_max[broker]
 
     def drive(self, steps: Steps[T]) -> T:
@@ -66,7 +67,7 @@ class Courier:
         return converse(steps, self._take)
 
     def link_to(self, broker: str) -> Link:
-        """The connection to the master of that name. Raises NoRoute, and as `ClusterClient`."""
+        """Return the connection to a broker's master. Raises NoRoute, and as `ClusterClient`."""
         if broker not in self._masters:
             self._masters = self._client.masters()
         if broker not in self._masters:
@@ -74,7 +75,7 @@ class Courier:
         return self._client.link(self._masters[broker])
 
     def forget(self, broker: str) -> None:
-        """Drop the connection to a broker, and ask for its address anew next time."""
+        """Drop the connection to a broker, and its address: it is looked up next time."""
         self._client.drop(self._masters.pop(broker, ""))
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ class Courier:
     def _take(self, step: Step) -> object:
         if isinstance(step, Ask):
             return self._ask(step.broker, step.call)
-        if isinstance(step, Oneway):
+        if isinstance(step, Oneway):  # May be lost, so its faults end nothing.
             with contextlib.suppress(*FAULTS):
                 self._ask(step.broker, step.call)
             return None
@@ -126,5 +127,5 @@ class Courier:
 
 @functools.lru_cache(maxsize=8)
 def courier_of(name_servers: str, retry_seconds: float) -> Courier:
-    """This process's connections for writing: Spark's workers live longer than a task."""
+    """Return this process's courier. Cached: Spark's workers, and so their sockets, outlive a task."""
     return Courier(name_servers, retry_seconds)

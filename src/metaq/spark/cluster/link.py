@@ -1,4 +1,4 @@
-"""One blocking connection to a broker or name server, with many calls under way.
+"""One blocking connection to a broker or name server, with many calls in flight.
 
 A Spark worker reads one range at a time and has nothing else to do, so an event loop would only add cost.
 """
@@ -17,6 +17,7 @@ from metaq.wire.connection import Connection
 T = TypeVar("T")
 
 LOST_ANSWERS_MAX = 1024
+"""Answers that nobody has asked for, before the connection is given up: a peer must not fill this process's memory."""
 _NUMBER_MAX = 0x7FFFFFFF
 
 
@@ -35,7 +36,7 @@ class Link:
         self._early: dict[int, Command] = {}
 
     def post(self, call: Call[T]) -> int:
-        """Send a call's request. Returns its number, for `outcome`."""
+        """Send a call's request. Returns its opaque, for `outcome`."""
         self._number = (self._number + 1) & _NUMBER_MAX
         command = call.request()
         command.opaque = self._number
@@ -43,15 +44,16 @@ class Link:
         return self._number
 
     def outcome(self, number: int, call: Call[T]) -> T:
-        """The outcome of a call that was posted; answers that come before its own are kept.
+        """Return the outcome of a posted call; answers that come before its own are kept for their calls.
 
-        What was stored is a view of the answer, never copied. Raises BrokerError: the call was refused.
+        Records in it are a view of the receive buffer, not a copy. Raises BrokerError: the call was refused.
         """
         return self._read(call, self._answer(number))
 
     def ask(self, calls: Sequence[Call[T]]) -> list[T]:
-        """Send all, then collect all outcomes, in order. Raises BrokerError: one of them was refused."""
+        """Send all calls, then return all outcomes, in order. Raises BrokerError: one of them was refused."""
         numbers = [self.post(call) for call in calls]
+        # All answers before any outcome: after a refused call the connection has no answers left over and stays usable.
         answers = [self._answer(number) for number in numbers]
         return [self._read(call, answer) for call, answer in zip(calls, answers, strict=True)]
 
@@ -64,7 +66,7 @@ class Link:
             if command is None:
                 connection = self._connection
                 connection.received(self._stream.receive_into(connection.room(), connection.missing_bytes))
-            elif command.is_response:  # A push of the broker's (group changed, ...) is not for us.
+            elif command.is_response:  # Requests of the broker (NOTIFY_CONSUMER_IDS_CHANGED, ...) are ignored.
                 self._early[command.opaque] = command
                 if len(self._early) > LOST_ANSWERS_MAX:
                     raise ConnectionFailed(f"{self.address} sends answers to requests that were not made")

@@ -1,4 +1,4 @@
-"""Pipelining: requests to one broker that must arrive in their order, several under way."""
+"""Pipelining: requests to one broker, several in flight, that must arrive in order."""
 
 from __future__ import annotations
 
@@ -17,34 +17,44 @@ from metaq.spark.cluster.link import Link
 
 CALLS_MAX = 64
 BYTES_MAX = 4 * 1024 * 1024
-"""Under way at most: enough that neither side waits for the other."""
+"""Most requests and bytes in flight: enough that neither side waits for the other."""
 
 
 class _Posted(Struct, frozen=True):
+    """A request that is not answered yet."""
+
     call: Call[Any]
     size: int
     check: Callable[[Any], None] | None
 
 
 class PipelinedRequests:
-    """Requests under way to one broker. After a fault, all that were not answered are sent again, in their order.
-
-    Args: purpose: which faults are worth another try. seconds: how long, from the last thing that worked.
-    """
+    """Requests in flight to one broker. After a fault, all that were not answered are sent again, in order."""
 
     def __init__(self, courier: Courier, broker: str, purpose: Purpose, seconds: float) -> None:
+        """
+        Args:
+            courier: whose connection is used.
+            broker: name of the broker whose master gets the requests.
+            purpose: which faults are worth a retry.
+            seconds: how long to retry, from the last success.
+        """
         self._courier, self._broker = courier, broker
         self._patience = Patience(purpose, seconds, courier.now())
         self._waiting: deque[_Posted] = deque()
         self._bytes = 0
         self._link: Link | None = None
         self._numbers: deque[int] = deque()
-        """Of those of `_waiting` that are under way on the link: its first ones."""
+        """Opaques of the first requests of `_waiting`, those that were sent on the current link."""
 
     def post(self, call: Call[Any], size: int, check: Callable[[Any], None] | None = None) -> None:
-        """Send, and wait only if too much is under way. `size`: bytes of the request. `check`: gets the outcome, and may raise.
+        """Send a request; wait for answers only if too much is in flight.
 
-        Raises: what the broker refused for good, of this call or an earlier one; the last fault when the time is over.
+        Args:
+            size: bytes of the request.
+            check: called with the outcome; may raise.
+
+        Raises: what the broker refused for good, of this request or an earlier one; the last fault once the time is over.
         """
         while self._waiting and (len(self._waiting) >= CALLS_MAX or self._bytes + size > BYTES_MAX):
             self._settle()
@@ -59,12 +69,12 @@ class PipelinedRequests:
             self._settle()
 
     def _settle(self) -> None:
-        """One answer."""
+        """Wait for one answer."""
         while not (self._sent() and self._answered()):
             pass
 
     def _sent(self) -> bool:
-        """All that waits is under way; False after a fault and a pause."""
+        """Send all that is not in flight. False: a fault, after its pause."""
         try:
             if self._link is None:
                 self._link = self._courier.link_to(self._broker)
@@ -76,7 +86,7 @@ class PipelinedRequests:
         return True
 
     def _answered(self) -> bool:
-        """The first of them is answered; False after a fault and a pause."""
+        """Take the answer to the first request. False: a fault, after its pause."""
         assert self._link is not None
         posted = self._waiting[0]
         try:
@@ -92,7 +102,7 @@ class PipelinedRequests:
         return True
 
     def _broken(self, fault: MetaqError) -> None:
-        # What follows a request that was refused is refused, too: all of it goes again, over a new connection.
+        # Order counts: what follows a refused request is refused too, so all of it is sent again, over a new connection.
         self._link = None
         self._numbers.clear()
         self._courier.forget(self._broker)

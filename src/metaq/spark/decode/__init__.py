@@ -1,7 +1,7 @@
-"""Bodies as columns: JSON, Avro, Protobuf, UTF-8 and Hessian 1 strings, whatever a body holds.
+"""Bodies as columns: decoders of JSON, Avro, Protobuf, UTF-8 and Hessian 1 strings, safe for any body.
 
-Each function gives a Column over `body`: a struct of the fields and of `_corrupt binary`, which is null where the body
-decoded, and is the body where it did not; then all fields are null. `expand` makes columns of the struct.
+Each function returns a Column over `body`: a struct of the fields and of `_corrupt binary`. Where the body decodes,
+`_corrupt` is null; where it does not, `_corrupt` is the body and all fields are null. `expand` makes columns of the struct.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["CORRUPT", "avro", "expand", "hessian", "json", "protobuf", "text"]
 
 _HOMES = {"avro": "avro_binary", "protobuf": "protobuf_binary"}
-"""What needs a library that only the extra `decode` brings."""
+"""Decoders that need a library of the extra `decode`: imported when they are first used."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Avro bodies: plain, with the single-object header, or with the five bytes that Confluent's serializers put in front."""
+"""Decoder of Avro bodies: plain, with the single-object header, or with the 5-byte header of Confluent's serializers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Writers(msgspec.Struct, frozen=True):
-    """The schemas that bodies were written with, by what stands in front of a body. JSON texts: they are pickled."""
+    """Writer schemas by the key in a body's header. As JSON texts: they are pickled and sent to workers."""
 
     by_key: dict[bytes, str]
-    """Fingerprint of 8 bytes or id of 4, as it stands in the body; the empty key is the schema of plain bodies."""
+    """Fingerprint (8 bytes) or id (4 bytes), as in the body; the empty key is the schema of plain bodies."""
 
 
 def avro(
@@ -44,11 +44,12 @@ def avro(
     its schema cannot be resolved to `schema`.
 
     Args:
-        schema: Avro JSON, as text or as Python values, of a record: what the columns are, and without a registry what the
-            bodies were written with. May be left out if the registry holds a single schema.
-        registry_file: schemas that bodies were written with, JSON: `{"7": SCHEMA, "63dd24e7cc258f8a": SCHEMA}`, by the ids
-            of Confluent's registry, or by the CRC-64-AVRO fingerprint; a list of schemas does for the latter. It is read
-            here and now: workers need no such file.
+        schema: Avro JSON, as text or as Python values, of a record: the reader schema, whose fields are the columns; without
+            a registry also the writer schema. May be left out if the registry has a single schema.
+        column: name of the binary column, or a Column.
+        registry_file: writer schemas, JSON: `{"7": SCHEMA, "63dd24e7cc258f8a": SCHEMA}`, by the ids of Confluent's registry,
+            or by the CRC-64-AVRO fingerprint; a list of schemas does for the latter. Read when this is called, on the
+            driver: workers need no such file.
         framing: `plain`: the body is the record. `single-object`: `C3 01` and the fingerprint are before it.
             `confluent`: `00` and the id are. By default `single-object` with a registry file, else `plain`.
 
@@ -63,7 +64,7 @@ def avro_plan(
     registry_file: str | Path | None = None,
     framing: Framing | None = None,
 ) -> Plan:
-    """The decoder of `avro`. Raises ConfigError as that does."""
+    """Return the decoder plan of `avro`. Raises ConfigError as that does."""
     framing = framing or ("single-object" if registry_file is not None else "plain")
     if framing not in FRAMINGS:
         raise ConfigError(f"decode.avro knows no framing {framing!r}: it is {', '.join(FRAMINGS)}")
@@ -92,19 +93,19 @@ def avro_plan(
 
 
 def avro_plan_of(reader: str, framing: Framing, writers: Writers) -> Plan:
-    """The same of the arguments that `avro_plan` found. Raises ConfigError."""
+    """Return the plan again from the arguments that `avro_plan` found and that were saved. Raises ConfigError."""
     known, named = avro_schema.parsed(json.loads(reader), "the schema of decode.avro")
     kind, _ = avro_schema.column(known, named, "")
     return Plan(kind, decoder, (reader, framing, writers))
 
 
 def decoder(reader: str, framing: Framing, writers: Writers) -> Decode:
-    """Decodes one body; made once for a task."""
+    """Return a function that decodes one body. Called once per task."""
     schema, named = avro_schema.parsed(json.loads(reader), "the schema of decode.avro")
     _, convert = avro_schema.column(schema, named, "")
     plain_reader = fastavro.parse_schema(avro_schema.bare(json.loads(reader)))
     schemas = {key: fastavro.parse_schema(avro_schema.bare(json.loads(text))) for key, text in writers.by_key.items()}
-    same = {key for key, each in schemas.items() if each == plain_reader}
+    same = {key for key, each in schemas.items() if each == plain_reader}  # No schema resolution, which costs time.
     mark, size = {
         "plain": (b"", 0),
         "single-object": (_SINGLE_OBJECT, _FINGERPRINT_BYTES),
@@ -119,6 +120,7 @@ def decoder(reader: str, framing: Framing, writers: Writers) -> Decode:
         stream = io.BytesIO(body)
         stream.seek(start)
         value: Value = fastavro.schemaless_reader(stream, schemas[key], None if key in same else plain_reader)
+        # fastavro stops behind the record, so a body of another schema may look whole.
         if stream.tell() != len(body):
             raise ValueError("bytes behind the record")
         return value if convert is None else convert(value)
@@ -127,7 +129,7 @@ def decoder(reader: str, framing: Framing, writers: Writers) -> Decode:
 
 
 def fingerprint(schema: Any) -> bytes:
-    """CRC-64-AVRO of the schema's canonical form, as it stands in a body: little-endian."""
+    """Return the CRC-64-AVRO of the schema's canonical form, little-endian, as in a body's header."""
     text = fastavro.schema.to_parsing_canonical_form(schema)
     return bytes.fromhex(fastavro.schema.fingerprint(text, "CRC-64-AVRO"))
 
@@ -143,6 +145,7 @@ def _writers(framing: Framing, stored: list[tuple[str, Any]], reader: Any, where
         known, named = avro_schema.parsed(schema, whose)
         mark = fingerprint(schema)
         as_id = name.isdecimal() and len(name) < 2 * _FINGERPRINT_BYTES
+        # Tools write the fingerprint as a number, bodies have it little-endian: either order is accepted.
         if not as_id and name.lower() not in {mark.hex(), mark[::-1].hex(), ""}:
             raise ConfigError(f"{whose} has another fingerprint: {mark[::-1].hex()}")
         try:
@@ -175,7 +178,7 @@ def _registry(path: Path) -> list[tuple[str, Any]]:
             raise ConfigError(
                 f"{path} has a schema {name!r}, which is neither an id nor a fingerprint of 16 hex digits"
             )
-    # A schema may stand there as text, as Confluent's registry hands it out.
+    # A schema may be a JSON text in the JSON file, as Confluent's registry returns it.
     return [
         (name, _json(each, f"schema {name} of {path}") if _is_text(each) else each) for name, each in content.items()
     ]

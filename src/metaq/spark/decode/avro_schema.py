@@ -1,4 +1,4 @@
-"""Avro schemas: the columns that they are, and which of them cannot be read from bodies of strangers."""
+"""Avro schemas: the Arrow types of their columns, and a check that no body can exhaust a worker's memory or stack."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metaq.errors import ConfigError
 from metaq.spark.decode.batches import day, instant
 
 Convert = Callable[[Any], Any]
-"""From what fastavro reads without logical types to what Arrow takes."""
+"""Converts a value that fastavro reads without logical types to one that Arrow accepts."""
 
 _PLAIN = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
@@ -31,12 +31,14 @@ _TIMES: dict[tuple[str, str], tuple[pa.DataType, Convert | None]] = {
     ("long", "local-timestamp-nanos"): (_LOCAL, lambda value: instant(value // 1000)),
 }
 FIELDS_MAX = 10_000
+"""Most fields of a record, with those of the records in it."""
 _DECIMAL_DIGITS_MAX = 38
+"""Of Spark's and Arrow's decimals."""
 _DECIMAL_BYTES_MAX = 16
 
 
 def parsed(schema: Any, whose: str) -> tuple[Any, dict[str, Any]]:
-    """The schema with full names, and its named types. Raises ConfigError: it is no Avro schema."""
+    """Return the schema with full names, and its named types. Raises ConfigError: not an Avro schema."""
     named: dict[str, Any] = {}
     try:
         return fastavro.parse_schema(schema, named_schemas=named, _write_hint=False), named
@@ -45,7 +47,7 @@ def parsed(schema: Any, whose: str) -> tuple[Any, dict[str, Any]]:
 
 
 def bare(schema: Any) -> Any:
-    """The schema without logical types: values are read as they were written, and mean what the reader's schema says."""
+    """Return the schema without logical types: fastavro reads raw values, and `column` converts them by the reader schema."""
     if isinstance(schema, list):
         return [bare(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -60,11 +62,11 @@ def bare(schema: Any) -> Any:
 
 
 def smallest(schema: Any, named: dict[str, Any]) -> int:
-    """The fewest bytes that a value takes.
+    """Return the fewest bytes of a value.
 
-    Raises: ConfigError: a body could make a worker fail by it: the schema holds itself, so that nesting has no bound, or
-        an array of items of no bytes, of which 2 billion fit into a body of 5; or records within records, twice in each, so
-        that the smallest body has more than FIELDS_MAX fields.
+    Raises: ConfigError: a small body could exhaust a worker: a schema that contains itself has nesting without bound; an
+        array of items of no bytes has 2 billion of them in a body of 5 bytes; of records that contain others twice, level
+        by level, the smallest body has more than FIELDS_MAX fields.
     """
     try:
         return _least(schema, named, (), {})[0]
@@ -75,7 +77,10 @@ def smallest(schema: Any, named: dict[str, Any]) -> int:
 def _least(
     schema: Any, named: dict[str, Any], around: tuple[str, ...], done: dict[str, tuple[int, int]]
 ) -> tuple[int, int]:
-    """The fewest bytes, and the most fields, lists having one item. `done`: of the records that have been looked at."""
+    """Return the fewest bytes, and the most fields with one item per list.
+
+    Args: around: names of the enclosing records. done: results of records, so that none is looked at twice.
+    """
     if isinstance(schema, list):
         found = [_least(branch, named, around, done) for branch in schema]
         return 1 + min((size for size, _ in found), default=0), 1 + max((fields for _, fields in found), default=0)
@@ -106,9 +111,9 @@ def _least(
 
 
 def column(schema: Any, named: dict[str, Any], path: str) -> tuple[pa.DataType, Convert | None]:
-    """The Arrow type of a schema and how its values get there, None for as they are.
+    """Return the Arrow type of a schema and the conversion of its values (None: as they are). `path`: for errors.
 
-    Raises: ConfigError: there is no such column: a union of several types, a decimal of more than 38 digits.
+    Raises: ConfigError: no column has that type: a union of several types, a decimal of more than 38 digits.
     """
     if isinstance(schema, list):
         return _union(schema, named, path)
@@ -148,7 +153,7 @@ def _named(kind: str, named: dict[str, Any], path: str) -> tuple[pa.DataType, Co
 
 
 def _raw(value: bytes | str) -> bytes:
-    """The default of a field of bytes is a text in Avro JSON, a character for each byte."""
+    """Return the bytes of a `bytes` value. A field's default is text in Avro JSON, a character for each byte."""
     return value.encode("latin-1") if isinstance(value, str) else value
 
 
@@ -193,7 +198,7 @@ def _decimal(schema: Any, path: str) -> tuple[pa.DataType, Convert]:
 
     def convert(value: bytes | str) -> decimal.Decimal:
         raw = _raw(value)
-        if len(raw) > _DECIMAL_BYTES_MAX:  # before the work that a number of 4 MiB makes
+        if len(raw) > _DECIMAL_BYTES_MAX:  # Before the conversion, which takes long for a number of 4 MiB.
             raise ValueError("more than 38 digits")
         return decimal.Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, exact)
 

@@ -1,4 +1,4 @@
-"""Decoders that are Python: batches of bodies in, batches of structs out, in Spark's workers."""
+"""Decoders that run in Spark's Python workers: an Arrow batch of bodies in, a batch of structs out."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ from metaq.errors import ConfigError
 from metaq.spark.decode.columns import body_of, checked_names, decoded
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of bodies that are Python values at a time: bounds a worker's memory."""
+"""Bytes of bodies that are decoded at a time: bounds a worker's memory, whose Arrow batches may be 10 000 large bodies."""
 GROWTH_MAX, SMALL_BYTES = 64, 1 << 20
-"""A body whose fields take more than 64 times its bytes, and more than 1 MiB, is a bomb and counts as corrupt."""
+"""A body whose fields take more than 64 times its bytes, and more than 1 MiB, counts as corrupt: it could fill a worker."""
 
 MICROS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
 _DAYS = range(-719_162, 2_932_897)
 """Years 1 to 9999: the range of Spark's and Python's timestamps and dates."""
 
 Value = Any
-"""The fields of one body: a dict by their names, or what the plan's `build` takes."""
+"""The fields of one body: a dict by name, or whatever the plan's `build` accepts."""
 Decode = Callable[[bytes], Value]
 """Decodes one body into its fields. Any exception means that the body is corrupt."""
 Build = Callable[[Sequence[Any], pa.DataType], pa.Array]
-"""Values → an array of structs. Raises ValueError, TypeError or ArithmeticError where one does not fit."""
+"""Builds an array of structs from values. Raises ValueError, TypeError or ArithmeticError: one does not fit."""
 
 
 def built(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """The `Build` of dicts."""
+    """Build an array of structs from dicts."""
     return pa.array(values, type=kind)
 
 
 class Plan(NamedTuple):
-    """A decoder that is Python, as it travels to workers: it is pickled."""
+    """A decoder for workers. Plain values and importable functions: it is pickled."""
 
     kind: pa.StructType
-    """The columns."""
+    """Type of the result, a field per column."""
     make: Callable[..., Decode]
-    """Called with `arguments` once in each task."""
+    """Makes the decoding function; called with `arguments` once per task."""
     arguments: tuple[Any, ...] = ()
+    """Plain values."""
     build: Build = built
+    """Builds an array from the decoded values."""
 
 
 _SPARK_TYPES: dict[pa.DataType, types.DataType] = {
@@ -63,21 +65,21 @@ _SPARK_TYPES: dict[pa.DataType, types.DataType] = {
 
 
 def instant(micros: int) -> int:
-    """Microseconds since 1970, if a timestamp can be made of them. Raises ValueError."""
+    """Return `micros` (since 1970). Raises ValueError: outside the years 1 to 9999, which Python's datetime ends at."""
     if micros not in MICROS:
         raise ValueError("a time before the year 1 or after 9999")
     return micros
 
 
 def day(days: int) -> int:
-    """Days since 1970, if a date can be made of them. Raises ValueError."""
+    """Return `days` (since 1970). Raises ValueError: outside the years 1 to 9999, which Python's date ends at."""
     if days not in _DAYS:
         raise ValueError("a day before the year 1 or after 9999")
     return days
 
 
 def spark_type(kind: pa.DataType) -> types.DataType:
-    """DDL of an Arrow type; everything may be null."""
+    """Return Spark's type of an Arrow type; everything is nullable."""
     if pa.types.is_struct(kind):
         return types.StructType([types.StructField(field.name, spark_type(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -90,9 +92,9 @@ def spark_type(kind: pa.DataType) -> types.DataType:
 
 
 def struct_array(bodies: pa.Array, decode: Decode, kind: pa.StructType, build: Build = built) -> pa.Array:
-    """A struct of type `kind` for each body; null for a body that is null or does not decode.
+    """Decode bodies to an array of type `kind`, null where a body is null or does not decode.
 
-    Raises: nothing that a body can bring about.
+    No body can make this raise.
     """
     sizes = pc.binary_length(bodies).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum(sizes)
@@ -113,7 +115,7 @@ def _decoded(body: bytes | None, decode: Decode) -> Value | None:
     try:
         return decode(body)
     except MemoryError:
-        raise  # what a worker can do about is to be started again
+        raise  # The body is not at fault: the task fails, and Spark starts a new worker.
     except Exception:  # noqa: BLE001 - a body may be anything, and libraries fail on it in any way
         return None
 
@@ -125,7 +127,7 @@ def _arrow(values: list[Value | None], sizes: list[int], kind: pa.StructType, bu
             return array
     except (ValueError, TypeError, ArithmeticError):  # pa.ArrowInvalid is a ValueError
         pass
-    # One of them is at fault: an int beyond its type, a text that is none, or too much of everything.
+    # Some value is at fault (an int beyond its type, a text that is not UTF-8, a bomb): build one by one to find it.
     single = (_arrow_of_one(value, size, kind, build) for value, size in zip(values, sizes, strict=True))
     return pa.concat_arrays(list(single))
 
@@ -139,9 +141,9 @@ def _arrow_of_one(value: Value | None, size: int, kind: pa.StructType, build: Bu
 
 
 def by_batches(column: Any, plan: Plan) -> Any:
-    """The Column of a plan's decoder: a struct of its fields and `_corrupt`.
+    """Return the Column of a plan's decoder: a struct of its fields and `_corrupt`.
 
-    Raises: ConfigError: the fields cannot be those of a struct with `_corrupt`.
+    Raises: ConfigError: field names that clash, or a PySpark that is too old.
     """
     names = [field.name for field in plan.kind]
     checked_names(names, "the schema")
@@ -151,10 +153,11 @@ def by_batches(column: Any, plan: Plan) -> Any:
 
 
 def value_of(plan: Plan, body: Any) -> Any:
-    """The Column of what bodies hold, null where they do not decode. Raises ConfigError: PySpark is too old for it."""
-    if not hasattr(sql, "arrow_udf"):
+    """Return the Column of decoded bodies, null where they do not decode. Raises ConfigError: PySpark is too old."""
+    if not hasattr(sql, "arrow_udf"):  # Since PySpark 4.1.
         raise ConfigError("this decoder needs PySpark 4.1 or newer: pip install 'pymetaq[spark,decode]'")
 
+    # An iterator UDF: schemas are parsed once per task, not once per Arrow batch.
     def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         decode = plan.make(*plan.arguments)
         for bodies in batches:

@@ -1,4 +1,4 @@
-"""The result of all decoders, a struct with `_corrupt`, and its expansion into columns."""
+"""The struct with `_corrupt` that all decoders return, and its expansion into columns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pyspark.sql.types import StructType
 from metaq.errors import ConfigError
 
 CORRUPT = "_corrupt"
-"""The field that holds a body which did not decode."""
+"""Field of a body that did not decode."""
 
 
 def body_of(column: Any) -> Any:
-    """The binary Column of a column's name, or of a Column."""
+    """Return a column, given by name or as a Column, cast to binary."""
     return (sql.col(column) if isinstance(column, str) else column).cast("binary")
 
 
 def checked_names(names: Sequence[str], whose: str) -> None:
-    """Raises ConfigError: a struct with these fields could not be read again, or has no place for `_corrupt`."""
+    """Validate field names. Raises ConfigError: none, `_corrupt` among them, or two that Spark cannot tell apart."""
     if not names:
         raise ConfigError(f"{whose} has no fields: there is nothing to decode")
     seen: set[str] = set()
@@ -33,23 +33,26 @@ def checked_names(names: Sequence[str], whose: str) -> None:
 
 
 def decoded(value: Any, ok: Any, names: Iterable[str], body: Any) -> Any:
-    """The Column that a decoder gives.
+    """Return a decoder's Column: a struct of the fields `names` and `_corrupt`.
 
     Args:
-        value: a struct with the fields `names`. ok: whether it is what `body` says; null counts as no.
-        body: the bytes. Where they are null, all is null: there was nothing to decode.
+        value: a struct Column with the fields `names`.
+        ok: Boolean Column: whether `body` decoded; null counts as no.
+        body: binary Column. Where it is null, all fields and `_corrupt` are null.
     """
     fields = [sql.when(ok, value.getField(name)).alias(name) for name in names]
     return sql.struct(*fields, sql.when(~sql.coalesce(ok, sql.lit(False)), body).alias(CORRUPT))
 
 
 def expand(frame: Any, struct: Any, *, prefix: str = "") -> Any:
-    """The frame with the fields of a decoded struct as columns behind its own, `_corrupt` last.
+    """Append the fields of a decoded struct to a DataFrame's columns, `_corrupt` last.
 
     Args:
-        struct: what `decode.json(...)` and the others give. prefix: before the fields' names, not before `_corrupt`.
+        frame: the DataFrame.
+        struct: the Column that `decode.json(...)` or another decoder returns.
+        prefix: of the fields' names, not of `_corrupt`.
 
-    Raises: ConfigError: a field has the name of a column of the frame, in whatever case, or the struct is none.
+    Raises: ConfigError: a field has the name of a column of the frame, in whatever case, or `struct` is not a struct.
     """
     kind = frame.select(struct).schema.fields[0].dataType
     if not isinstance(kind, StructType):
@@ -73,5 +76,5 @@ def expand(frame: Any, struct: Any, *, prefix: str = "") -> Any:
 
 
 def quoted(name: str) -> str:
-    """A column's name as `col` takes it, dots and all."""
+    """Return a column's name quoted for `col`, which takes dots for fields."""
     return f"`{name.replace('`', '``')}`"

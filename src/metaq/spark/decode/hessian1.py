@@ -1,4 +1,4 @@
-"""The strings that MetaQ 1.x's log4j appender sends: Hessian 1, as `Hessian1Serializer` of metamorphosis-commons writes it.
+"""Decoder of the strings that MetaQ 1.x's log4j appender sends: Hessian 1, as metamorphosis-commons' `Hessian1Serializer`.
 
     63 00 01                     a call of version 1.0
     (73 COUNT CHARACTERS)*       all chunks but the last: 32 768 characters each, one less where a pair would be torn
@@ -23,16 +23,16 @@ _FIELDS = pa.struct([pa.field("text", pa.string())])
 
 
 def hessian(column: Any = "body") -> Any:
-    """A Hessian 1 string as the log4j appender of MetaQ 1.x sends it: `struct<text string, _corrupt binary>`.
+    """Decode a Hessian 1 string of MetaQ 1.x's log4j appender: `struct<text string, _corrupt binary>`.
 
-    A null that was logged is null and not corrupt. Other objects than strings, and a string with half a surrogate pair,
-    which no column can hold, are corrupt.
+    A logged null is null and not corrupt. Other objects than strings are corrupt, and so is a string with half a surrogate
+    pair, which no column can hold.
     """
     return by_batches(column, hessian_plan())
 
 
 def hessian_plan() -> Plan:
-    """The decoder of `hessian`."""
+    """Return the decoder plan of `hessian`."""
     return Plan(_FIELDS, _decoder)
 
 
@@ -44,7 +44,7 @@ def _decoder() -> Any:
 
 
 def string_of(body: bytes) -> str | None:
-    """The string of a body, or None for null. Raises ValueError: it is neither."""
+    """Return the string of a body, or None for null. Raises ValueError: it is neither."""
     if not body.startswith(_HEAD) or not body.endswith(_END):
         raise ValueError("not a Hessian 1 call")
     at, end = len(_HEAD), len(body) - 1
@@ -64,6 +64,7 @@ def string_of(body: bytes) -> str | None:
             raise ValueError("the count of characters is another")
         chunks.append(chunk)
         at = stop
+    # Java writes each UTF-16 unit by itself: the two of a surrogate pair become one character here.
     text = "".join(chunks)
     if text.isascii():
         return text
@@ -71,7 +72,7 @@ def string_of(body: bytes) -> str | None:
 
 
 def _after(body: bytes, at: int, end: int, count: int) -> int:
-    """Where `count` characters end that begin at `at`. Its cost is that of the characters, whatever the count claims."""
+    """Return where `count` characters from `at` on end. Costs by the characters that are there, whatever `count` claims."""
     if at + count <= end and body[at : at + count].isascii():
         return at + count
     for _ in range(count):

@@ -1,4 +1,8 @@
-"""Decimals in JSON bodies whose exponent takes Spark's parser hours: `1e500000000` has 11 bytes and half a billion digits."""
+"""Check for decimals in JSON bodies whose exponent takes Spark's parser hours.
+
+Spark sets the scale of every number that it reads for a decimal: `1e10000000` takes it 46 s, and `1e500000000`, 11 bytes with
+half a billion digits, hours. Whoever sends such a body could stop a query for good, so they are found before Spark sees them.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,17 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, DecimalType, Map
 from metaq.errors import ConfigError
 
 _ANY = "*"
-"""Instead of names: the decimals are values of a map, whose keys may be anything."""
+"""Stands for any field name: the decimals are values of a map, whose keys may be anything."""
 _SUSPICIOUS = re.compile(rb"[eE][-+0-9,]{4,}|[eE][-+0-9,]*[\x80-\xff]|\\u")
-"""Every body with such an exponent, also one that commas, escapes or digits of other scripts hide; and others."""
+"""Quick look: matches every body with such an exponent, also one hidden by commas, escapes or other scripts' digits."""
 _EXPONENT = re.compile(r"[eE][-+]?\d{4,}")
 _NO_DIGITS = re.compile(r"[^\deE]")
 
 
 def bounded(kind: StructType, body: Any) -> Any | None:
-    """A Column: whether the decimals of a body have exponents of at most 3 digits. None: the schema has no decimals.
+    """Return a Boolean Column: all decimals of a body have exponents of at most 3 digits. None: the schema has no decimals.
 
-    Raises: ConfigError: PySpark is too old to look.
+    Raises: ConfigError: PySpark is too old for Arrow UDFs.
     """
     names = frozenset(_names(kind, ""))
     if not names:
@@ -40,9 +44,10 @@ def bounded(kind: StructType, body: Any) -> Any | None:
 
 
 def is_bounded(body: bytes, names: frozenset[str]) -> bool:
-    """Whether neither a number nor a text of the names, which Spark takes for a decimal too, has an exponent of 4 digits.
+    """Return whether no number, and no text of a decimal field, has an exponent of 4 digits or more.
 
-    All that come, since of a name that comes twice Spark reads both. False: also for what is no JSON, if it looks like it.
+    Texts count because Spark reads decimals from them too; of a field that comes twice both values count, because Spark
+    reads both. Returns False also for invalid JSON that has such an exponent.
     """
     if not _SUSPICIOUS.search(body):
         return True
@@ -73,7 +78,7 @@ def _check(value: Any) -> None:
 
 
 def _names(kind: DataType, name: str) -> Iterator[str]:
-    """Of the fields that are decimals, or lists of them."""
+    """Yield the names of fields that are decimals, or lists of them."""
     if isinstance(kind, DecimalType):
         yield name
     elif isinstance(kind, ArrayType):

@@ -1,4 +1,4 @@
-"""Bodies that are JSON, read by Spark's own parser, which alone is too kind: it never looks behind the object."""
+"""Decoder of JSON bodies by Spark's own parser, made strict: alone it accepts anything behind the first object."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from metaq.spark.decode.utf8 import utf8_of
 
 _OBJECTS = "objects"
 _SEAL = "_metaq_end_of_body"
+"""Field of the object that follows a body in the array, see `json`."""
 
 OPTIONS = (
     "dateFormat", "enableDateTimeParsingFallback", "locale", "primitivesAsString", "timestampFormat", "timestampNTZFormat",
     "timeZone",
 )  # fmt: skip
-"""Options of Spark's JSON reader that say what a value means. What JSON is, is not a matter of options."""
+"""Options of Spark's JSON reader that may be set: those for the meaning of values, not those that relax the syntax."""
 
 
 def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str, str] | None = None) -> Any:
@@ -47,10 +48,11 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
     counts. Names are compared with their case.
 
     Args:
-        schema: `"id bigint, tags array<string>"` or a StructType. Every field may be null, whatever it says.
+        schema: `"id bigint, tags array<string>"` or a StructType. NOT NULL is ignored: every field may be null.
+        column: name of the binary column, or a Column.
         options: of Spark's JSON reader, those in `OPTIONS`: `{"timestampFormat": "dd.MM.yyyy HH:mm"}`.
 
-    Raises: ConfigError: a schema that is none, or an option that is not among these.
+    Raises: ConfigError: a malformed schema, or an option that is not in `OPTIONS`.
     """
     wanted = columns_of_schema(schema)
     if _SEAL in wanted.names:
@@ -62,11 +64,11 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
     body = body_of(column)
     text = utf8_of(body)
     harmless = bounded(wanted, body)
-    if harmless is not None:  # what is not is never seen by the parser
+    if harmless is not None:  # Bodies with huge exponents must never reach Spark's parser.
         text = sql.when(harmless, text)
-    # Spark's parser stops behind the first value: {"a":1}garbage is {"a":1} to it. In this array a body is whole if it is
-    # the first of two elements and the second is ours, which carries a hash of the body so that no body can bring it along,
-    # and if it begins as an object does, and so does not end the array that was opened for it.
+    # Spark's parser stops behind the first value: {"a":1}garbage is {"a":1} to it. So the body is put into an array, followed
+    # by a second element of ours with a hash of the body, which no body can contain. A body is whole if it is the first of
+    # exactly two elements, the second is ours, and it begins with `{`, so that it cannot close the array around it.
     seal = sql.xxhash64(text)
     array = sql.concat(
         sql.lit(f'{{"{_OBJECTS}":['), text, sql.lit(f',{{"{_SEAL}":'), seal.cast("string"), sql.lit("}]}")
@@ -85,7 +87,8 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
         },
     )
     objects = parsed.getField(_OBJECTS)
-    first, second = sql.get(objects, sql.lit(0)), sql.get(objects, sql.lit(1))  # null where there is none
+    # `get`, not `[]`: in ANSI mode a missing element is an error, and Spark may compute both sides of a conjunction.
+    first, second = sql.get(objects, sql.lit(0)), sql.get(objects, sql.lit(1))
     ok = (
         text.rlike(r"^[ \t\r\n]*\{")
         & parsed.getField(CORRUPT).isNull()
@@ -100,7 +103,10 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
 
 
 def _beyond(value: Any, kind: DataType) -> Any | None:
-    """A Column: whether a date or time in it is before the year 1 or after 9999. None: it holds none of either."""
+    """Return a Boolean Column: a date or time in it is outside the years 1 to 9999. None: the type has neither.
+
+    Spark reads such times, but `collect()` fails on them for the whole query, as Python's datetime has no such years.
+    """
     if isinstance(kind, DateType):
         return ~value.between(sql.make_date(*map(sql.lit, (1, 1, 1))), sql.make_date(*map(sql.lit, (9999, 12, 31))))
     if isinstance(kind, TimestampType):
@@ -121,7 +127,7 @@ def _beyond(value: Any, kind: DataType) -> Any | None:
 
 
 def columns_of_schema(schema: Any) -> StructType:
-    """`"id bigint, tags array<string>"` as a type; `struct<id:bigint,…>` is the same. Raises ConfigError."""
+    """Parse `"id bigint, tags array<string>"` or `struct<id:bigint,…>`; a StructType stays. Raises ConfigError."""
     if isinstance(schema, str):
         try:
             schema = StructType.fromDDL(schema)

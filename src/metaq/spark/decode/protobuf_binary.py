@@ -1,4 +1,4 @@
-"""Protobuf bodies, by the descriptor set that `protoc --include_imports --descriptor_set_out=FILE` writes."""
+"""Decoder of Protobuf bodies, by the descriptor set that `protoc --include_imports --descriptor_set_out=FILE` writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metaq.errors import ConfigError
 from metaq.spark.decode.batches import Decode, Plan, Value, by_batches, instant
 
 Convert = Callable[[Any], Any]
-"""From what the library hands out to what Arrow takes."""
+"""Converts a value of the protobuf library to one that Arrow accepts."""
 
 _SCALARS = {
     FieldDescriptor.TYPE_DOUBLE: pa.float64(),
@@ -42,11 +42,11 @@ _WRAPPERS = {
 _AS_JSON = {f"{_GOOGLE}{kind}" for kind in ("Struct", "Value", "ListValue")}
 _MICROS = 1_000_000
 VALUES_MAX = 8 << 20
-"""Most values per body. Two bytes can encode a message of a hundred fields: without a limit a small body could fill a worker."""
+"""Most values per body. Two bytes can encode a message of a hundred fields: without a limit a body of 4 MiB takes gigabytes."""
 
 
 class _Budget:
-    """How many values the body at hand may still bring."""
+    """Counts the values of one body, and raises above VALUES_MAX."""
 
     __slots__ = ("left",)
 
@@ -54,30 +54,32 @@ class _Budget:
         self.left = VALUES_MAX
 
     def take(self, count: int) -> None:
-        """Raises ValueError: there are too many."""
+        """Count values before they are made. Raises ValueError: too many."""
         self.left -= count
         if self.left < 0:
             raise ValueError(f"more than {VALUES_MAX} values")
 
 
 def protobuf(descriptor_file: str | Path, message: str, column: Any = "body") -> Any:
-    """One message of a type: a struct of its fields and `_corrupt binary`.
+    """Decode a Protobuf message: a struct of its fields and `_corrupt binary`.
 
     A body is corrupt if it is no protobuf message, if a string in it is not UTF-8, or if a required field is missing. The
     format itself is generous: an empty body is a message without fields, and fields that the type does not know are
     passed over.
 
     Args:
-        descriptor_file: what `protoc --include_imports --descriptor_set_out=FILE` wrote. It is read here and now.
-        message: the full name of the type, `shop.Order`.
+        descriptor_file: written by `protoc --include_imports --descriptor_set_out=FILE`. Read when this is called, on the
+            driver.
+        message: full name of the message type, `shop.Order`.
+        column: name of the binary column, or a Column.
 
-    Raises: ConfigError: a file that is none, a type that it does not hold, has no fields, or holds itself.
+    Raises: ConfigError: not a descriptor set, or a type that is not in it, has no fields, or contains itself.
     """
     return by_batches(column, protobuf_plan(read_descriptors(descriptor_file), message, str(descriptor_file)))
 
 
 def read_descriptors(path: str | Path) -> bytes:
-    """What is in a descriptor file. Raises ConfigError."""
+    """Return a descriptor file's bytes. Raises ConfigError: it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError as fault:
@@ -85,12 +87,12 @@ def read_descriptors(path: str | Path) -> bytes:
 
 
 def protobuf_plan(descriptors: bytes, message: str, where: str) -> Plan:
-    """The decoder of `protobuf`; `where` the descriptors are from. Raises ConfigError as `protobuf` does."""
+    """Return the decoder plan of `protobuf`. `where`: the descriptors' file, for errors. Raises ConfigError as `protobuf`."""
     return Plan(columns(descriptors, message, where), decoder, (descriptors, message))
 
 
 def columns(descriptors: bytes, message: str, where: str) -> pa.StructType:
-    """The fields of a message type. Raises ConfigError as `protobuf` does; `where` the descriptors are from."""
+    """Return the fields of a message type. `where`: the descriptors' file, for errors. Raises ConfigError as `protobuf`."""
     kind, _ = _message(_find(descriptors, message, where), (), _Budget())
     if not pa.types.is_struct(kind):
         raise ConfigError(f"the protobuf type {message} has no fields of its own: take it from a field of another type")
@@ -98,7 +100,7 @@ def columns(descriptors: bytes, message: str, where: str) -> pa.StructType:
 
 
 def decoder(descriptors: bytes, message: str) -> Decode:
-    """Decodes one body; made once for a task."""
+    """Return a function that decodes one body. Called once per task."""
     found = _find(descriptors, message, "the descriptor file")
     budget = _Budget()
     _, convert = _message(found, (), budget)
@@ -143,7 +145,7 @@ def _find(descriptors: bytes, message: str, where: str) -> Descriptor:
 
 
 def _message(kind: Descriptor, around: tuple[str, ...], budget: _Budget) -> tuple[pa.DataType, Convert]:
-    """The Arrow type of a message type, and what makes its values of messages."""
+    """Return the Arrow type of a message type and the conversion of its messages. `around`: enclosing types."""
     name = kind.full_name
     if name == f"{_GOOGLE}Timestamp":
         return pa.timestamp("us", tz="UTC"), lambda message: instant(_micros(message))
@@ -158,7 +160,7 @@ def _message(kind: Descriptor, around: tuple[str, ...], budget: _Budget) -> tupl
         raise ConfigError(
             f"the protobuf type {name} holds itself, {' > '.join((*around, name))}: no column can nest without end"
         )
-    if not kind.fields:
+    if not kind.fields:  # A struct without fields is no column: a Boolean says that the message is there.
         return pa.bool_(), lambda _: True
     fields: list[pa.Field] = []
     converts: list[tuple[str, bool, Convert]] = []
@@ -205,7 +207,7 @@ def _single(field: FieldDescriptor, around: tuple[str, ...], budget: _Budget) ->
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return pa.string(), lambda number: names.get(number) or str(number)
-    if field.type in _UNSIGNED_LONGS:
+    if field.type in _UNSIGNED_LONGS:  # Spark has no unsigned types.
         return pa.decimal128(20, 0), decimal.Decimal
     return _SCALARS[field.type], _same
 
@@ -215,5 +217,5 @@ def _same(value: Any) -> Any:
 
 
 def _micros(message: Any) -> int:
-    """Of a Timestamp since 1970, or of a Duration."""
+    """Return the microseconds of a Timestamp, since 1970, or of a Duration."""
     return int(message.seconds) * _MICROS + int(message.nanos) // 1000

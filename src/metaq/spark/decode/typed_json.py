@@ -1,7 +1,7 @@
-"""Bodies that are JSON, read in Python's workers: for rows that never pass through the JVM, as the archive's.
+"""Decoder of JSON bodies in Python workers: for rows that never pass through the JVM, as the archive's.
 
-msgspec reads a body into an object of the schema's types, a microsecond a body, and says of each whether it is what it
-claims. pyarrow's JSON reader takes as long, and fails as a whole for one body that is none.
+msgspec reads a body into an object of the schema's types, a microsecond a body, and judges each body by itself. pyarrow's
+JSON reader takes as long, and one malformed body fails the whole batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from metaq.spark.decode.columns import checked_names
 
 _FLOAT_MAX = 3.4028234663852886e38
 _EXPONENT_MAX = 999
-"""Of decimals: `1e500000000` has 11 bytes and half a billion digits."""
+"""Largest exponent of a decimal: `1e500000000` has 11 bytes and half a billion digits."""
 _INTS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _FIELD = "f{}"
-"""Attributes of the objects: a name in JSON need be no name in Python."""
+"""Attribute names of the objects: a JSON name need not be a Python identifier."""
 
 _PLAIN: dict[pa.DataType, Any] = {
     pa.string(): str,
@@ -40,8 +40,10 @@ _PLAIN: dict[pa.DataType, Any] = {
 
 
 def json_plan(kind: pa.StructType) -> Plan:
-    """One JSON object in UTF-8, as the struct `kind`: strings, binaries (base64), booleans, ints, floats, decimals, dates,
-    timestamps, lists, maps with strings for keys, and structs of these.
+    """Return the plan that decodes one JSON object in UTF-8 to the struct `kind`.
+
+    Its fields may be strings, binaries (base64), booleans, ints, floats, decimals, dates, timestamps, lists, maps with string
+    keys, and structs of these.
 
     A body is corrupt if it is not one JSON object to its last byte, or if a field holds what its type cannot: a number with
     digits that would be lost, a text that is no date. Times without a zone are UTC. Fields that are missing are null,
@@ -56,14 +58,14 @@ def json_plan(kind: pa.StructType) -> Plan:
 
 
 def decoder(kind: pa.StructType) -> Decode:
-    """Reads one body into an object that `columns_of` takes; made once for a task."""
+    """Return a function that reads one body into an object for `columns_of`. Called once per task."""
     exact = msgspec.json.Decoder(_type(kind, str))
-    # A string that is to hold an object or a number is rare: only then is every string looked at for what it is.
+    # A string field with an object or number in it is rare: only such bodies take the slower decoder, with raw strings.
     as_text = msgspec.json.Decoder(_type(kind, msgspec.Raw)) if _has_text(kind) else None
 
     def decode(body: bytes) -> Any:
         if not body.isascii():
-            body.decode()  # msgspec does not look into what it passes over
+            body.decode()  # msgspec does not validate the UTF-8 of fields that it skips.
         try:
             return exact.decode(body)
         except msgspec.ValidationError:
@@ -75,7 +77,7 @@ def decoder(kind: pa.StructType) -> Decode:
 
 
 def columns_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Objects of the decoder → an array. Raises ValueError or ArithmeticError: one does not fit."""
+    """Build an array from objects of the decoder. Raises ValueError or ArithmeticError: one does not fit."""
     if pa.types.is_struct(kind):
         mask = pa.array([value is None for value in values], pa.bool_())
         names = [_FIELD.format(number) for number in range(kind.num_fields)]
@@ -99,13 +101,13 @@ def columns_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     found = pa.array(values, kind)
     if pa.types.is_timestamp(kind) and len(found) and found.null_count < len(found):
         bounds = pc.min_max(found.cast(pa.int64())).as_py()
-        if bounds["min"] not in MICROS or bounds["max"] not in MICROS:  # a zone may carry it there
+        if bounds["min"] not in MICROS or bounds["max"] not in MICROS:  # By its time zone: 9999-12-31T23:59-12:00.
             raise ValueError("a time before the year 1 or after 9999")
     return found
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
-    """Where each list begins, null for one that is null, and the end."""
+    """Return Arrow's offsets of lists, null where a list is null, with the end as the last."""
     offsets: list[int | None] = []
     at = 0
     for value in values:
@@ -128,7 +130,7 @@ def _bounded(value: decimal.Decimal) -> decimal.Decimal:
 
 
 def _type(kind: pa.DataType, text: Any) -> Any:
-    """What msgspec is to read; `text` for strings."""
+    """Return msgspec's type of an Arrow type. `text`: its type for strings."""
     if pa.types.is_struct(kind):
         fields = [(_FIELD.format(number), _or_null(field.type, text), None) for number, field in enumerate(kind)]
         names = {_FIELD.format(number): field.name for number, field in enumerate(kind)}
@@ -144,7 +146,7 @@ def _type(kind: pa.DataType, text: Any) -> Any:
 
 def _or_null(kind: pa.DataType, text: Any) -> Any:
     found = _type(kind, text)
-    return found if found is msgspec.Raw else found | None  # Raw is whatever is there, null too
+    return found if found is msgspec.Raw else found | None  # Raw takes any value, null too.
 
 
 def _check(kind: pa.DataType, path: str) -> None:

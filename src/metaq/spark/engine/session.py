@@ -1,4 +1,4 @@
-"""A Spark session without set-up: finds or brings Java, registers `format("metaq")`, logs little."""
+"""A Spark session without set-up: finds Java, registers `format("metaq")`, quiets the logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from metaq.spark.engine.spark_home import without_zip
 
 _LOG = logging.getLogger(__name__)
 
-# The gateway's own level must be the root's: where they differ, Spark takes the session for a shell's, and tells it so.
+# The gateway's level must equal the root's: where they differ, Spark takes the session for a shell and prints its hints.
 _LOG4J = """rootLogger.level = {level}
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = {level}
@@ -36,13 +36,13 @@ appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
 _PYTHON_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Logger of Spark's Python side, which logs a query's error as JSON with the JVM's trace before it raises it."""
+"""Loggers of PySpark that log a query's error as JSON, with the JVM's stack trace, before it is raised."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _UI = "spark.ui.enabled"
 _KEPT_FOR_PAGES = ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions")
-"""Limits of what Spark keeps for its web pages, which are off: a thousand of each are some 15 MB within hours of a stream."""
+"""How much Spark keeps for its web UI, also while that is off: a thousand of each, some 15 MB within hours of a stream."""
 
 LOCAL: Mapping[str, str] = {
     _UI: "false",
@@ -51,10 +51,10 @@ LOCAL: Mapping[str, str] = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",  # A state store per partition: 200, the default, costs 80 s on a laptop.
     "spark.python.unix.domain.socket.enabled": "true",  # Up to a quarter more rows per second from the workers.
-    "spark.buffer.size": str(
-        512 * 1024
-    ),  # Of what comes from a worker at once: 5-10 % more of 1 KB bodies than with 64 KiB.
-    # Renames instead of Hadoop's checksummed file contexts: a micro-batch's floor falls from 150-300 to 120-170 ms.
+    # Read buffer for a worker's output: with bodies of 1 KB, 5-10 % more rows per second than with 64 KiB.
+    "spark.buffer.size": str(512 * 1024),
+    # Renames instead of Hadoop's checksummed file contexts: a micro-batch's floor falls from 150-300 to 120-170 ms. Only for
+    # file systems with an atomic rename, so for local sessions.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -67,7 +67,7 @@ ALWAYS: Mapping[str, str] = {
 
 
 def settled(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Ours, and what was given, which beats them; but JVM options are added to ours, and pages that are on have Spark's memory."""
+    """Return our settings, overridden by the user's. JVM options are joined; a web UI that is on keeps Spark's own limits."""
     both = {**ours, **given}
     if _JAVA_OPTIONS in ours and _JAVA_OPTIONS in given:
         both[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
@@ -83,18 +83,18 @@ def session(
     conf: Mapping[str, str] | None = None,
     log_level: str = "error",
 ) -> Any:
-    """A SparkSession, made now or the one that this process already has.
+    """Return a SparkSession: the one that this process has, or a new one.
 
     Args:
         app: name shown in Spark's own tools.
-        master: where to run, `local[*]` by default; a cluster's URL, or None inside `spark-submit`, which knows it.
-        conf: Spark settings; they beat ours (JVM options are added to ours).
+        master: `local[*]` by default, or a cluster's URL; None inside `spark-submit`, which sets it.
+        conf: Spark settings; they override ours (JVM options are added to ours).
         log_level: of Spark's own log on standard error: off, error, warn, info.
 
     Raises: ConfigError: no usable Java (`metaq.spark.find_java`), or workers that run a Python without MetaQ.
     """
     running = SparkSession.getActiveSession()
-    if running is not None:
+    if running is not None:  # A process has one JVM, whose settings are fixed: ours would come too late.
         interpreter.check(interpreter.context_of(running))
         return running
     settings = dict(ALWAYS)
@@ -104,15 +104,16 @@ def session(
     if master is not None and master.startswith("local"):
         settings |= LOCAL
         settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Driver and workers are on this machine: loopback only.
         interpreter.check_choice()
     settings = settled(settings, conf or {})
-    if not os.environ.get("PYSPARK_GATEWAY_PORT"):
+    if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # Else spark-submit has started the JVM.
         java = find_java()
         for notice in java.notices:
             _LOG.warning("%s", notice)
         _LOG.info("Spark runs on %s", java)
         os.environ["JAVA_HOME"] = str(java.home)
+    # Else workers run the `python3` of the PATH, and fail with "No module named 'pyarrow'" while the driver looks fine.
     os.environ.setdefault(interpreter.CHOICE, sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = {**daemon_setting(master), **settings}
@@ -135,20 +136,21 @@ def session(
             hidden,
         )
     if hidden or shutil.which("sh") is None:
-        # Spark finds data sources by itself (`pyspark_metaq`), but asks `sh` first whether there is a Python.
+        # Spark finds data sources by itself (`pyspark_metaq`), but runs `sh` first to see whether there is a Python, and its
+        # planners do not find what --py-files brought.
         spark.dataSource.register(MetaqDataSource)
     return spark
 
 
 def daemon_setting(master: str | None) -> dict[str, str]:
-    """The setting that has workers forked from `metaq.spark.daemon`, if those that this process starts on this machine find it.
+    """Return the setting that has workers forked from `metaq.spark.daemon`, or none if their Python may not find it.
 
-    A daemon that cannot start is the end of every Python function in the session.
+    A daemon that cannot start fails every Python function of the session, so it is set only where it is sure to start.
     """
     if master is None or master.partition("[")[0] != "local":
-        return {}  # `local-cluster` too starts its executors in folders of their own, where relative paths lead elsewhere.
+        return {}  # Executors, those of `local-cluster` too, start in folders of their own: a relative PYTHONPATH misleads.
     if os.environ.get("PYSPARK_GATEWAY_PORT"):
-        return {}  # Of what `--py-files` names they know only when a task runs.
+        return {}  # Workers learn only with their first task what `--py-files` brings, after the daemon has started.
     environ, gateway = dict(os.environ), getattr(SparkContext, "_gateway", None)
     if gateway is not None:  # A JVM that runs already keeps the environment that it was started with.
         environ["PYTHONPATH"] = gateway.jvm.System.getenv("PYTHONPATH") or ""
@@ -157,12 +159,12 @@ def daemon_setting(master: str | None) -> dict[str, str]:
 
 
 def _hidden_package(spark: Any) -> str:
-    """The name of the package that `spark-submit` has brought this module in, if Spark's own Pythons do not find it there."""
+    """Return the name of the --py-files zip that this module was loaded from, if Spark's planners do not find it; else ""."""
     loader = getattr(metaq.__spec__, "loader", None)
     if not isinstance(loader, zipimport.zipimporter):
         return ""
     paths = spark.sparkContext._jvm.System.getenv("PYTHONPATH") or ""  # noqa: SLF001  what they get is the JVM's
-    name = Path(loader.archive).name  # A copy of what was named.
+    name = Path(loader.archive).name  # Spark loads a copy, in a folder of its own: compare names only.
     return "" if name in {Path(path).name for path in paths.split(os.pathsep)} else name
 
 

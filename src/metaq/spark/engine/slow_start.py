@@ -1,8 +1,8 @@
-"""Streaming queries on a machine that is too busy to start a Python within Spark's time.
+"""Restart of streaming queries on a machine that is too busy to start a Python within Spark's ten seconds.
 
-Spark runs a Python beside the driver for each streaming source that is written in Python, and gives it ten seconds to
-connect; no setting changes that. Where it takes longer the query fails before it has read anything. Nothing is lost: started
-anew it continues from its checkpoint.
+Spark starts a Python process beside the driver for each Python streaming source, and gives it ten seconds to connect; no
+setting changes that. If it takes longer, the query fails before it has read anything. Nothing is lost: a restarted query
+continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ TOO_SLOW: Final = "Python worker failed to connect back"
 
 
 def run_through(start: Callable[[], Any], watch: Callable[[Any], Outcome]) -> Outcome:
-    """Start a query and watch it to its end; once more, at most STARTS_MAX times in all, if its Python started too slowly.
+    """Start a query and watch it to its end; again, at most STARTS_MAX times in all, if its Python started too slowly.
 
     Args:
-        start: starts the query, with the same checkpoint each time. watch: gets the query and raises what it failed with.
+        start: starts the query, with the same checkpoint each time.
+        watch: waits for the query and raises what it failed with.
 
     Returns: what `watch` returned. Raises: what `start` or `watch` raised.
     """

@@ -1,8 +1,8 @@
-"""A home of Spark without its zip of Python modules, for the JVM of a session on this machine.
+"""A SPARK_HOME without `pyspark.zip`, for sessions on this machine: Spark's Python processes start half a second sooner.
 
-Spark puts `$SPARK_HOME/python/lib/pyspark.zip` in front of what its Pythons search. What lies in a zip Python compiles anew each
-time: half a second for each of the five or so that a session starts, and for one more with every streaming query. pip has
-installed the same modules beside the zip, and compiled them. They are found where the zip is not.
+Spark puts `$SPARK_HOME/python/lib/pyspark.zip` first on the path of its Pythons. Modules in a zip are compiled at each start:
+half a second for each of the five or so processes of a session, and for one more with every streaming query. pip has
+installed, and compiled, the same modules in site-packages; they are found if the zip is not there.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _LOG = logging.getLogger(__name__)
 
 _HOME = "SPARK_HOME"
 _ZIPPED = "python"
-"""The folder of a home with the zip in it."""
+"""Folder of SPARK_HOME that has the zip."""
 _OTHER_PYTHONS = ("spark.pyspark.python", "spark.pyspark.driver.python")
+"""Settings by which workers run another Python."""
 
 
 @contextlib.contextmanager
 def without_zip(master: str | None, conf: Mapping[str, str]) -> Iterator[None]:
-    """A JVM that is started meanwhile has such a home, if the Pythons that it starts find pip's modules without it."""
+    """Set SPARK_HOME for a JVM that is started in this context, if its Pythons find pip's modules without the zip."""
     home = _made() if _is_for_us(master, conf) else None
     if home is None:
         yield
@@ -51,7 +52,7 @@ def _is_for_us(master: str | None, conf: Mapping[str, str]) -> bool:
     return (
         os.name == "posix"
         and (master or "").partition("[")[0] == "local"
-        # What somebody has chosen stays; of a JVM that runs already, too.
+        # A SPARK_HOME that the user has set stays, and so does that of a running JVM.
         and not {_HOME, "PYSPARK_GATEWAY_PORT"}.intersection(os.environ)
         and getattr(SparkContext, "_gateway", None) is None
         and (os.environ.get(interpreter.CHOICE) or sys.executable) == sys.executable
@@ -61,16 +62,16 @@ def _is_for_us(master: str | None, conf: Mapping[str, str]) -> bool:
 
 
 def _is_installed(file: str | None) -> bool:
-    """Whether a fresh start of this Python finds the package whose `__init__` that is."""
+    """Return whether a newly started Python finds the package with this `__init__` in site-packages."""
     places = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
     return file is not None and Path(file).parent.parent in places
 
 
 def _made() -> Path | None:
-    """The folder, made if it is not there yet: a link to each thing in Spark's own. None: it cannot be."""
+    """Return the folder, created if missing: a link to each entry of Spark's own but one. None: it cannot be created."""
     real = Path(pyspark.__file__).parent
     try:
-        # With the time, since it changes when something is added, such as a folder `conf`.
+        # The folder's time is part of the name: it changes when an entry is added, such as `conf`.
         name = hashlib.sha256(f"{real} {pyspark.__version__} {real.stat().st_mtime_ns}".encode()).hexdigest()[:16]
         homes = cache_folder() / "spark"
         if (homes / name / "jars").is_dir():

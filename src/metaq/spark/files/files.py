@@ -1,4 +1,4 @@
-"""`format("metaq")` with the option `path`: files of stores and archives as DataFrames, without a broker."""
+"""`format("metaq")` with the option `path`: files of brokers and archives as DataFrames, without a broker."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ DAMAGE_SCHEMA = pa.schema(
 )
 """Schema of `rows=damage`: places that cannot be read."""
 _WARNINGS_MAX = 20
-"""Of one partition; the sum is told at its end."""
+"""Most warnings per partition; a last one has the number of all."""
 
 
 class FilesPartition(InputPartition):  # type: ignore[misc]
     """One Spark partition: parts of files, to be read one after the other."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
+        """Args: parts: plain values: Spark pickles them for the task."""
         super().__init__(f"{len(parts)} parts of files")
         self.parts = list(parts)
 
 
 def files_ddl(options: FilesOptions) -> str:
-    """Columns of a row, as Spark's DDL."""
+    """Return the columns of a row as Spark's DDL."""
     if options.rows == "damage":
         return schema.ddl(DAMAGE_SCHEMA)
     return schema.ddl(records.schema_of(schema.columns_of(options.columns)))
 
 
 def refuse_stream() -> None:
-    """Raises: ConfigError: files are read once, as they are."""
+    """Raise ConfigError: files cannot be read as a stream."""
     raise ConfigError(
         "files are read by spark.read, not as a stream: to follow messages as they come, read the topics from their brokers "
         "(nameServers and subscribe); to follow an archive, spark.readStream.schema(...).parquet(FOLDER)"
@@ -57,22 +58,23 @@ def refuse_stream() -> None:
 
 
 class FilesReader(DataSourceReader):  # type: ignore[misc]
-    """A batch read of what the files hold when the query is planned."""
+    """A batch read of the files as they are when the query is planned."""
 
     def __init__(self, options: FilesOptions, struct: Any) -> None:
+        """Args: options: the query's. struct: Spark's StructType; it chooses the columns."""
         self.options = options
         known = DAMAGE_SCHEMA if options.rows == "damage" else records.schema_of(tuple(records.TYPES))
         self.columns = schema.columns_of_struct(struct, known)
 
     def partitions(self) -> list[InputPartition]:
         planned = partitions(find(self.options.all_paths), self.options)
-        # Spark would call read(None) for an empty list.
+        # For an empty list Spark would run one task with read(None).
         return [FilesPartition(parts) for parts in planned] or [FilesPartition([])]
 
     def read(self, partition: FilesPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of the partition's parts. Runs in an executor, on an instance of its own.
+        """Yield the partition's rows. Runs in an executor's Python worker, on a pickled copy of the reader.
 
-        Raises: StoreCorrupt: something cannot be read, and `failOnCorrupt` is set.
+        Raises: StoreCorrupt: a place cannot be read, and `failOnCorrupt` is set.
         """
         if self.options.rows == "damage":
             yield from self._damage(partition)

@@ -1,4 +1,4 @@
-"""Which files lie below a path, and of which kind: logs of brokers, data of MetaQ 1.x, archives of the pipeline."""
+"""Search for readable files below a path: brokers' commit logs, data files of MetaQ 1.x, archives of the pipeline."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _NOT_LOOKED_INTO: Final = frozenset(
         "timerlog", "compactionLog", "compactionCq",
     }
 )  # fmt: skip
-"""Folders of a store that hold no data of other kinds; the last three are RocketMQ 5's."""
+"""Folders of a store that are skipped: they have no commit log or data files. The last three are RocketMQ 5's."""
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 _PREFERRED: Final = (".meta", ".meta.arc", ".arc", ".meta.zip", ".zip")
+"""Endings of MetaQ 1.x data files; of several copies of a segment the one with the first ending is read."""
 
 
 class FoundLog(Struct, frozen=True):
@@ -47,9 +48,11 @@ class FoundLog(Struct, frozen=True):
 
     folder: Path
     files: list[LogFile]
+    """Files to read, in order."""
     end: int
     """Log offset after its last whole record."""
     borders: Borders
+    """Record boundaries, from the consume queues."""
     hidden: dict[str, int]
     """Topic → log offset below which its records are deleted."""
 
@@ -59,9 +62,9 @@ class FoundSegment(Struct, frozen=True):
 
     segment: Segment
     stop: int
-    """Position up to which it is read."""
+    """Position up to which it is read, bytes in the partition."""
     last: bool
-    """Whether a server may be writing it."""
+    """Whether a running server may be writing it."""
 
     @property
     def bytes(self) -> int:
@@ -75,17 +78,17 @@ class FoundArchived(Struct, frozen=True):
     file: ArchivedFile
 
 
-Found = FoundLog | FoundSegment | FoundArchived | Damage
+FoundFile = FoundLog | FoundSegment | FoundArchived | Damage
 
 
-def find(paths: Sequence[str]) -> list[Found]:
+def find(paths: Sequence[str]) -> list[FoundFile]:
     """Find the files below the paths, each once.
 
     Raises: ConfigError: a path that is not there, or is not of this machine. StoreForeign: nothing that can be read is below
         one.
     """
     seen: set[Path] = set()
-    found: list[Found] = []
+    found: list[FoundFile] = []
     for text in paths:
         for path in _expanded(text):
             below = list(_look(path, _DEPTH_MAX, seen, {path.resolve()}))
@@ -119,11 +122,11 @@ def _expanded(text: str) -> list[Path]:
 
 
 def _is_empty_store(path: Path) -> bool:
-    """An empty store or archive."""
+    """Return whether the path is a store or archive without messages yet."""
     return path.name == "commitlog" or any((path / name).is_dir() for name in ("commitlog", MANIFESTS))
 
 
-def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterator[Found]:
+def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterator[FoundFile]:
     if path.is_file():
         yield from _file(path, seen)
         return
@@ -138,12 +141,12 @@ def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterat
         yield from _log(path, seen)
     yield from _segments([segment for segment in find_segments(path) if segment.path.parent == path], seen)
     for entry in names if depth else ():
-        # Links too: data often lies on another disk. A circle of them ends where it comes to a folder again.
+        # Symbolic links too: data often lies on another disk. `entered` ends circles of them.
         if entry.is_dir() and entry.name not in _NOT_LOOKED_INTO and _is_new(entry, entered):
             yield from _look(entry, depth - 1, seen, entered)
 
 
-def _file(path: Path, seen: set[Path]) -> Iterator[Found]:
+def _file(path: Path, seen: set[Path]) -> Iterator[FoundFile]:
     if is_log_name(path.name):
         if _is_new(path, seen):
             whole = find_log_files(path.parent)
@@ -164,7 +167,7 @@ def _is_new(path: Path, seen: set[Path]) -> bool:
     return True
 
 
-def _log(folder: Path, seen: set[Path]) -> Iterator[Found]:
+def _log(folder: Path, seen: set[Path]) -> Iterator[FoundFile]:
     if folder.parent.parent.name in {"consumequeue", "consumequeue_ext"}:
         raise StoreForeign(f"{folder} is a consume queue, which holds no messages: name the folder of its store")
     files = [file for file in find_log_files(folder) if _is_new(Path(file.path), seen)]
@@ -181,7 +184,7 @@ def _log(folder: Path, seen: set[Path]) -> Iterator[Found]:
     yield FoundLog(folder, files, end.place, borders, hidden_below(folder.parent, end.place))
 
 
-def _segments(segments: Sequence[Segment], seen: set[Path]) -> Iterator[Found]:
+def _segments(segments: Sequence[Segment], seen: set[Path]) -> Iterator[FoundFile]:
     by_place: dict[tuple[Path, int], Segment] = {}
     for segment in segments:
         place = (segment.path.parent, segment.start)
@@ -198,14 +201,14 @@ def _segments(segments: Sequence[Segment], seen: set[Path]) -> Iterator[Found]:
         try:
             end = segment.start + _size_of(segment)
         except FileNotFoundError:
-            continue  # deleted by retention
+            continue  # Deleted by a running server's retention.
         except Exception as fault:
             if not isinstance(fault, OSError) and not is_zip_fault(fault):
                 raise
             yield Damage(str(segment.path), 0, 0, f"a zip file that cannot be read ({fault})")
             continue
         live = segment.path.name.endswith(LIVE)
-        # What a later file begins with is read there.
+        # Overlapping positions are read from the later file.
         stop = end if following is None else min(end, following.start)
         yield FoundSegment(segment, stop, live and following is None)
         if following is not None and following.start > end:
@@ -230,7 +233,7 @@ def _size_of(segment: Segment) -> int:
         return sum(entry.file_size for entry in archive.infolist())
 
 
-def _archive(path: Path, seen: set[Path]) -> Iterator[Found]:
+def _archive(path: Path, seen: set[Path]) -> Iterator[FoundFile]:
     folder, broken = ArchiveFolder(path), list[tuple[str, str]]()
     known = view(folder, broken)
     for at, why in broken:

@@ -1,4 +1,4 @@
-"""Frames of MetaQ 1.x → Arrow record batches, in the columns of every other row."""
+"""Frames of MetaQ 1.x to Arrow record batches, with the columns of all other sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metaq.wire import hot
 
 
 def frames_batch(run: FrameRun, columns: Sequence[str]) -> pa.RecordBatch:
-    """A row per frame; null for columns that frames do not have."""
+    """Return a batch with a row per frame; null for columns that frames do not have."""
     parts = hot.frame_columns(run.data, 0, len(run.data))
     arrays = [
         _MAKERS[name](run, parts) if name in _MAKERS else pa.nulls(run.rows, records.TYPES[name]) for name in columns
@@ -40,7 +40,7 @@ def _attribute(run: FrameRun, parts: Parts) -> pa.Array:
 
 
 def _tag(run: FrameRun, parts: Parts) -> pa.Array:
-    """The attribute, where it is a tag as our import takes it."""
+    """Return the attribute where it is a legal tag, by the same rule as the import of 1.x data; else null."""
     attributes = _attribute(run, parts)
     distinct = pc.unique(attributes)
     tags = [text for text in distinct.to_pylist() if text and is_tag(text)]
@@ -54,7 +54,7 @@ def _position(run: FrameRun, parts: Parts) -> pa.Array:
 
 
 def _empty(name: str) -> Callable[[FrameRun, Parts], pa.Array]:
-    """Empty lists, or maps."""
+    """Return a maker of empty lists or maps."""
     kind = records.TYPES[name]
 
     def make(run: FrameRun, _parts: Parts) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Plans Spark partitions from files: large ones are cut, small ones joined."""
+"""Planning of Spark partitions from files: large ones are cut, small ones joined."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec import Struct
 
 from metaq.errors import ConfigError
 from metaq.option_table import MIB
-from metaq.spark.files.found import Found, FoundArchived, FoundLog, FoundSegment
+from metaq.spark.files.found import FoundArchived, FoundFile, FoundLog, FoundSegment
 from metaq.spark.files.settings import FilesOptions
 from metaq.store.offline.damage import Damage
 from metaq.store.offline.log_pieces import LogPiece, pieces_of, store_ms_at
 from metaq.store.offline.segments import SegmentPiece
 
 PIECE_BYTES_MIN = MIB
-"""Smallest piece of a file: finer ones cost more to find than they save, however many partitions are asked for."""
+"""Smallest piece of a file: smaller ones cost more to find than they save, however many partitions are asked for."""
 _TIMES_STEP_BACK_MS = 10_000
 """Tolerance for a broker's clock that was set back: a file is skipped only if its times are this far off."""
 
@@ -28,7 +28,7 @@ class LogPart(Struct, frozen=True):
 
     piece: LogPiece
     hidden: dict[str, int]
-    """Topic → the log offset below which its records are nobody's any more."""
+    """Topic → log offset below which its records are expired, or of a topic that was deleted and made anew."""
 
 
 class ArchivedPart(Struct, frozen=True):
@@ -37,16 +37,16 @@ class ArchivedPart(Struct, frozen=True):
     path: str
     topic: str
     groups: tuple[int, ...] = ()
-    """Row groups to read; None: all."""
+    """Row groups to read; empty: all."""
 
 
 Part = LogPart | SegmentPiece | ArchivedPart | Damage
 
 
-def partitions(found: Sequence[Found], options: FilesOptions) -> list[list[Part]]:
-    """The parts of each Spark partition, in the order in which they are read.
+def partitions(found: Sequence[FoundFile], options: FilesOptions) -> list[list[Part]]:
+    """Return the parts of each Spark partition, in reading order.
 
-    Raises: ConfigError: times are asked for of files that hold none.
+    Raises: ConfigError: a time range, and files of MetaQ 1.x, which have no store times.
     """
     if options.has_times and any(isinstance(one, FoundSegment) for one in found):
         raise ConfigError(
@@ -60,7 +60,7 @@ def partitions(found: Sequence[Found], options: FilesOptions) -> list[list[Part]
 
 
 def pack(parts: Iterable[tuple[Part, int]], bytes_max: int) -> list[list[Part]]:
-    """Group neighbours up to so many bytes; a larger one is alone."""
+    """Group neighbouring (part, bytes) up to `bytes_max`; a larger part is alone."""
     packed: list[list[Part]] = []
     filled = 0
     for part, size in parts:
@@ -72,7 +72,7 @@ def pack(parts: Iterable[tuple[Part, int]], bytes_max: int) -> list[list[Part]]:
     return packed
 
 
-def _bytes(found: Found) -> int:
+def _bytes(found: FoundFile) -> int:
     if isinstance(found, FoundLog):
         return sum(max(0, min(file.end, found.end) - file.start) for file in found.files)
     if isinstance(found, FoundSegment):
@@ -80,7 +80,7 @@ def _bytes(found: Found) -> int:
     return found.file.size if isinstance(found, FoundArchived) else 0
 
 
-def _parts(found: Found, options: FilesOptions, size: int) -> Iterator[tuple[Part, int]]:
+def _parts(found: FoundFile, options: FilesOptions, size: int) -> Iterator[tuple[Part, int]]:
     if isinstance(found, FoundLog):
         yield from _log_parts(found, options, size)
     elif isinstance(found, FoundSegment):
@@ -102,7 +102,7 @@ def _log_parts(found: FoundLog, options: FilesOptions, size: int) -> Iterator[tu
 
 
 def _files_out_of_time(found: FoundLog, options: FilesOptions) -> set[str]:
-    """Files without a message in the wanted times, judged by the first store time of each."""
+    """Return the paths of files without a message in the wanted time range, judged by each file's first store time."""
     begins = [store_ms_at(file) for file in found.files]
     out = set()
     for number, file in enumerate(found.files):
@@ -120,7 +120,7 @@ def _segment_parts(found: FoundSegment, options: FilesOptions, size: int) -> Ite
     segment = found.segment
     if not options.wanted.has(segment.topic):
         return
-    # What a zip file holds can only be read from its begin.
+    # A zip file can only be decompressed from its beginning.
     count = 1 if segment.is_zip else max(1, -(-found.bytes // size))
     marks = [segment.start + found.bytes * step // count for step in range(count + 1)]
     for begin, stop in itertools.pairwise(marks):
@@ -140,8 +140,8 @@ def _archived_parts(found: FoundArchived, options: FilesOptions, size: int) -> I
 
 
 def _row_groups(path: Path) -> list[int]:
-    """The bytes of each row group; none of a file that cannot be read, which whoever reads it will tell."""
-    import pyarrow as pa  # here and not above: most plans need none of it
+    """Return the bytes of each row group; [] for a file that cannot be read: its task reports that."""
+    import pyarrow as pa  # Lazily: plans without large archived files do not need it.
     import pyarrow.parquet as pq
 
     try:

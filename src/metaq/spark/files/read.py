@@ -1,4 +1,4 @@
-"""Worker side of the store reader: a part of a file → Arrow record batches, and what of it cannot be read."""
+"""Worker side of the store reader: a part of a file to Arrow record batches, and its unreadable places."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LOG = logging.getLogger(__name__)
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 1024 * 1024
-"""Smaller batches are put together: each costs its way through the pipe, and putting together costs a copy."""
+"""Batches below both are concatenated: each batch has a price in the pipe to the JVM, concatenating costs a copy."""
 
 
 def read_parts(
     parts: Sequence[Part], options: FilesOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | Damage]:
-    """Rows of the parts, in order, and the places that cannot be read.
+    """Yield the rows of the parts, in order, and the places that cannot be read.
 
     Raises: StoreCorrupt: a file has vanished that retention does not delete. OSError: the disk fails.
     """
@@ -85,7 +85,7 @@ def _rows(part: LogPart, decoded: records.Decoded, columns: Sequence[str]) -> It
     while left is not None and len(left):
         try:
             piece, rest = left.cut(columns)
-        except BadRequest:
+        except BadRequest:  # A body that cannot be expanded: find all such, and go on with the others.
             readable, damage = _readable(part, left)
             yield from damage
             left = left.only(readable)
@@ -95,7 +95,7 @@ def _rows(part: LogPart, decoded: records.Decoded, columns: Sequence[str]) -> It
 
 
 def _readable(part: LogPart, decoded: records.Decoded) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], list[Damage]]:
-    """Which of the records have bodies that can be expanded, as a mask; and the others."""
+    """Return a mask of the records whose bodies can be decompressed, and the damage of the others."""
     readable, damage = np.ones(len(decoded), np.bool_), []
     sizes = np.frombuffer(decoded.parts["size"], np.int32, len(decoded))
     for row in decoded.parts["compressed"]:
@@ -109,19 +109,19 @@ def _readable(part: LogPart, decoded: records.Decoded) -> tuple[np.ndarray[Any, 
 
 
 class _Chosen:
-    """Which records of a log become rows: those that somebody could consume, of the topics and times that are wanted."""
+    """Chooses the records of a log that become rows: those that a consumer could get, of the wanted topics and times."""
 
     def __init__(self, options: FilesOptions, hidden: dict[str, int]) -> None:
         self._options, self._hidden = options, hidden
         self._wanted: Topics = options.wanted
         self._topics: dict[bytes, int] = {}
-        """Topic → the log offset from which its records are rows; -1: they never are."""
+        """Topic → log offset from which its records are rows; -1: never."""
 
     def of(self, decoded: records.Decoded) -> records.Decoded:
         if not len(decoded):
             return decoded
         flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, len(decoded)) & TRANSACTION_MASK
-        chosen = (flags == 0) | (flags == SysFlag.COMMITTED)
+        chosen = (flags == 0) | (flags == SysFlag.COMMITTED)  # Half messages and rollback markers are no rows.
         topics = records.topics_of(decoded)
         begins = np.array([self._begin(topic) for topic in topics.dictionary.to_pylist()], np.int64)
         begin = begins[topics.indices.to_numpy()]
@@ -147,11 +147,12 @@ def _read_segment(piece: SegmentPiece, columns: Sequence[str]) -> Iterator[pa.Re
         for found in read_segment(piece):
             yield found if isinstance(found, Damage) else frames_batch(found, columns)
     except FileNotFoundError:
+        # A running server's retention deletes from the oldest on: that is no damage. A hole behind older files is.
         path = piece.segment.path
         left = find_segments(path.parent) if path.parent.is_dir() else []
         if left and left[0].start < piece.segment.start:
             yield Damage(str(path), 0, 0, "the file was there when the read was planned, and is not any more")
-        else:  # retention takes the oldest
+        else:
             _LOG.warning("%s was deleted while the read ran: its messages are not in it", path)
 
 
@@ -159,7 +160,7 @@ def _read_segment(piece: SegmentPiece, columns: Sequence[str]) -> Iterator[pa.Re
 def _read_archived(
     part: ArchivedPart, options: FilesOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | Damage]:
-    import pyarrow.parquet as pq  # here and not above: readers of logs go without
+    import pyarrow.parquet as pq  # Lazily: readers of logs do not need it.
 
     from metaq.archive.rows import offset_ids
 
@@ -167,6 +168,7 @@ def _read_archived(
     try:
         with pq.ParquetFile(part.path) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
+            # Archived files have store host and log offset instead of the offset id; those of version 1 lack these, too.
             ids = "offset_id" in columns and "log_offset" in file.schema_arrow.names
             more = ["store_time"] * options.has_times + ["store_host", "log_offset"] * ids
             asked = there + [name for name in more if name not in there]

@@ -20,10 +20,10 @@ class Topics(Struct, frozen=True):
     """Selection of topics."""
 
     patterns: tuple[str, ...] = ()
-    """Names and globs; none: every topic that users made."""
+    """Names and globs; empty: all topics but the system's, retry and dead-letter topics."""
 
     def has(self, topic: str) -> bool:
-        """System, retry and dead-letter topics must be named whole."""
+        """Return whether a topic is selected. System, retry and dead-letter topics must be named whole."""
         if topic in self.patterns:
             return True
         is_users = bool(users_topics([topic], ()))

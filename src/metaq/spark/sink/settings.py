@@ -16,7 +16,7 @@ EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 
 _OF_SPARK: Final = {"checkpointlocation", "path", "queryname"}
-"""Options of Spark's own that it passes on to a sink."""
+"""Spark's own options, which it passes to the sink too."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,32}\Z")
 _APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")
 
@@ -113,10 +113,10 @@ class SinkOptions(OptionTable):
         return self.delivery == EFFECTIVELY_ONCE
 
     def row_of_query(self, query_id: str) -> str:
-        """The coordinator's row for a streaming query."""
+        """Return the name of the coordinator's row for a streaming query. A new checkpoint has a new query id."""
         return f"spark:{query_id}:{self.sink_id}"
 
     @property
     def row_of_app(self) -> str:
-        """The coordinator's row for numbered batch writes; empty: they are not numbered."""
+        """Name of the coordinator's row for numbered batch writes; empty: they are not numbered."""
         return f"app:{self.txn_app_id}:{self.sink_id}" if self.txn_app_id is not None else ""

@@ -1,12 +1,12 @@
 """Writing to `format("metaq")`: each micro-batch, or batch write, delivered whole and once.
 
 Every *attempt* of a task stages parts of its own in one transaction of the batch and names them in its commit message; `commit`,
-on the driver, decides with the manifest of those that Spark chose. What identifies a batch is the query's id and the batch's
-number, as a row at the coordinator, never a partition or the number of a row: a task that is tried again gets its rows in
-another order, and a batch that is replayed is sliced differently.
+on the driver, decides with the manifest of the attempts that Spark chose. A batch is identified by the query's id and the
+batch id, as a row at the coordinator, never by a partition or a row number: a retried task of a shuffled plan gets its rows
+in another order, and a replayed batch may be sliced differently.
 
-What runs where: a writer is made in a process beside the driver, pickled, and `write` runs on that copy in the executors.
-`commit` of a batch write runs on such a copy too, that of a stream on a fresh one each time: so commit messages carry all
+What runs where: a writer is made in a process beside the driver and pickled; `write` runs on copies in the executors.
+`commit` of a batch write runs on a copy too, that of a stream on a new instance for each batch: so commit messages carry all
 that it needs.
 """
 
@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Spark's names of a task's local properties about its micro-batch."""
+"""Local properties of a streaming query's tasks: query id and batch id."""
 
 
 _known: dict[tuple[str, str], str] = {}
@@ -45,29 +45,35 @@ _known: dict[tuple[str, str], str] = {}
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """Commit message of one task attempt. `transaction` is empty if its rows were sent at once."""
+    """Commit message of one task attempt, pickled on its way to the driver."""
 
     rows: int
+    """Rows written."""
     transaction: str = ""
+    """Id of the batch's transaction; empty: rows were sent at once (delivery=at-least-once)."""
     row: str = ""
+    """Name of the coordinator's row; empty: the write is not numbered."""
     sequence: int = -1
+    """Batch id, or txnVersion."""
     parts: tuple[ManifestPart, ...] = ()
+    """Parts that this attempt has staged."""
 
 
 class Delivery:
     """Base of writers: finds the coordinator, stages in tasks, decides on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
+        """Args: options: of the write."""
         self.options = options
         self.token = SYSTEM.token()
-        """Token of an attempt of a batch: the same in all its tasks."""
+        """Token of one run of a batch: pickled with the writer, so the same in all its tasks; a replay has another."""
 
     @property
     def courier(self) -> Courier:
         return courier_of(self.options.name_servers, self.options.retry_seconds)
 
     def coordinator(self, row: str) -> str:
-        """Broker that has the row, or will have it. Raises NotSupported, ConfigError, or as `find_row`."""
+        """Return the name of the broker that has the row, or will have it. Raises NotSupported, ConfigError, as `find_row`."""
         options, courier = self.options, self.courier
         if (options.name_servers, row) in _known:
             return _known[options.name_servers, row]
@@ -85,12 +91,13 @@ class Delivery:
             ) from None
         if not found:
             return numbered.choose_coordinator(row or self.token, asked)
+        # All tasks of a batch must choose the same broker: the row with the newest batch, or a choice by the row's name.
         name = max(found, key=lambda broker: (found[broker].sequence, broker))
         _known[options.name_servers, row] = name
         return name
 
     def stage(self, batches: Iterator[pa.RecordBatch], transaction: str, row: str, sequence: int) -> Written:
-        """Write the rows of a task attempt."""
+        """Stage the rows of a task attempt. Returns its commit message. Raises as `StagedRows`."""
         rows = StagedRows(self.courier, self.options, transaction, attempt())
         rows.write(batches)
         return Written(rows.rows, transaction, row, sequence, rows.finish())
@@ -102,7 +109,14 @@ class Delivery:
         return Written(rows.rows)
 
     def decide(self, messages: Sequence[Written | None], what: str) -> Committed | None:
-        """Commit what the messages name. None: it was sent at once. Raises StaleBatch, TransactionFailed, or the last fault."""
+        """Commit the parts that the messages name. Returns None if rows were sent at once.
+
+        Args:
+            messages: of the attempts that Spark chose; None for a task that failed. what: the write, for logs and errors.
+
+        Raises: ConfigError: tasks chose different coordinators, or no broker knows the query. StaleBatch: a newer batch is
+            committed. TransactionFailed, or the last fault.
+        """
         written = [message for message in messages if message is not None and message.transaction]
         if not written:
             return None
@@ -117,6 +131,8 @@ class Delivery:
         courier, seconds = self.courier, self.options.retry_seconds
         if first.row and first.sequence > 0 and not self.options.adopt_batch and first.row.startswith("spark:"):
             self._check_known(first, what)
+        # Spark repeats a batch that was committed here but not in its own commit log (a driver that died in between): the
+        # row's sequence makes the second commit return the first one's decision.
         done = courier.drive(numbered.commit(first.transaction, parts, first.row, first.sequence, seconds, courier.now))
         if done.again:
             _LOG.warning(
@@ -131,7 +147,7 @@ class Delivery:
         return done
 
     def _check_known(self, first: Written, what: str) -> None:
-        """A query that is beyond its first batch has a row, or something is wrong."""
+        """Roll back and raise ConfigError if a query is beyond its first batch and no broker has a row of it."""
         courier, coordinator = self.courier, coordinator_of(first.transaction)
         if courier.drive(numbered.row_of(first.row, coordinator, self.options.retry_seconds, courier.now)) is None:
             self.roll_back([first])
@@ -142,7 +158,7 @@ class Delivery:
             )
 
     def roll_back(self, messages: Sequence[Written | None]) -> None:
-        """Roll back, as far as brokers can be reached; parts at the others expire."""
+        """Roll back, as far as brokers can be reached; parts at the others expire after stageSeconds."""
         for transaction in sorted(
             {message.transaction for message in messages if message is not None and message.transaction}
         ):
@@ -153,14 +169,17 @@ class Delivery:
 
 
 class MetaqWriter(Delivery, DataSourceArrowWriter):  # type: ignore[misc]
-    """A batch write: all rows or none. With txnAppId and txnVersion it is done once, however often it is asked for."""
+    """A batch write: all rows or none. With txnAppId and txnVersion it is done once, however often it is repeated."""
 
     def __init__(self, options: SinkOptions, struct: Any) -> None:
+        """Args: options: of the write. struct: the DataFrame's StructType. Raises ConfigError: its columns do not fit."""
         super().__init__(options)
         check_columns(to_arrow_schema(struct), options.topic)
         self.row, self.sequence = options.row_of_app, options.txn_version if options.txn_version is not None else -1
         self.transaction = ""
-        if options.exact:
+        if (
+            options.exact
+        ):  # Chosen here, once: tasks get it with the pickled writer, and have no batch id to make it from.
             self.transaction = transaction_id(f"spark-write-{self.token}", self.coordinator(self.row))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -181,13 +200,14 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
     """A streaming write: each micro-batch whole and once."""
 
     def __init__(self, options: SinkOptions, struct: Any) -> None:
+        """Args: options: of the write. struct: the DataFrame's StructType. Raises ConfigError: its columns do not fit."""
         super().__init__(options)
         check_columns(to_arrow_schema(struct), options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         if not self.options.exact:
             return self.send(iterator)
-        context = TaskContext.get()
+        context = TaskContext.get()  # Only tasks have query id and batch id: `commit` gets them by the messages.
         query, batch = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID))
         row = self.options.row_of_query(query)
         transaction = transaction_id(f"spark-{query}-{batch}-{self.token}", self.coordinator(row))
@@ -202,6 +222,6 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
 
 
 def attempt() -> str:
-    """Prefix of the ids of this attempt's parts."""
+    """Return the prefix of this attempt's part ids. By attempt: retries and speculative tasks stage beside each other."""
     context = TaskContext.get()
     return f"{context.partitionId()}.{context.attemptNumber()}.{context.taskAttemptId()}."

@@ -1,4 +1,4 @@
-"""Writes the rows of one task attempt: chooses queues, makes batches, sends them to the brokers."""
+"""Write the rows of one task attempt: choose queues, encode batches, send them to the brokers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ from metaq.wire import hot
 GROUP: Final = "metaq-spark"
 """Producer group of messages that are sent without a transaction."""
 FIRST_ROUTE_SECONDS: Final = 5.0
+"""Retry time for a topic's first route: a misspelt topic should fail soon."""
 BATCH_BYTES: Final = 256 * 1024
+"""Bytes of a batch of sends."""
 STAGED_MAX: Final = 4 * 1024 * 1024
 """Bytes buffered in a task before some are staged."""
 
 
 class _Outgoing:
-    """Base of both ways of writing. For one attempt; not thread-safe."""
+    """Base of both kinds of delivery. For one task attempt; not thread-safe."""
 
     def __init__(
         self, courier: Courier, options: SinkOptions, purpose: Purpose, id_prefix: Callable[[], bytes] | None
@@ -44,12 +46,15 @@ class _Outgoing:
         self._courier, self._options, self._purpose = courier, options, purpose
         self._id_prefix = id_prefix or IdPrefixes(local_address(), SYSTEM).next
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._turn = SYSTEM.random_below(1 << 16)
+        self._turn = SYSTEM.random_below(1 << 16)  # Tasks begin at random queues, else all would begin at the first.
         self._requests: dict[str, PipelinedRequests] = {}
         self.rows = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write all rows of the batches. Raises InvalidMessage: a row; what brokers refuse; the last fault."""
+        """Write all rows of the batches.
+
+        Raises: InvalidMessage: a row cannot be a message. BrokerError: a broker refused. The last fault, after the retry time.
+        """
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -64,7 +69,7 @@ class _Outgoing:
         return rows_of(batch, options.topic, empty=options.empty_bodies, only_group=options.only_group)
 
     def put(self, queue: MessageQueue, columns: hot.RowColumns) -> None:
-        """Write ready-made messages, in order, into one queue. Raises as `write`."""
+        """Write encoded messages, in order, into one queue. Raises as `write`."""
         self._add(queue, columns, np.arange(columns.count, dtype=np.int32))
         self.rows += columns.count
 
@@ -76,6 +81,7 @@ class _Outgoing:
                 self._delay(batch, rows, topic, delayed)
             if not len(at_once):
                 continue
+            # Rows without key or queue go to one queue per Arrow batch: whole batches of sends, and turns over the queues.
             self._turn += 1
             anywhere = queues[self._turn % len(queues)]
             for queue, some in rows.by_queue(at_once, queues, anywhere):
@@ -105,7 +111,7 @@ class _Outgoing:
 
 
 class StagedRows(_Outgoing):
-    """Stages rows at their brokers, invisibly, as parts of one transaction, until it is decided."""
+    """Stages rows at their brokers as parts of one transaction, unseen by consumers until it is committed."""
 
     def __init__(
         self,
@@ -115,8 +121,13 @@ class StagedRows(_Outgoing):
         name: str,
         id_prefix: Callable[[], bytes] | None = None,
     ) -> None:
-        """Args: name: how the ids of this attempt's parts begin; no other attempt has it. id_prefix: makes the beginning of
-        the messages' ids; new ones if it is not given, none if it is empty: they bring their own.
+        """
+        Args:
+            courier: connections of this process.
+            options: of the write.
+            transaction: id of the batch's transaction.
+            name: prefix of this attempt's part ids, of no other attempt.
+            id_prefix: makes prefixes of unique ids; None: new ids. One that returns b"": messages bring their own ids.
         """
         super().__init__(courier, options, Purpose.STAGED, id_prefix)
         self._transaction = transaction
@@ -125,7 +136,7 @@ class StagedRows(_Outgoing):
         )
 
     def finish(self) -> tuple[ManifestPart, ...]:
-        """Stage the rest, and wait for all answers. Returns the parts. Raises as `write`."""
+        """Stage the rest, seal the parts, and wait for all answers. Returns the parts. Raises as `write`."""
         for broker in self._parts.brokers:
             requests = self._parts.rest(broker)
             for part in self._parts.unsealed(broker):
@@ -149,6 +160,7 @@ class StagedRows(_Outgoing):
         self._requests_to(broker).post(call, sum(len(chunk.body) for chunk in chunks), self._check_open)
 
     def _check_open(self, staged: Staged) -> None:
+        # An attempt may outlive its batch: the slower one of two speculative attempts, or one that Spark lost sight of.
         if staged.decision is not None:
             raise TransactionEnded(
                 f"the transaction {self._transaction} is over ({staged.decision.outcome.value}): Spark has given this attempt of "
@@ -164,7 +176,7 @@ class StagedRows(_Outgoing):
 
 
 class SentRows(_Outgoing):
-    """Sends rows at once. A task that is retried sends them again."""
+    """Sends rows at once (delivery=at-least-once). A task that is retried sends them again."""
 
     def __init__(self, courier: Courier, options: SinkOptions, id_prefix: Callable[[], bytes] | None = None) -> None:
         """Args: id_prefix: as of `StagedRows`."""
@@ -180,7 +192,7 @@ class SentRows(_Outgoing):
         while done < len(rows):
             batch = hot.Batch(self._id_prefix(), BATCH_BYTES)
             after = batch.add_rows(columns, done, chosen)
-            if after == done:
+            if after == done:  # A row larger than BATCH_BYTES: a batch of its own.
                 batch = hot.Batch(self._id_prefix(), BODY_BYTES_MAX)
                 after = done + batch.add_rows(columns, 0, chosen[done : done + 1])
             if after == done:
@@ -191,6 +203,7 @@ class SentRows(_Outgoing):
             self._post(queue, Outgoing(queue.topic, body, batch=True))
 
     def _delay(self, batch: pa.RecordBatch, rows: MessageRows, topic: str, numbers: Numbers) -> None:
+        # One send per message: RocketMQ's batches have no delay levels.
         assert rows.texts is not None
         bodies, queues = bodies_of(batch), self._queues_of(topic)
         for row in numbers.tolist():

@@ -1,6 +1,6 @@
-"""Reads one slice of a queue into Arrow: every message of [start, end), once, in order, or a report of what is gone.
+"""Read one slice of a queue into Arrow: every message of [start, end), once, in order, or a report of lost messages.
 
-The conversation is `metaq.client.conversation.reading.slices`; here are connections, retries and decoding.
+The sequence of requests is in `metaq.client.conversation.reading.slices`; this module adds connections, retries, decoding.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from metaq.model import SubscriptionData
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.model.topics.route import MASTER_ID
-from metaq.spark.cluster.client import ClusterClient, Tries, says_away
+from metaq.spark.cluster.client import ClusterClient, Retries, may_be_away
 from metaq.spark.cluster.link import Link
-from metaq.spark.cluster.replicas import AUTO, Turn
+from metaq.spark.cluster.replicas import AUTO, ReplicaChoice
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ BATCH_BYTES = 8 * MIB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FetchSettings:
-    """How slices are read. Plain values: it travels to workers."""
+    """How slices are read. Plain values: pickled and sent to the executors' workers."""
 
     group: str = GROUP
     fail_on_data_loss: bool = True
@@ -50,11 +50,11 @@ class FetchSettings:
     waits: bool = False
     """Whether to wait without limit for a broker that is away."""
     read_from: str = AUTO
-    """Which of a broker's machines is asked, see `replicas`: for those who make a client to read with."""
+    """Replica to read from, one of `replicas.READ_FROM`; used by callers that make their own ClusterClient."""
 
 
 def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[Decoded]:
-    """The messages of `wanted`, decoded, about BATCH_ROWS at a time.
+    """Yield the messages of `wanted`, decoded, about BATCH_ROWS at a time.
 
     Raises: MessagesLost: some have left the log, and `fail_on_data_loss` is set. Otherwise what `ClusterClient` raises, when
         trying again for `retry_seconds` did not help.
@@ -62,14 +62,15 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
     reader = _SliceReader(client, wanted, settings)
     waiting: list[Records] = []
     for records in reader.records():
-        if isinstance(records, Sifted):
+        if isinstance(records, Sifted):  # Filtered by the broker: its offsets have gaps, so it joins no run of pulls.
             yield reader.decode_sifted(records)
             continue
-        if waiting and records.start != waiting[-1].stop:  # Some were passed over, which has been told.
+        if waiting and records.start != waiting[-1].stop:  # A gap: lost messages, reported when it was found.
             yield reader.decode(waiting)
             waiting = []
         waiting.append(records)
         rows, size = records.stop - waiting[0].start, sum(len(part.body) for part in waiting)
+        # A RocketMQ gives 32 messages a pull, and each Arrow batch has a fixed price in the pipe to the JVM: join pulls.
         if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield reader.decode(waiting)
             waiting = []
@@ -77,14 +78,14 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
         yield reader.decode(waiting)
 
 
-def tell_loss(queue: MessageQueue, lost: range, *, fail: bool) -> None:
+def report_loss(queue: MessageQueue, lost: range, *, fail: bool) -> None:
     """Report lost messages. Raises MessagesLost, or logs it."""
     if fail:
         raise MessagesLost(queue, lost, "Set failOnDataLoss=false to go on without them.")
     _LOG.warning("%s", MessagesLost(queue, lost))
 
 
-def tell_short(queue: MessageQueue, wanted: int, kept: range, *, fail: bool) -> None:
+def report_short_queue(queue: MessageQueue, wanted: int, kept: range, *, fail: bool) -> None:
     """Report a queue that ends before an offset that it once reached: it was made anew, so nothing is known to be lost.
 
     Raises OffsetOutOfRange, or logs it.
@@ -97,7 +98,7 @@ def tell_short(queue: MessageQueue, wanted: int, kept: range, *, fail: bool) -> 
 
 
 class _NotReached(RequestTimeout):
-    """The queue, which keeps `kept`, ends before the slice does."""
+    """The queue ends before the slice does. `kept`: offsets that the broker has."""
 
     def __init__(self, text: str, kept: range) -> None:
         super().__init__(text)
@@ -105,7 +106,7 @@ class _NotReached(RequestTimeout):
 
 
 class _Lacking(RequestTimeout):
-    """A slave, which keeps `kept` of the queue, does not have what was asked for."""
+    """A slave does not have the offset that was asked for. `kept`: offsets that it has."""
 
     def __init__(self, text: str, kept: range) -> None:
         super().__init__(text)
@@ -120,16 +121,17 @@ class _SliceReader:
             group=settings.group, pull_bytes=settings.pull_bytes, subscription=settings.subscription,
         )  # fmt: skip
         replicas = client.replicas
-        self._turn = Turn(replicas.read_from, wanted.queue, old=replicas.is_old(wanted.queue, wanted.start))
+        self._choice = ReplicaChoice(replicas.read_from, wanted.queue, old=replicas.is_old(wanted.queue, wanted.start))
         self._here = MASTER_ID
-        """Id of the machine that is asked."""
+        """Broker id of the machine that is asked: 0 is the master."""
         self._masters_fault: MetaqError | None = None
+        """Fault of the master since the last records: raised in preference to one of a slave."""
         self._failed_at = wanted.start
         """Offset reached at the last fault."""
 
     def records(self) -> Iterator[Records | Sifted]:
-        """Yield what is found up to the slice's end, across broken connections and restarts of the broker."""
-        tries = Tries(self._settings.retry_seconds)
+        """Yield the records up to the slice's end, across broken connections and restarts of the broker."""
+        tries = Retries(self._settings.retry_seconds)
         try:
             while not self._slice.done:
                 try:
@@ -138,23 +140,25 @@ class _SliceReader:
                     self._renew(tries)
                     self._pause(tries, fault)
                     continue
-                self._here = self._turn.choose(usable, self._slice.next_offset)
+                self._here = self._choice.choose(usable, self._slice.next_offset)
                 try:
                     for records in self._over(self._client.link_at(self._queue, self._here)):
                         self._masters_fault = None
                         yield records
                 except _Lacking as fault:
                     _LOG.info("%s: asking the master", fault)
-                    self._turn.lacks(self._slice.next_offset, fault.kept)
+                    self._choice.lacks(self._slice.next_offset, fault.kept)
                 except MetaqError as fault:
                     self._renew(tries)
                     if not self._goes_on(tries, fault):
                         return
         finally:
-            if not self._slice.done:  # Left early: nobody will read what is still under way on that connection.
+            # Left early, for instance by a query with limit(n): Spark closes the generator. Answers to pulls that are under
+            # way would still arrive on this connection, and the worker reuses it for its next task.
+            if not self._slice.done:
                 self._client.forget(self._queue, self._here)
 
-    def _renew(self, tries: Tries) -> None:
+    def _renew(self, tries: Retries) -> None:
         """Note a fault; progress since the last one restarts the retry time. Progress is judged here and not as messages
         come, because the consumer may be slow, and a filter may let nothing through for long.
         """
@@ -162,22 +166,23 @@ class _SliceReader:
             self._failed_at = self._slice.next_offset
             tries.renew()
 
-    def _goes_on(self, tries: Tries, fault: MetaqError) -> bool:
-        """See to another try, elsewhere at once or after a pause; False for a queue that has stayed too short."""
+    def _goes_on(self, tries: Retries, fault: MetaqError) -> bool:
+        """Prepare the next try: at another replica at once, or after a pause. False: the queue has stayed too short."""
         queue, here, replicas = self._queue, self._here, self._client.replicas
         if isinstance(fault, _NotReached):
             self._client.forget(queue, here)
             try:
                 tries.pause(fault)
             except _NotReached as short:
-                tell_short(queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
+                report_short_queue(queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
                 return False
             return True
         if here == MASTER_ID:
             self._masters_fault = fault
+        # A slave's refusal may be its alone (slaveReadEnable is off there); a master's is final, unless a retry can help.
         if here != MASTER_ID or judge(fault, Purpose.SLICE).again:
             replicas.failed(queue.broker, here)
-            if self._turn.failed(here) and replicas.another(queue):
+            if self._choice.failed(here) and replicas.another(queue):
                 self._client.drop(replicas.address(queue.broker, here))
                 _LOG.warning("%s; asking another machine of broker %s", fault, queue.broker)
                 return True
@@ -185,7 +190,7 @@ class _SliceReader:
         self._pause(tries, self._masters_fault or fault)
         return True
 
-    def _pause(self, tries: Tries, fault: MetaqError) -> None:
+    def _pause(self, tries: Retries, fault: MetaqError) -> None:
         """Wait before a retry. Raises `fault`: the time is over, and the query does not wait for brokers."""
         try:
             tries.pause(fault)
@@ -197,22 +202,22 @@ class _SliceReader:
     def _is_away(self, fault: MetaqError) -> bool:
         """Whether the fault means that the broker is down, not that its topic is gone."""
         try:
-            return says_away(fault) and (
+            return may_be_away(fault) and (
                 not isinstance(fault, NoRoute) or self._queue.broker not in self._client.masters()
             )
         except MetaqError:
             return True
 
     def _heeded(self, result: PullResult, pull: Pull) -> PullResult:
-        """Remember whom a master suggests for messages like these."""
+        """Note the replica that a master suggests in its answer (suggestWhichBrokerId). Returns `result`."""
         if self._here == MASTER_ID and result.status is PullStatus.FOUND:
-            self._turn.suggested(result.suggested_broker_id)
+            self._choice.suggested(result.suggested_broker_id)
             if result.suggested_broker_id != MASTER_ID:
                 self._client.replicas.call_old(self._queue, pull.offset + 1)
         return result
 
     def _over(self, link: Link) -> Iterator[Records | Sifted]:
-        """Drive the conversation over one connection."""
+        """Pull over one connection until the slice ends, another replica should be asked, or a fault is raised."""
         of_slave = self._here != MASTER_ID
         steps = self._slice.pulls(of_slave=of_slave)
         outcome: object = None
@@ -226,12 +231,13 @@ class _SliceReader:
                 outcome = link.post(step.pull)
             elif isinstance(step, Receive):
                 outcome = self._heeded(link.outcome(step.number, step.pull), step.pull)
-                if self._turn.choose(self._client.usable(self._queue), self._slice.next_offset) != self._here:
+                # Asked after each answer: a master that suggests a slave is left in the middle of a slice.
+                if self._choice.choose(self._client.usable(self._queue), self._slice.next_offset) != self._here:
                     self._slice.leave()
             elif isinstance(step, Records | Sifted):
                 yield step
             elif isinstance(step, Gone):
-                self._tell_loss(step.start, step.stop)
+                self._report_loss(step.start, step.stop)
             elif of_slave:
                 keeps = f"[{step.kept.start}, {step.kept.stop})"
                 text = f"the slave {link.address} keeps {keeps} of {self._queue}, wanted {self._slice.next_offset}"
@@ -241,7 +247,10 @@ class _SliceReader:
                 raise _NotReached(text, step.kept)
 
     def decode(self, parts: list[Records]) -> Decoded:
-        """Decode a run of consecutive pulls. Offsets that are missing in it are reported."""
+        """Decode a run of consecutive pulls. Missing offsets are reported as lost.
+
+        Raises RemoteProtocolError: an offset comes twice, goes back, or was not asked for.
+        """
         body: Any = parts[0].body if len(parts) == 1 else b"".join(part.body for part in parts)
         decoded = decode(body, self._queue, parts[-1].max_offset)
         offsets = decoded.queue_offsets
@@ -251,17 +260,21 @@ class _SliceReader:
             if np.any(np.diff(offsets) <= 0) or (len(offsets) and not start <= offsets[0] <= offsets[-1] < stop):
                 raise RemoteProtocolError(f"asked for {self._queue} [{start}, {stop}), the answer holds other offsets")
             missing = np.setdiff1d(wanted, offsets)
+            # One report per hole: a single range from first to last would also name messages that are there.
             for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
-                self._tell_loss(int(run[0]), int(run[-1]) + 1)
+                self._report_loss(int(run[0]), int(run[-1]) + 1)
         return decoded
 
     def decode_sifted(self, part: Sifted) -> Decoded:
-        """The records of one answer that are in the slice and have the tags themselves, not only their hashes."""
+        """Decode one answer to a pull with a filter; drop records beyond the slice, and those with another tag.
+
+        Brokers choose by the hash of the tag alone, as RocketMQ does, and leave the comparison of texts to the client.
+        """
         decoded = decode(part.body, self._queue, part.max_offset)
         offsets = decoded.queue_offsets
         if np.any(np.diff(offsets) <= 0) or (len(offsets) and offsets[0] < part.start):
             raise RemoteProtocolError(f"asked for {self._queue} from {part.start} on, the answer holds other offsets")
         return decoded.sifted(part.stop, self._settings.subscription.tags)
 
-    def _tell_loss(self, start: int, stop: int) -> None:
-        tell_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)
+    def _report_loss(self, start: int, stop: int) -> None:
+        report_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)

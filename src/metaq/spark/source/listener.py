@@ -1,8 +1,8 @@
-"""`metaq.spark.ProgressListener`: how far the queries of a session are, as consumer groups' progress and in the log.
+"""`metaq.spark.ProgressListener`: stores the progress of a session's queries as consumer groups' progress, and logs it.
 
-Spark calls a listener in the driver's Python, between batches: it must not wait for brokers. So it only notes where a query
-has come, and a thread of its own stores the newest of what was noted, for each broker by itself: one that is away keeps
-nobody else's progress back, and gets its own when it is here again.
+Spark calls a listener in the driver's Python, between batches: it must not wait for brokers. So the listener only notes
+the newest positions, and a thread of its own stores them, broker by broker: one that is away delays no other, and gets
+its share when it is back.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ CLOSE_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 
 
-class Mirror:
+class ProgressStore:
     """Stores the newest position of each queue as the progress of groups, on a thread of its own."""
 
     def __init__(self, store: Callable[[str, Positions], None], pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Args: store: called with a group and positions of queues of one broker. What it raises is told, and it is
-        called again later."""
+        """Args: store: called with a group and positions of queues of one broker; on any exception it is logged and called
+        again later. pause_seconds: pause before that.
+        """
         self._store, self._pause = store, pause_seconds
         self._due: dict[tuple[str, str], Positions] = {}
-        """By group and broker."""
+        """(group, broker) → positions that are not stored yet."""
         self._storing = self._closed = False
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -84,7 +85,7 @@ class Mirror:
             failed = {key: positions for key, positions in due.items() if not self._stored(*key, positions)}
             with self._changed:
                 self._storing = False
-                for key, positions in failed.items():  # What was noted meanwhile is newer.
+                for key, positions in failed.items():  # Positions noted meanwhile are newer, and win.
                     self._due[key] = positions | self._due.get(key, {})
                 self._changed.notify_all()
                 if failed:
@@ -95,8 +96,8 @@ class Mirror:
             self._store(group, positions)
         except Exception as fault:  # noqa: BLE001  the thread must outlive it: nobody would see that it has ended
             text = "the progress of group %s at broker %s is not stored yet: %s"
-            told = fault if isinstance(fault, MetaqError) else repr(fault)
-            self._faults.warning((group, broker), text, group, broker, told)
+            reason = fault if isinstance(fault, MetaqError) else repr(fault)
+            self._faults.warning((group, broker), text, group, broker, reason)
             return False
         return True
 
@@ -107,7 +108,7 @@ class _Run(Struct):
     query: str
     name: str | None
     group: str | None
-    told: float | None = None
+    logged_at: float | None = None
     """Time of the last log line, monotonic seconds."""
     last: Lag | None = None
 
@@ -136,10 +137,10 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
     ) -> None:
         """
         Args:
-            name_servers: of the cluster that is read, `host:port`, `;`-separated. None: the log is told, nobody else.
+            name_servers: of the cluster that is read, `host:port`, `;`-separated. None: progress is only logged.
             group: the consumer group; in it, `{name}` stands for the query's name (its id, if it has none), `{id}` for its
-                id. Or query name → group: other queries are not mirrored. One that has members, or another query that
-                reads the same queues, would write over it: give each query a group of its own.
+                id. Or query name → group: other queries are not mirrored. Consumers in that group, or another query that
+                reads the same queues, would overwrite its progress: give each query a group of its own.
             log_seconds: a query's progress is logged this often at most (level INFO), and its end.
             retry_seconds: how long one attempt to store goes on while a broker is away; there are more, with pauses.
 
@@ -151,7 +152,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         if group is not None and name_servers is None:
             raise ConfigError("ProgressListener: a group's progress is stored by brokers: give name_servers")
         self._client = ClusterClient(name_servers, retry_seconds) if name_servers is not None else None
-        self._mirror = Mirror(self._client.report) if self._client is not None else None
+        self._mirror = ProgressStore(self._client.report) if self._client is not None else None
         self._log_seconds, self._clock = log_seconds, clock
         self._runs: dict[str, _Run] = {}
         """Run id → run."""
@@ -162,10 +163,10 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         atexit.register(self.close)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> bool:
-        """Store what ended queries have come to and what else is due, then mirror nothing any more; waits up to `seconds`.
+        """Store the last progress of ended queries and whatever else is due, then stop; waits up to `seconds`.
 
-        Spark tells listeners of a query's end a moment after `awaitTermination` has returned; that is waited for.
-        Returns: whether everything is stored. The log says what is not.
+        Spark delivers a query's last events a moment after `awaitTermination` has returned; they are waited for.
+        Returns: whether everything is stored. The log names what is not.
         """
         atexit.unregister(self.close)
         until = SYSTEM.monotonic() + seconds
@@ -180,11 +181,11 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         return stored
 
     def _ended(self) -> set[str]:
-        """Ended runs whose last events have not arrived."""
+        """Return the ids of ended runs whose last events have not arrived."""
         if not self._runs:
             return set()
         session = self.spark or SparkSession.getActiveSession()
-        if session is None:  # Spark itself has ended, and told everything before.
+        if session is None:  # Spark itself has ended; it delivers all events before that.
             return set()
         try:
             return set(self._runs) - {str(query.runId) for query in session.streams.active}
@@ -211,8 +212,8 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
             self._own(str(progress.runId), run, found)
             self._mirror.note(run.group, found.positions)
         now = self._clock.monotonic()
-        if run.told is None or now - run.told >= self._log_seconds:
-            run.told = now
+        if run.logged_at is None or now - run.logged_at >= self._log_seconds:
+            run.logged_at = now
             _LOG.info(
                 "query %s, batch %d: %d rows read, %s", run, found.batch, progress.numInputRows or 0, _behind(found)
             )
@@ -233,7 +234,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
     # -------------------------------------------------------------- which query is which group
     def _run_of(self, run_id: Any, query: Any, name: str | None) -> _Run:
-        # A listener may be added while queries run: their start is not told.
+        # A listener may be added while queries run: they have no start event.
         with self._changed:
             run = self._runs.get(str(run_id))
             if run is None:
@@ -249,7 +250,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
             return None
 
     def _own(self, run_id: str, run: _Run, found: Lag) -> None:
-        """Notice when two queries write over each other's progress."""
+        """Warn, once per pair, of two queries that overwrite each other's progress."""
         assert run.group is not None
         with self._changed:
             others = {self._owners.setdefault((run.group, queue), run_id) for queue in found.positions} - {run_id}
@@ -264,7 +265,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
 
 
 def _named(text: str, name: str, query: str) -> str:
-    """The group of a query. Raises ConfigError: it cannot be one."""
+    """Return the group of a query. Raises ConfigError: not a legal group name, or an unknown placeholder."""
     try:
         return check_group(text.format(name=name, id=query))
     except (Refused, KeyError, IndexError, ValueError, AttributeError) as fault:

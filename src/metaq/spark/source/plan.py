@@ -1,6 +1,6 @@
-"""Driver side of the source: which queues, from where to where, in which Spark partitions.
+"""Driver side of the source: which queues are read, from which offset to which, in which Spark partitions.
 
-`ClusterClient` asks, `metaq.spark.source.slicing` decides, this module joins the two for the batch and the stream reader.
+`ClusterClient` asks brokers, `metaq.spark.source.slicing` computes; this module joins the two for batch and stream readers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,27 @@ from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute, Req
 from metaq.model import offsets
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster.client import ClusterClient, Tries, client_of, says_away
+from metaq.spark.cluster.client import ClusterClient, Retries, client_of, may_be_away
 from metaq.spark.source import slicing
-from metaq.spark.source.fetch import tell_loss, tell_short
+from metaq.spark.source.fetch import report_loss, report_short_queue
 from metaq.spark.source.pushdown import Pushed
 from metaq.spark.source.sampling import Sampler
 from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
-from metaq.spark.source.watch import FIRST_SECONDS, Look, Watch, away_text
+from metaq.spark.source.watch import FIRST_SECONDS, Availability, Watch, away_text
 
 FIRST_ROUTE_SECONDS = 2.0
 """Retry time for routes at the start: a misspelt topic should fail while the user still looks. A running query is more patient."""
 
 
 class Planner:
-    """One query's view of the cluster. Made lazily in whatever process needs it; never pickled."""
+    """One query's view of the cluster.
+
+    Made where it is used and never pickled: sockets do not travel, and Spark hands an executor a pickled copy of a reader,
+    not the instance that planned.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
+        """Args: options: the query's, validated."""
         self._options = options
         self._sampler = Sampler(options.fetch.group)
 
@@ -38,14 +43,19 @@ class Planner:
         return client_of(self._options.name_servers, self._options.retry_seconds, self._options.read_from)
 
     def queues(self, seconds: float | None = None, pushed: Pushed | None = None) -> list[MessageQueue]:
-        """The queues that the query reads now; `seconds` to look for their routes. Raises NoRoute, ConfigError.
+        """Return the queues that the query reads now.
 
-        Of a pattern's topics, only those that `pushed` takes, if nothing in the options is to be compared with all of them.
+        Args:
+            seconds: time to look for routes; None: `retrySeconds`.
+            pushed: restricts a pattern's topics, unless an option names offsets, times or a group that must be checked
+                against all of them.
+
+        Raises: NoRoute, ConfigError.
         """
         options = self._options
         if options.subscribe_pattern:
             topics = self.client.topics(options.subscribe_pattern)
-            if pushed is not None and options.names_no_place:
+            if pushed is not None and options.has_default_bounds:
                 topics = [topic for topic in topics if pushed.takes_topic(topic)]
             return self.client.queues(topics, seconds)
         if options.assign:
@@ -58,8 +68,9 @@ class Planner:
         return self.client.queues(options.topics, seconds)
 
     def start(self, default: str, pushed: Pushed | None = None) -> Positions:
-        """Where the query begins: `startingTimestamp`, `startingGroup`, `startingOffsets`, or else `default`. `pushed` as in
-        `queues`.
+        """Return the query's start: by `startingTimestamp`, `startingGroup`, `startingOffsets`, or else `default`.
+
+        `pushed` as in `queues`.
         """
         queues = self.queues(FIRST_ROUTE_SECONDS, pushed)
         if (moments := self._options.moments("starting_timestamp")) is not None:
@@ -70,11 +81,11 @@ class Planner:
         if text in {EARLIEST, LATEST}:
             return self.client.starts(queues) if text == EARLIEST else self.client.ends(queues)
         given = self._given(text, "startingOffsets", queues)
-        # A queue that was not named is new to whoever wrote the offsets down: all of it is to be read.
+        # A queue that the offsets do not name did not exist when they were written down: read it from its first message.
         return self.client.starts(queue for queue in queues if queue not in given) | given
 
     def end(self, queues: list[MessageQueue]) -> Positions:
-        """Where a batch read ends."""
+        """Return the end of a batch read: by `endingTimestamp`, `endingGroup`, `endingOffsets`, or else the newest message."""
         if (moments := self._options.moments("ending_timestamp")) is not None:
             return self._at(queues, moments, "endingTimestamp")
         if self._options.ending_group is not None:
@@ -87,11 +98,12 @@ class Planner:
     def advance(
         self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int] | None, watch: Watch | None = None
     ) -> Positions:
-        """Where the next micro-batch may end, limits aside: the queues' ends now, or `target` where it is set.
+        """Return the furthest end of the next micro-batch, limits aside: the queues' ends now, or `target` if given.
 
-        A queue that is not in `start` is pinned at its first message: this batch reads nothing of it, the next all.
-        The queues of a broker that is away stay where they are.
-        Raises: MessagesLost: messages behind `start` have left the log, and failOnDataLoss is set. OffsetOutOfRange: a
+        A queue that is not in `start` is pinned at its first message: this batch reads nothing of it, the next begins
+        there. Spark logs only the ends of batches, so this is how its start gets into the checkpoint.
+        The queues of a broker that is away stay at `start`.
+        Raises: MessagesLost: messages from `start` on have left the log, and failOnDataLoss is set. OffsetOutOfRange: a
             queue ends before `start`, and failOnDataLoss is set. ConnectionFailed: a broker has been away for retrySeconds,
             and brokerAway is fail.
         """
@@ -100,50 +112,50 @@ class Planner:
         ends = seen.ends if target is None else self._at_least(start, target, known)
         reached: Positions = {}
         for queue in known:
-            if self.client.is_told_by_master(queue):
+            if self.client.asks_master(queue):
                 self._check_kept(queue, start[queue], seen.starts[queue], ends[queue])
                 reached[queue] = ends[queue]
             else:  # A slave may lack what its master has had.
                 reached[queue] = max(start[queue], ends[queue])
         fresh = {
-            queue: kept
-            for queue, kept in seen.starts.items()
-            if queue not in start and self.client.is_told_by_master(queue)
+            queue: kept for queue, kept in seen.starts.items() if queue not in start and self.client.asks_master(queue)
         }
+        # With all of `start`: queues that the options no longer name stay in the checkpoint with their offsets.
         return dict(start) | reached | fresh
 
     def _at_least(
         self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int], known: list[MessageQueue]
     ) -> Positions:
-        """`target`, but no less than `start` where a queue does not end before that.
+        """Raise `target` to `start` for queues that do reach `start`.
 
-        A target lies before the start if a slave told it that is behind its master, or the query went on meanwhile. To go
-        back there would read messages twice.
+        A target lies before the start if a slave that lags behind its master gave it (readFrom=slave), or if the query
+        went on meanwhile. A batch that goes back to it would read messages twice.
         """
-        behind = [queue for queue in known if target[queue] < start[queue] and self.client.is_told_by_master(queue)]
+        behind = [queue for queue in known if target[queue] < start[queue] and self.client.asks_master(queue)]
         if not behind:
             return dict(target)
         try:
             ends = self.client.ends(behind, 0.0)
         except MetaqError as fault:
-            if not says_away(fault):
+            if not may_be_away(fault):
                 raise
-            ends = {queue: start[queue] for queue in behind}  # Not known now: nothing is read.
+            ends = {queue: start[queue] for queue in behind}  # The end is not known now: read nothing of these queues.
         return dict(target) | {queue: min(start[queue], end) for queue, end in ends.items()}
 
     def watch(self) -> Watch:
-        """For the brokers of one streaming query, to be kept by it."""
+        """Return the record of broker availability for one streaming query; the reader keeps it from batch to batch."""
         return Watch(self._options.broker_away, self._options.retry_seconds)
 
     def target(self, watch: Watch) -> Positions:
-        """Where the queues end now, of brokers that answer. Raises ConnectionFailed as `advance` does.
+        """Return the queues' ends now, for `trigger(availableNow=True)`. Raises ConnectionFailed as `advance` does.
 
-        Without topics that no name server knows, if the query waits: their brokers may be away. `completed` finds out.
+        With brokerAway=wait, brokers that do not answer are left out, and so are topics without a route, whose brokers may
+        be away. `completed` adds those of them that are in the checkpoint, once its offsets are known.
         """
         return self._seen(None, None, watch, patiently=True).ends
 
     def completed(self, target: Positions, start: Mapping[MessageQueue, int], watch: Watch) -> Positions:
-        """`target`, and the queues of `start` whose broker was not there when that was made, if it is now.
+        """Add to `target` the queues of `start` whose broker was away when it was made, if it answers now.
 
         Raises: ConnectionFailed as `advance` does. NoRoute: a topic is gone, though its brokers are up.
         """
@@ -160,13 +172,13 @@ class Planner:
         watch: Watch,
         *,
         patiently: bool = False,
-    ) -> Look:
-        """Ask the brokers that are up. `start` is None if it is not known yet.
+    ) -> Availability:
+        """Ask the brokers that are up for starts and ends. `start`: None before the first offset is known.
 
-        Raises ConnectionFailed: one is not, and the query does not wait for it.
+        Raises ConnectionFailed: a broker is away, and brokerAway is fail.
         """
         begin = dict(start or {})
-        tries = Tries(self._options.retry_seconds)
+        tries = Retries(self._options.retry_seconds)
         while True:
             now, away = self._routed(start, watch) if target is None else (sorted(target), {})
             given = target is not None
@@ -183,22 +195,25 @@ class Planner:
     def _routed(
         self, start: Mapping[MessageQueue, int] | None, watch: Watch
     ) -> tuple[list[MessageQueue], dict[str, MetaqError]]:
-        """The queues that the query reads and that have a route, and the brokers of those in `start` that have none.
+        """Return the query's queues that have a route, and broker → fault for queues of `start` that have none.
 
-        Those in `start` if no name server answers, and the query waits for whoever is away. Raises NoRoute: a topic has
-        none, though the brokers are up that held it. What asking name servers raises.
+        If no name server answers and brokerAway is wait: the queues of `start`, as other RocketMQ clients go on with the
+        routes that they know. Raises NoRoute: a topic has no route though its brokers are up (it was deleted); the fault of
+        the name servers.
         """
         seconds, began = watch.seconds_for_names(), watch.now()
         known = sorted(self._named(start or {}))
         wanted = {*known, *self._options.assigned}
         if seconds is None:
             return known, {}
-        tries = Tries(seconds)
+        tries = Retries(seconds)
         while True:
             now: list[MessageQueue] = []
             try:
                 now, unrouted = self._routed_now()
                 left = wanted - set(now)
+                # Name servers drop a broker as soon as its process ends, so a missing route means either a broker that is
+                # away or a deleted topic: the list of masters that are up tells which.
                 gone = {queue.broker for queue in left} - {queue.broker for queue in now}
                 if gone:
                     gone -= set(self.client.masters())
@@ -222,7 +237,7 @@ class Planner:
                 return now, {broker: NoRoute("no name server knows where it is") for broker in gone}
 
     def _named(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Those that the options name: the query may go on from a checkpoint of one that read more."""
+        """Return those queues that the options still name: the checkpoint may be of a query that read more topics."""
         options = self._options
         if options.assign:
             return set(queues).intersection(options.assigned)
@@ -232,7 +247,7 @@ class Planner:
         return {queue for queue in queues if queue.topic in topics}
 
     def _routed_now(self) -> tuple[list[MessageQueue], NoRoute | None]:
-        """The queues that have a route; if a topic has none, that."""
+        """Return the queues that have a route, and the NoRoute of a topic that has none."""
         unrouted: NoRoute | None = None
         now: list[MessageQueue] = []
         for topic in self._topics():
@@ -251,7 +266,7 @@ class Planner:
         return sorted({queue.topic for queue in options.assigned}) if options.assign else options.topics
 
     def limited(self, start: Mapping[MessageQueue, int], end: Positions) -> Positions:
-        """`end`, drawn back to the limits of one micro-batch."""
+        """Return `end` reduced to maxBytesPerTrigger and maxOffsetsPerTrigger."""
         if self._options.max_bytes_per_trigger is not None and (slices := slicing.slices_between(start, end)):
             end = end | self._sampler.limited(self.client, slices, self._options.max_bytes_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
@@ -259,17 +274,17 @@ class Planner:
         return end
 
     def cut(self, slices: list[Slice]) -> list[Slice]:
-        """Cut the slices into Spark partitions. A replay may be cut in other places."""
+        """Cut the slices into Spark partitions. A replayed batch may be cut elsewhere; its rows are the same."""
         options = self._options
         by_bytes, messages = options.max_bytes_per_partition, sum(piece.messages for piece in slices)
-        # What a few pulls would bring is not worth the question how large it is.
+        # A backlog that a few pulls would read is not worth sampling for its size.
         several = len(slices) < options.min_partitions <= messages // SAMPLE_MESSAGES
         profiles = self._sampler.profiles(self.client, slices) if several or (by_bytes is not None and slices) else None
         return slicing.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
 
     def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
-        """Slices restricted by the pushed-down conditions."""
-        left = pushed.narrowed(slices)
+        """Restrict slices by the pushed-down conditions; times are looked up at the brokers."""
+        left = pushed.narrowed(slices)  # First by what needs no request, so that fewer queues are searched for a time.
         at: list[Positions | None] = [None, None]
         for place, moment in enumerate((pushed.since_ms, pushed.until_ms)):
             if moment is not None and left:
@@ -277,8 +292,9 @@ class Planner:
         return pushed.narrowed(left, *at)
 
     def report(self, done: Mapping[MessageQueue, int], watch: Watch | None = None) -> bool:
-        """Tell the brokers how far the query has come, if it has a group to tell it for. Returns whether all were told: one
-        that is away is not.
+        """Store the query's progress for `progressGroup`, if set. Returns False if a broker was away and is still due.
+
+        Raises MetaqError: the first fault, after all brokers were tried.
         """
         if not self._options.progress_group:
             return True
@@ -286,7 +302,7 @@ class Planner:
         there = {queue: done[queue] for queue in named if watch is None or not watch.is_away(queue.broker)}
         seconds = FIRST_SECONDS if watch is not None and watch.waits else None
         faults: list[MetaqError] = []
-        for broker in sorted({queue.broker for queue in there}):  # One that refuses keeps no other's back.
+        for broker in sorted({queue.broker for queue in there}):  # One by one: a broker that refuses delays no other.
             mine = {queue: offset for queue, offset in there.items() if queue.broker == broker}
             try:
                 self.client.report(self._options.progress_group, mine, seconds)
@@ -297,7 +313,7 @@ class Planner:
         return len(there) == len(named)
 
     def _at(self, queues: list[MessageQueue], moments: dict[str, int] | int, what: str) -> Positions:
-        """The first message of each queue stored at the given time, or its topic's, or later."""
+        """Return each queue's first offset stored at the given time (or its topic's) or later. `what`: the option's name."""
         if isinstance(moments, int):
             return self.client.at(queues, moments, self._options.fetch.group)
         without = sorted({queue.topic for queue in queues} - set(moments))
@@ -311,7 +327,10 @@ class Planner:
         return found
 
     def _reached(self, queues: list[MessageQueue], group: str, kept: Positions) -> Positions:
-        """Where a group has come in each queue; where it has not been, what is kept begins."""
+        """Return a group's progress in each queue; its first message (`kept`) where the group has none.
+
+        Raises ConfigError: the group has none in any of the queues.
+        """
         found = self.client.progress(group, queues)
         if not any(offset is not None for offset in found.values()):
             raise ConfigError(f"the consumer group {group} has consumed nothing of what is read")
@@ -320,15 +339,20 @@ class Planner:
         }
 
     def _begun(self, queues: list[MessageQueue], group: str) -> Positions:
-        """Where a group has come. Raises OffsetOutOfRange: beyond the end of a queue, and failOnDataLoss is set."""
+        """Return the start by `startingGroup`: a group's progress, checked against what the queues have.
+
+        Raises MessagesLost, OffsetOutOfRange: progress outside a queue's offsets, and failOnDataLoss is set.
+        """
         kept = self.client.starts(queues)
         reached = self._reached(queues, group, kept)
         ends = self.client.ends(queues)
         for queue in queues:
             self._check_kept(queue, reached[queue], kept[queue], ends[queue])
+        # Progress beyond the end, with failOnDataLoss=false: the topic was made anew, so go on at its end.
         return {queue: min(offset, ends[queue]) for queue, offset in reached.items()}
 
     def _given(self, text: str, what: str, queues: list[MessageQueue]) -> Positions:
+        # Offsets beyond a queue's end are always an error: a user has written them, not a query's past.
         given = offsets.from_json(text, what)
         not_read = [str(queue) for queue in given if queue not in queues]
         if not_read:
@@ -341,12 +365,12 @@ class Planner:
 
     def _check_kept(self, queue: MessageQueue, start: int, kept: int, end: int) -> None:
         if start < kept:
-            tell_loss(queue, range(start, kept), fail=self._options.fail_on_data_loss)
+            report_loss(queue, range(start, kept), fail=self._options.fail_on_data_loss)
         elif start > end:
-            tell_short(queue, start, range(kept, end), fail=self._options.fail_on_data_loss)
+            report_short_queue(queue, start, range(kept, end), fail=self._options.fail_on_data_loss)
 
 
 @functools.lru_cache(maxsize=8)
 def planner_of(options: SourceOptions) -> Planner:
-    """The planner of a query in this process: what it has learnt about sizes is kept from batch to batch."""
+    """Return this process's planner of a query. Cached, so that its size samples last from batch to batch."""
     return Planner(options)

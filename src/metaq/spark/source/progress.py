@@ -1,7 +1,7 @@
-"""How far a query is behind what is stored: `metaq.spark.lag`.
+"""Consumer lag of a streaming query: `metaq.spark.lag`.
 
-Three things are put side by side: where the query has come (the end of its last finished batch), where the queues end
-(as the query saw it, or as the brokers say now), and how old the first message is that it has not read.
+It compares the end of the query's last finished batch with the queues' max offsets (as the query saw them last, or as the
+brokers answer now), and looks up the store time of the first message that was not read.
 """
 
 from __future__ import annotations
@@ -100,14 +100,15 @@ class Lag(Struct, frozen=True):
 def lag(
     query: Any, *, name_servers: str | None = None, retry_seconds: float = RETRY_SECONDS, clock: Clock = SYSTEM
 ) -> Lag | None:
-    """How far a query is behind. None: it has not finished a batch yet.
+    """Return how far a query is behind. None: it has not finished a batch yet.
 
     Args:
         query: a StreamingQuery, running or not; or one of its progress reports (`query.lastProgress`, `event.progress`);
             or the folder of its checkpoint, for a query that is not running.
-        name_servers: ask the brokers, `host:port`, `;`-separated: where queues end now, and how old the first message is
-            that is not read. Else the ends are those that the query saw last, and no age is known.
-        retry_seconds: how long to go on asking a broker that is away. clock: tells how old messages are.
+        name_servers: `host:port`, `;`-separated: ask the brokers for the ends of queues now, and for the age of the first
+            unread message. None: the ends are those that the query saw last, and ages are not known.
+        retry_seconds: how long to go on asking a broker that is away.
+        clock: what the age of messages is counted from.
 
     Raises: ConfigError: no source of the query is `format("metaq")`; or a checkpoint cannot be read, or is given without
         name servers. NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError: a broker did not answer.
@@ -126,10 +127,14 @@ def lag(
 
 
 def of_progress(progress: Mapping[str, Any]) -> Lag | None:
-    """What a progress report tells by itself. None: no batch has been finished. Raises ConfigError: no source is ours."""
+    """Return the lag that a progress report shows by itself. None: no batch has finished yet.
+
+    Raises ConfigError: no source is `format("metaq")`.
+    """
     ends = [_value(source.get("endOffset")) for source in progress["sources"]]
     ours = [number for number, end in enumerate(ends) if _is_ours(end)]
     if not ours:
+        # A source without an end offset has not finished a batch: it may still turn out to be ours.
         if all(end is not None for end in ends) and ends:
             text = f"{_called(progress)} has no source of format('metaq'): nothing tells how far it is behind"
             raise ConfigError(text)
@@ -144,12 +149,12 @@ def of_progress(progress: Mapping[str, Any]) -> Lag | None:
 
 
 def _value(offset: Any) -> Any:
-    """A source's offset as Spark tells it, text or a value, as a value. None: there is none yet."""
-    if not isinstance(offset, str):
+    """Parse a source's offset. None: there is none yet."""
+    if not isinstance(offset, str):  # `lastProgress` has values, a listener's event has the same as JSON text.
         return offset
     try:
         return json.loads(offset)
-    except ValueError:  # Of a source whose offsets are no JSON.
+    except ValueError:  # Another source, whose offsets are not JSON.
         return offset
 
 
@@ -166,10 +171,10 @@ def _called(progress: Mapping[str, Any]) -> str:
 
 
 def _asked(found: Lag, client: ClusterClient, clock: Clock) -> Lag:
-    ends = client.of_those_there(found.positions, client.ends)
+    ends = client.of_existing(found.positions, client.ends)
     queues = [structs.replace(one, end=ends.get(one.queue, one.position)) for one in found.queues]
     waiting = client.store_times({one.queue: one.position for one in queues if one.behind})
-    # Of a queue that two sources read, the first message of the one behind is not the other's.
+    # A queue that two sources read was asked for once, at the position of the one behind: its store time is not the other's.
     queues = [
         structs.replace(one, waiting_since_ms=waiting.get(one.queue))
         if one.position == found.positions[one.queue]
@@ -190,7 +195,10 @@ def _local(place: str) -> Path:
 
 
 def _of_checkpoint(folder: Path) -> Lag | None:
-    """Where the last finished batch ends. None: none is finished. Raises ConfigError: it is no checkpoint of ours."""
+    """Return the lag at the end of the last finished batch. None: none is finished.
+
+    Raises ConfigError: not a checkpoint, of an unknown version, or of a query without a source of ours.
+    """
     try:
         query = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
         done = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdigit()]
@@ -199,10 +207,11 @@ def _of_checkpoint(folder: Path) -> Lag | None:
         text = (folder / "offsets" / str(max(done))).read_text(encoding="utf-8")
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise ConfigError(f"{folder} is not the checkpoint of a query: {fault}") from None
+    # Spark's offset log: version, metadata as JSON, then a line per source, in the order of the plan.
     version, _, *lines = text.split("\n")
     if version not in _LOG_VERSIONS:
         raise ConfigError(f"{folder}: Spark's offset log has version {version[:20]!r}, which is not known here")
-    if version == "v2":  # `NAME:OFFSET`
+    if version == "v2":  # `NAME:OFFSET`; a query has it by spark.sql.streaming.offsetLog.formatVersion=2.
         lines = [line.partition(":")[2] for line in lines]
     sources = [{"endOffset": None if line == "-" else line} for line in lines if line]
     return of_progress({"id": query, "batchId": max(done), "sources": sources})

@@ -1,7 +1,7 @@
 """Predicate pushdown: which of a batch query's conditions restrict what is read. Pure.
 
-Spark passes conditions that must all hold (never an OR), and applies those again that are returned to it. So a condition that
-is kept here must hold for every row that is read, and one that is returned may restrict reading only roughly.
+Spark passes conditions that must all hold (never an OR), and applies those again that `pushFilters` returns. So a condition
+that is not returned must hold for every row that is read; one that is returned may restrict reading only roughly.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 
 CLOCK_BACK_MS = 60_000
-"""Tolerance for a broker's clock that was set back: so much more is read on either side of a time."""
+"""Tolerance for a RocketMQ's clock that was set back: store times are searched with this margin on both sides, ms."""
 TAGS_BYTES_MAX = 16 * 1024
-"""Most bytes of all tags in a filter: each pull carries them, and our brokers take 64 KiB."""
+"""Most bytes of all tags in a filter: each pull carries them, and our brokers refuse subscriptions above 64 KiB."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _REPLACED = "\ufffd"
-"""Stands in a column for bytes that are not UTF-8; a broker's hash is of those bytes."""
+"""Replacement character, in a column in place of bytes that are not UTF-8. Brokers hash the bytes: no filter finds them."""
 
 _OF_QUEUES: dict[str, tuple[type, Callable[[MessageQueue], Any]]] = {
     "topic": (str, operator.attrgetter("topic")),
@@ -64,7 +64,7 @@ _HOLDS: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pushed:
-    """Restrictions of what is read. Plain values, but for `of_queues`, which are Spark's."""
+    """Restrictions of what is read. Plain values, except `of_queues`, which are Spark's filters."""
 
     of_queues: tuple[Filter, ...] = ()
     """Conditions on columns that are constant in a queue."""
@@ -79,11 +79,11 @@ class Pushed:
     """Tags to read; None: all messages. Empty: nothing fits."""
 
     def takes(self, queue: MessageQueue) -> bool:
-        """Whether a message of the queue can fit."""
+        """Return whether a message of the queue can fit."""
         return self.tags != frozenset() and all(_fits(one, queue) for one in self.of_queues)
 
     def takes_topic(self, topic: str) -> bool:
-        """Whether a message of the topic can fit."""
+        """Return whether a message of the topic can fit."""
         somewhere = MessageQueue(topic, "", 0)
         return all(_fits(one, somewhere) for one in self.of_queues if _column(one) == "topic")
 
@@ -95,7 +95,7 @@ class Pushed:
     ) -> list[Slice]:
         """Restrict the slices.
 
-        Args: since, until: where the first message stored at `since_ms` and `until_ms`, or later, lies in each queue.
+        Args: since, until: each queue's first offset stored at `since_ms` and `until_ms`, or later.
         """
         left = []
         for piece in slices:
@@ -108,17 +108,17 @@ class Pushed:
 
 
 def push(filters: Sequence[Filter], *, by_tag: bool) -> tuple[Pushed, list[Filter]]:
-    """What the conditions say about what is to be read, and those that Spark must still apply.
+    """Return the restrictions that the conditions imply, and the conditions that Spark must still apply.
 
-    Args: by_tag: whether brokers may be asked to let tags through.
+    Args: by_tag: whether brokers may be asked to filter by tag.
     """
-    gathered = _Gathered(by_tag)
+    gathered = _Collected(by_tag)
     left = [one for one in filters if not gathered.takes(one)]
     return gathered.pushed(), left
 
 
-class _Gathered:
-    """Conditions, one after the other."""
+class _Collected:
+    """Collects restrictions from conditions, one after the other."""
 
     def __init__(self, by_tag: bool) -> None:
         self._by_tag = by_tag
@@ -138,14 +138,14 @@ class _Gathered:
         )
 
     def takes(self, one: Filter) -> bool:
-        """Note what a condition says. True: it then holds of all that is read."""
+        """Note a condition. Returns True if it then holds for all rows that are read, so that Spark need not apply it."""
         bare = one.child if isinstance(one, Not) else one
         path: tuple[str, ...] = getattr(bare, "attribute", ())
         column = path[0] if len(path) == 1 else None
         if column in _OF_QUEUES and _readable(bare, _OF_QUEUES[column][0]):
             self._of_queues.append(one)
             return True
-        if isinstance(one, IsNotNull):
+        if isinstance(one, IsNotNull):  # Spark adds one to each comparison with a column.
             return column in _NEVER_NULL
         if column == "queue_offset" and _readable(one, int):
             return self._offset(one)
@@ -161,13 +161,13 @@ class _Gathered:
             self._first = max(self._first, first + isinstance(one, GreaterThan))
         if last is not None:
             self._stops.append(max(0, last + (not isinstance(one, LessThan))))
-        # Of several offsets only the outermost are bounds.
+        # IN with several offsets: least and greatest are bounds, those between are left to Spark.
         return (first, last) != (None, None) and not (isinstance(one, In) and first != last)
 
     def _time(self, one: Any) -> None:
         try:
             first, last = (None if moment is None else (moment - _EPOCH) // _MILLISECOND for moment in _bounds(one))
-        except TypeError:  # Without a time zone, and so not of our column.
+        except TypeError:  # A time without a zone: compared with something else than our column.
             return
         if first is not None:
             self._since.append(max(0, first - CLOCK_BACK_MS))
@@ -181,7 +181,7 @@ class _Gathered:
         try:
             for tag in tags:
                 check_tag(tag)
-        except LocalProtocolError:  # No subscription can name it.
+        except LocalProtocolError:  # Not a legal tag, such as one with `||`: no subscription can name it.
             return False
         if any(_REPLACED in tag for tag in tags) or sum(len(tag.encode()) + 4 for tag in tags) > TAGS_BYTES_MAX:
             return False
@@ -190,7 +190,7 @@ class _Gathered:
 
 
 def _readable(one: Any, kind: type) -> bool:
-    """Whether a condition compares with values of that type, and how is known here."""
+    """Return whether a condition is a known comparison with values of that type."""
     if type(one) not in _HOLDS or (
         kind is not str and isinstance(one, StringStartsWith | StringEndsWith | StringContains)
     ):
@@ -200,7 +200,7 @@ def _readable(one: Any, kind: type) -> bool:
 
 
 def _column(one: Any) -> str:
-    """That a condition of those in `of_queues` is about."""
+    """Return the column that a condition in `of_queues` is about."""
     return _column(one.child) if isinstance(one, Not) else str(one.attribute[0])
 
 
@@ -212,7 +212,7 @@ def _fits(one: Filter, queue: MessageQueue) -> bool:
 
 
 def _bounds(one: Any) -> tuple[Any, Any]:
-    """The least and the greatest value that can fit, whether or not they do themselves; None: there is none."""
+    """Return lower and upper bound of fitting values, both inclusive at least; None: unbounded."""
     if isinstance(one, In):
         return (min(one.value), max(one.value)) if one.value else (None, None)
     if isinstance(one, EqualTo | EqualNullSafe):

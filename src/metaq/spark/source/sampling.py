@@ -1,4 +1,7 @@
-"""Samples message sizes of a query's queues when it plans, and keeps them for as long as it runs."""
+"""Samples message sizes of a query's queues when it plans, and caches them while it runs.
+
+No request of RocketMQ's tells how many bytes lie between two offsets, so a few small pulls per queue have to do.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ PULLS_MAX = 64
 """Most pulls per plan: planning time must not grow with the backlog."""
 PULLS_PER_QUEUE = 24
 BEYOND = 2
-"""Sampling reaches so many times as far as a byte limit would with messages of the known size."""
+"""Range to sample, in multiples of what a byte limit takes at the known mean size: the next messages may be smaller."""
 
 
 class Sampler:
-    """Weighs slices by samples. At most PULLS_MAX small pulls each time; the longest slices first."""
+    """Estimates the bytes of slices by samples. At most PULLS_MAX small pulls per plan; the longest slices first."""
 
     def __init__(self, group: str) -> None:
-        """Args: group: for which pulls are made."""
+        """Args: group: consumer group that pulls are made for."""
         self._group = group
         self._known: dict[MessageQueue, list[Sample]] = {}
 
     def profiles(self, client: ClusterClient, slices: Sequence[Slice]) -> dict[MessageQueue, Profile]:
-        """The bytes of each slice, by its queue. Raises what `client` raises."""
+        """Return queue → estimated bytes along its slice. Raises what `client` raises."""
         longest = sorted(slices, key=lambda piece: (-piece.messages, piece))[:PULLS_MAX]
         self._look(client, longest, min(PULLS_PER_QUEUE, PULLS_MAX // max(1, len(longest))))
         guess = self._guess()
@@ -40,7 +43,7 @@ class Sampler:
         return found
 
     def limited(self, client: ClusterClient, slices: Sequence[Slice], bytes_max: int) -> offsets.Positions:
-        """Where the slices end if they are to hold at most `bytes_max` bytes."""
+        """Return the slices' ends for at most `bytes_max` bytes in all, estimated. Raises what `client` raises."""
         unknown = [piece for piece in slices if piece.queue not in self._known]
         longest = sorted(unknown, key=lambda piece: (-piece.messages, piece))[:PULLS_MAX]
         self._look(client, [Slice(piece.queue, piece.start, piece.start + 1) for piece in longest], 1)
@@ -55,10 +58,10 @@ class Sampler:
 
     def _look(self, client: ClusterClient, slices: Sequence[Slice], pulls_max: int) -> None:
         found = client.sizes(slices, self._group, pulls_max, self._known)
-        # What lies elsewhere is told by what is found here, unless nothing is.
+        # A queue whose broker is away has no new samples: keep the old ones.
         self._known |= {queue: samples for queue, samples in found.items() if samples}
 
     def _guess(self) -> float:
-        """Mean size for a queue that was not sampled."""
+        """Return the mean size, bytes, to assume for a queue that was not sampled."""
         means = [samples[-1].mean for samples in self._known.values()]
         return sum(means) / len(means) if means else RECORD_BYTES_GUESS

@@ -203,7 +203,7 @@ class SourceOptions(OptionTable):
             )
 
     @property
-    def names_no_place(self) -> bool:
+    def has_default_bounds(self) -> bool:
         """Whether start and end are no more than the first or the newest message, of whatever queues."""
         anywhere = {None, EARLIEST, LATEST}
         places = {

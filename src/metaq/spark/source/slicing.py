@@ -1,4 +1,4 @@
-"""Slices between two positions: cut for Spark's tasks, and limited. Pure."""
+"""Slices between two positions: cut into Spark partitions, and limited to a micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 
 RECORD_BYTES_GUESS = 1024
-"""Assumed size of a message where nothing is known."""
+"""Assumed bytes of a message where nothing was sampled."""
 
 
 class Profile:
-    """Bytes along the messages [start, end) of a queue: each is as large as those of the nearest sample."""
+    """Estimated bytes along the messages [start, end) of a queue: each is as large as those of the nearest sample."""
 
     def __init__(self, start: int, end: int, samples: Sequence[Sample] = (), guess: float = RECORD_BYTES_GUESS) -> None:
         """Args: samples: in order; where there are none, a message has `guess` bytes."""
@@ -40,17 +40,19 @@ class Profile:
         return self._sums[-1]
 
     def until(self, offset: int) -> float:
-        """Bytes of the messages before `offset`."""
+        """Return the bytes of the messages from `start` to `offset`."""
         part = max(0, min(bisect.bisect_right(self._borders, offset) - 1, len(self._means) - 1))
         return self._sums[part] + (offset - self._borders[part]) * self._means[part]
 
     def place(self, size: float) -> int:
-        """The last offset before which there are at most `size` bytes."""
+        """Return the last offset up to which there are at most `size` bytes."""
         return min(self.end, int(self._reached(size)))
 
     def marks(self, pieces: int) -> list[int]:
-        """Where to cut into so many pieces of about equal bytes: `start`, the places between, `end`. Each piece has a
-        message at least; `pieces` must not be more than there are messages."""
+        """Return `pieces` + 1 offsets, from `start` to `end`, that cut into pieces of about equal bytes.
+
+        Each piece has a message at least; `pieces` must not exceed the number of messages.
+        """
         marks = [self.start]
         for step in range(1, pieces):
             wanted = round(self._reached(self.bytes * step / pieces))
@@ -63,10 +65,11 @@ class Profile:
 
 
 def slices_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Slice]:
-    """Slices between two positions, one per queue, sorted.
+    """Return the slices between two positions, one per queue, sorted.
 
-    A queue that `start` does not know is new in `end`, which pins its beginning: nothing of it is read yet. A queue whose
-    start is at or behind its end has nothing to read. Only a function of its arguments: a replayed batch gets the same.
+    A queue that is in `end` only is new, and `end` pins its start: nothing of it is read yet. A queue whose start is at or
+    behind its end has nothing to read: Spark may replay batch 0 with a start that has moved beyond the logged end.
+    Depends on its arguments alone: Spark replays a batch with the logged offsets and must get the same rows.
     """
     pairs = ((queue, start.get(queue, stop), stop) for queue, stop in sorted(end.items()))
     return [Slice(queue, begin, stop) for queue, begin, stop in pairs if begin < stop]
@@ -79,10 +82,13 @@ def cut(
     bytes_max: int | None = None,
     profiles: Mapping[MessageQueue, Profile] | None = None,
 ) -> list[Slice]:
-    """Cut slices into pieces: at least `pieces_min` in all if there are as many messages, none above `messages_max`, and none
-    much above `bytes_max`. The largest pieces are as small as that number allows. Pieces of a slice stay in order.
+    """Cut slices into pieces of about equal bytes. Pieces of a slice stay in order.
 
-    Args: profiles: the bytes of each slice, by its queue; where there is none, pieces are weighed by messages.
+    Args:
+        pieces_min: least number of pieces in all, if there are as many messages.
+        messages_max: most messages of a piece, strict.
+        bytes_max: most bytes of a piece, estimated.
+        profiles: queue → bytes of its slice; without one, pieces are weighed by messages.
     """
     whole = list(slices)
     weighed = [(profiles or {}).get(piece.queue) or Profile(piece.start, piece.end) for piece in whole]
@@ -90,6 +96,7 @@ def cut(
         min(piece.messages, max(1, -(-piece.messages // (messages_max or piece.messages)), _pieces(profile, bytes_max)))
         for piece, profile in zip(whole, weighed, strict=True)
     ]
+    # Each further piece goes to the slice whose pieces are largest: the slowest task decides how long the stage takes.
     largest = [(-weighed[at].bytes / counts[at], at) for at in range(len(whole)) if counts[at] < whole[at].messages]
     heapq.heapify(largest)
     for _ in range(pieces_min - sum(counts)):
@@ -118,7 +125,7 @@ def _evenly(start: int, end: int, pieces: int) -> list[int]:
 
 
 def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Positions:
-    """End positions for at most `bytes_max` bytes in all, each queue in proportion to its backlog.
+    """Return end positions for at most `bytes_max` bytes in all, each queue in proportion to its backlog.
 
     At least one message is taken: one that is larger than the limit would stop the query for good.
     """
@@ -127,8 +134,8 @@ def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Pos
         return {queue: profile.end for queue, profile in profiles.items()}
     ends = {queue: profile.place(profile.bytes * bytes_max / total) for queue, profile in profiles.items()}
     left = bytes_max - sum(profile.until(ends[queue]) for queue, profile in profiles.items())
-    # What rounding left over goes to the queues whose share is less than a message, or a short one would wait as long as
-    # others are long; then to those that have most.
+    # What rounding leaves goes first to queues whose share is less than a message: one message in a short queue would
+    # otherwise wait for as long as producers are ahead of the query. Then to those that have most.
     none_yet = {queue: ends[queue] <= profile.start for queue, profile in profiles.items()}
     for queue in sorted(profiles, key=lambda queue: (not none_yet[queue], -profiles[queue].bytes, queue)):
         profile, end = profiles[queue], ends[queue]
@@ -141,7 +148,7 @@ def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Pos
 
 
 def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], messages_max: int) -> Positions:
-    """End positions for at most `messages_max` messages in all, each queue in proportion to its backlog.
+    """Return end positions for at most `messages_max` messages in all, each queue in proportion to its backlog.
 
     At least one message is taken: a small limit over many queues would round down to none.
     """
@@ -151,8 +158,8 @@ def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], me
         return dict(end)
     shares = {queue: count * messages_max // total for queue, count in behind.items()}
     left = max(1, messages_max) - sum(shares.values())
-    # What rounding left over goes to the queues whose share is less than a message, or a short one would wait as long as
-    # others are long; then to those that are furthest behind.
+    # What rounding leaves goes first to queues whose share is less than a message: one message in a short queue would
+    # otherwise wait for as long as producers are ahead of the query. Then to those that are furthest behind.
     none_yet = {queue: not share for queue, share in shares.items()}
     for queue in sorted(behind, key=lambda queue: (not none_yet[queue], shares[queue] - behind[queue], queue)):
         extra = min(left, behind[queue] - shares[queue], 1 + left // len(behind))

@@ -1,1 +1,1 @@
-"""The archive's output on a file system of Hadoop's: `output` writes it, `folder` publishes it, `lease` keeps others away."""
+"""The archive's output on a Hadoop file system: `output` writes files, `folder` publishes them, `lease` excludes other runs."""

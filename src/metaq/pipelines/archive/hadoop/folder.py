@@ -1,11 +1,11 @@
-"""An archive on a file system of Hadoop's: the folder of `metaq.archive.folder`, with what such a file system can do.
+"""An archive on a Hadoop file system: the counterpart of `metaq.archive.folder`, by what such a file system can do.
 
-A batch is published in the same three steps: tasks write whole files beside the archive, the driver makes the manifest,
-then each file gets its final name. There is no lock that goes with a process, so what decides between two runs is the
-manifest itself: it is made only where there is none, and a run that finds another's in its place is refused.
+A batch is published in the same three steps: tasks write whole files beside the archive, the driver creates the manifest,
+then each file gets its final name. There is no lock that ends with a process, so the manifest itself decides between two
+runs: it is created only if there is none, and a run that finds another's in its place is refused.
 
-So nothing may be taken away that a manifest could yet tell of: a run that was thought dead may go on and publish the one
-batch that it had under way. Files under way lie in folders named after their batch, and go when that batch is published.
+A run that was taken for dead may go on and publish the one batch that it was working on. So nothing that its manifest may
+still name is removed: unfinished files lie in folders named by batch, and are removed once that batch is published.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from metaq.spark.engine.hadoop import HadoopFiles
 _LOG = logging.getLogger(__name__)
 
 _NO_RECORD: Final = (".", "_")
-"""Beginnings of names that are not messages' files."""
+"""Prefixes of names that are not records."""
 
 
 class HadoopFolder(Batches):
-    """One archive. Only the run that has its lease writes to it; anybody may read."""
+    """One archive. Only the run that has its lease writes; anybody may read."""
 
     def __init__(self, files: HadoopFiles, staging: str | None = None) -> None:
-        """Args: files: those of the output. staging: a URI of a folder on the same file system and not inside the output, in
-        which this archive gets its own for files under way; by default the one that holds the output.
+        """
+        Args:
+            files: the output's file system.
+            staging: URI of the folder for the archive's own staging folder, on the same file system and not inside the
+                output; None: the output's parent.
 
-        Raises ConfigError: such a folder cannot be.
+        Raises ConfigError: the output is a file system's root, or the staging folder is elsewhere or inside the output.
         """
         self.files = files
         parts = urlsplit(files.root)
@@ -56,9 +59,9 @@ class HadoopFolder(Batches):
                     f"the staging folder {staging} is inside the output: readers would see unfinished files"
                 )
         self.staging = posixpath.relpath(posixpath.join(above, f".{name}.staging"), parts.path)
-        """Relative to the archive."""
+        """Staging folder, relative to the archive."""
 
-    # ---- what readers need
+    # ---- for readers
     def names(self, folder: str) -> list[str]:
         found = (entry.name for entry in self.files.entries(folder))
         return [name for name in found if name.endswith(".json") and not name.startswith(_NO_RECORD)]
@@ -70,9 +73,9 @@ class HadoopFolder(Batches):
         return self.files.at(path) if path else self.files.root
 
     def places(self, files: Collection[ArchivedFile]) -> dict[str, str]:
-        """Path → URI of where each file is now: of a batch that is just being published, some have no final names yet."""
+        """Return path → current URI of each file: some files of a batch that is being published have no final name yet."""
         begun: set[str] = set()
-        with contextlib.suppress(FileNotFoundError):  # What is tidied away while it is listed has its final name.
+        with contextlib.suppress(FileNotFoundError):  # A batch's folder that vanishes meanwhile: its files are renamed.
             for batch in self.files.entries(self.staging):
                 begun |= {
                     f"{self.staging}/{batch.name}/{path}"
@@ -83,26 +86,27 @@ class HadoopFolder(Batches):
             for file in files
         }
 
-    # ---- what the run that has the lease does
+    # ---- for the run that has the lease
     def prepare(self) -> None:
-        """Make the archive's folders, and see that the file system can do what publishing needs.
+        """Create the archive's folders, and try what publishing needs of the file system.
 
-        Raises: ConfigError: it cannot; the text says what is missing.
+        Raises: ConfigError: it lacks something; the text names it.
         """
         probe(self.files, self.staging)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make the manifest: from now on the batch is part of the archive.
+        """Create the manifest: this publishes the batch.
 
-        Raises: StoreLocked: another run has published the batch. OSError: it could not be made, or nobody can say whether it
-            was; the next run finds out.
+        Raises: StoreLocked: another run has published the batch. OSError: it was not created, or whether it was is not known
+            until the next run looks.
         """
         path, data = f"{MANIFESTS}/{manifest.name}", msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         self.files.make_folder(MANIFESTS)
         try:
             self.files.create(path, data)
-        except (FileExistsError, FileNotFoundError):  # The second: another run has tidied up what was to become it.
-            if self.files.exists(path) and self.files.read(path) == data:  # Ours: the answer to the first try was lost.
+        except (FileExistsError, FileNotFoundError):  # FileNotFoundError: another run has removed the temporary file.
+            # Ours: the file system's client repeated the request, because the answer to the first was lost.
+            if self.files.exists(path) and self.files.read(path) == data:
                 return
             raise StoreLocked(
                 f"another run publishes in {self.files.root}, and batch {manifest.batch} is its: this one was taken for dead. "
@@ -110,19 +114,18 @@ class HadoopFolder(Batches):
             ) from None
 
     def finish(self, manifest: Manifest, replaced: Callable[[], Collection[str]] = frozenset) -> None:
-        """Give the batch's files their final names. May be repeated, cut anywhere, and done by two at a time.
+        """Rename the batch's files to their final names. May be repeated, interrupted anywhere, and done by two runs at a time.
 
-        Args: replaced: says which files have been replaced since; asked only if one is missing.
-        Raises: StoreCorrupt: a file of a published batch is neither staged nor in its place.
+        Args: replaced: returns the files that were replaced since; called only if one is missing.
+        Raises: StoreCorrupt: a file of a published batch is neither staged nor in place.
         """
         for folder in sorted({file.path.rpartition("/")[0] for file in manifest.files}):
             self.files.make_folder(folder)
         for file in manifest.files:
             try:
                 self.files.rename(file.staged, file.path)
-            except (
-                FileExistsError
-            ):  # Where renaming is copying, a crash came between the copy and the end of the old one.
+            # An object store renames by copying: a crash came between the copy and the removal of the old object.
+            except FileExistsError:
                 self.files.remove(file.staged)
             except FileNotFoundError:
                 if not self.files.exists(file.path) and file.path not in replaced():
@@ -132,11 +135,11 @@ class HadoopFolder(Batches):
                     ) from None
 
     def begin_batch(self, batch: int, run: str) -> str:
-        """A name, relative to the archive, for the folder of a batch's files; there is no such folder yet."""
+        """Return a new folder for a batch's files, relative to the archive. It is not created."""
         return f"{self.staging}/{batch}-{run}"
 
     def clean(self, last: int) -> None:
-        """Remove what runs left under way of batches up to `last`, all of which have been published and finished."""
+        """Remove unfinished files of batches up to `last`, all of which are published and finished."""
         for left in self.files.entries(self.staging):
             batch = left.name.partition("-")[0]
             if not batch.isdigit() or int(batch) <= last:
@@ -145,24 +148,25 @@ class HadoopFolder(Batches):
                 except OSError as fault:
                     _LOG.warning("%s/%s cannot be removed: %s", self.at(self.staging), left.name, fault.strerror)
         for left in self.files.entries(MANIFESTS):
-            if left.name.startswith("."):  # Under way when its run was killed. A run that yet lives is refused then.
+            # A temporary manifest, of a run that was killed. One that still lives fails to rename it, and is refused.
+            if left.name.startswith("."):
                 self.files.remove(f"{MANIFESTS}/{left.name}")
 
     def clean_ids(self, known: Collection[str], last: int) -> None:
-        """Remove the files of ids that no manifest knows, of batches up to `last`."""
+        """Remove files of ids that no manifest names, of batches up to `last`: later ones may be of a run that still lives."""
         for left in self.files.entries(IDS):
             batch = left.name.split("-")[1] if left.name.count("-") > 1 else ""
             if f"{IDS}/{left.name}" not in known and batch.isdigit() and int(batch) <= last:
                 self.files.remove(f"{IDS}/{left.name}")
 
     def remove_empty(self, folder: str) -> None:
-        """Remove an empty folder, and parents that are empty then."""
+        """Remove an empty folder, and its parents as far as they are empty then."""
         while folder and not self.files.entries(folder):
             self.files.remove_empty(folder)
             folder = folder.rpartition("/")[0]
 
     def close(self) -> None:
-        """Remove the staging folder if nothing is in it."""
+        """Remove the staging folder if it is empty."""
         with contextlib.suppress(OSError):
             if not self.files.entries(self.staging):
                 self.files.remove(self.staging)

@@ -1,13 +1,13 @@
-"""Who may write into an archive on a file system without locks: one run at a time, and a crash leaves it free.
+"""Lease of an archive on a file system without locks: one run writes at a time, and a crash frees it.
 
-    OUTPUT/_lease/TERM              who has it since when. Made only where there is none: of two who want a term, one gets it
-    OUTPUT/_lease/TERM.BEAT         made again and again, under ascending numbers: its holder lives
-    OUTPUT/_lease/TERM.ended        given back
+    OUTPUT/_lease/TERM              its holder, and since when. Created only if there is none: one of several runs gets a term
+    OUTPUT/_lease/TERM.BEAT         heartbeat, created again and again under ascending numbers while the holder lives
+    OUTPUT/_lease/TERM.ended        released
 
-The highest term counts. Who wants it and sees no new beat for `seconds`, by a clock of its own that never steps, takes the
-next term; no two machines' clocks are compared. A holder that was only asleep finds a higher term than its own when it looks,
-which it does before it publishes; and should it not look in time, the manifest that the other one has made refuses it
-(`folder`). So the lease spares two runs each other's work, and what is safe does not depend on it.
+The highest term is the valid one. A run that wants the lease and sees no new beat for `seconds`, by its own monotonic clock,
+takes the next term; clocks of two machines are never compared. A holder that was only paused finds the higher term when it
+checks, before it publishes; if it checks too early, the other run's manifest refuses it (`folder`). So the lease only keeps
+two runs from wasting work: correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ from metaq.spark.engine.hadoop import HadoopFiles
 _LOG = logging.getLogger(__name__)
 
 BEATS: Final = 4
-"""Beats within the time after which a holder is taken for dead."""
+"""Beats within the time after which a holder counts as dead."""
 _ENDED: Final = "ended"
 _LOOK_SECONDS: Final = 0.2
 
 
 class _Observed(NamedTuple):
-    """Newest term, from its files."""
+    """Newest term, as its files show it."""
 
     term: int
     beat: int
+    """Number of the newest heartbeat."""
     ended: bool
+    """Whether it was released."""
 
 
 _NOBODY: Final = _Observed(0, 0, True)
@@ -52,18 +54,25 @@ class HadoopLease:
     def __init__(
         self, files: HadoopFiles, seconds: float, clock: Clock = SYSTEM, pause: Callable[[float], object] | None = None
     ) -> None:
-        """Args: seconds: a holder whose last beat is older is taken for dead. pause: waits so long."""
+        """
+        Args:
+            files: the archive's file system.
+            seconds: a holder whose last beat is older counts as dead.
+            clock: monotonic time of that.
+            pause: waits for so many seconds.
+        """
         self._files, self._seconds, self._clock = files, seconds, clock
         self._ended = threading.Event()
         self._pause = pause or threading.Event().wait
         self._term = self._beat = 0
         self._thread: threading.Thread | None = None
         self.fault = ""
-        """Why it is this run's no more."""
+        """Reason why this run has lost the lease; empty: it has it."""
 
     def take(self, seconds: float = WAIT_SECONDS) -> None:
-        """Raises: StoreLocked: somebody else has it, lives, and keeps it for `seconds`; the text says who.
-        ConfigError: the archive cannot be written to.
+        """Take the lease, waiting up to `seconds` for a living holder to release it, and longer for one that may be dead.
+
+        Raises: StoreLocked: another run lives and has it; the text names it. ConfigError: the archive cannot be written to.
         """
         try:
             self._files.make_folder(LEASE)
@@ -75,7 +84,7 @@ class HadoopLease:
         self._thread.start()
 
     def check(self) -> None:
-        """Check that this run still holds it. Raises: StoreLocked: another run has taken it. OSError: it cannot be read."""
+        """Check that this run still has it. Raises: StoreLocked: another run has taken it. OSError: it cannot be read."""
         if not self.fault:
             seen = self._look()
             if seen.term > self._term:
@@ -92,12 +101,12 @@ class HadoopLease:
         if thread is None:
             return
         self._ended.set()
-        thread.join(self._seconds)  # No longer: its file system may hang.
-        with contextlib.suppress(OSError):  # Then it is free when nobody has heard of it for long enough.
+        thread.join(self._seconds)  # Not without end: its file system may hang.
+        with contextlib.suppress(OSError):  # Not released then; it is free once its last beat is old enough.
             self._files.write(self._name(_ENDED), b"", sync=False)
 
     def beat(self) -> None:
-        """Write the next beat. Raises StoreLocked, OSError, as `check` does."""
+        """Write the next heartbeat. Raises StoreLocked, OSError, as `check`."""
         self.check()
         before = self._name(f"{self._beat:010d}")
         self._beat += 1
@@ -116,7 +125,7 @@ class HadoopLease:
             if seen.ended or now - since >= self._seconds:
                 if self._claim(seen):
                     return
-            elif seen != first and now - began >= seconds:
+            elif seen != first and now - began >= seconds:  # It has changed since we began to look: its holder lives.
                 raise StoreLocked(
                     f"another run writes into {self._files.root}: {self._holder(seen.term)}. Stop it, or give this one an "
                     "output folder of its own"
@@ -124,7 +133,7 @@ class HadoopLease:
             self._pause(_LOOK_SECONDS)
 
     def _claim(self, seen: _Observed) -> bool:
-        """Try to begin the next term. Another one may be quicker."""
+        """Try to create the next term. Returns False if another run was quicker."""
         if not seen.ended:
             _LOG.warning(
                 "%s: nothing was heard for %g s of the run that has it (%s): it is taken for dead",
@@ -135,9 +144,12 @@ class HadoopLease:
         text = json.dumps({"host": platform.node(), "pid": os.getpid(), "since": since})
         try:
             self._files.create(self._name(), text.encode())
-        except (FileExistsError, FileNotFoundError):  # The second: who was quicker has tidied up.
+        except (
+            FileExistsError,
+            FileNotFoundError,
+        ):  # FileNotFoundError: the quicker run has removed the temporary file.
             return False
-        if self._look().term > self._term:  # The term had been tidied away: long over.
+        if self._look().term > self._term:  # An old term, whose file the holder of a newer one had removed.
             self._files.remove(self._name())
             return False
         return True
@@ -174,7 +186,7 @@ class HadoopLease:
 
     # ---- keeping it
     def _live(self) -> None:
-        """Thread that writes beats. A failed write is logged; `check` decides."""
+        """Write heartbeats, in a thread. A failed write is only logged: `check` decides whether the lease is lost."""
         while not self._ended.wait(self._seconds / BEATS):
             try:
                 self.beat()

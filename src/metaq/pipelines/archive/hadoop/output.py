@@ -1,4 +1,4 @@
-"""An archive on a file system of Hadoop's: Spark's own writer makes the files, the driver publishes them."""
+"""Output of the archive on a Hadoop file system: Spark's own Parquet writer makes the files, the driver publishes them."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ from metaq.spark import schema
 from metaq.spark.engine.hadoop import fault_of
 
 _WRITING: Final = {
-    # Without it Spark sorts the rows of a task by their files first.
+    # With fewer writers Spark sorts a task's rows by partition first.
     "spark.sql.maxConcurrentOutputFileWriters": str(2 * PARTS_MAX),
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.fieldId.write.enabled": "false",
 }
 _ONE_PIECE: Final = {"spark.sql.files.minPartitionNum": "1", "spark.sql.files.maxPartitionBytes": str(1 << 62)}
-"""A file is read by one task, so that it is written again as one, in its order."""
+"""Settings by which one task reads a whole file, so that it is written again as one file, in its order."""
 _PARQUET: Final = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
     "maxRecordsPerFile": "0",
-    # A task's files are moved when all are whole, and the job's when all tasks are: a crash leaves none of them in their places.
+    # Version 1 moves a task's files when the task has ended, and the job's when all tasks have: of several attempts of a task
+    # the files of one are there in the end, and a crash leaves none in place.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
-    # Hardly any of their values come twice: a dictionary of them only costs.
+    # Their values hardly ever repeat: a dictionary would only cost.
     "parquet.enable.dictionary#body": "false",
     "parquet.enable.dictionary#message_id": "false",
     "parquet.enable.dictionary#properties.key_value.value": "false",
@@ -56,9 +57,10 @@ _PARQUET: Final = {
 
 
 class HadoopOutput:
-    """Output at a URI of Hadoop's. Only the run that holds its lease writes to it."""
+    """Output at a URI. Only the run that has its lease writes to it."""
 
     def __init__(self, spark: Any, folder: HadoopFolder, lease: HadoopLease) -> None:
+        """Args: spark: the session. folder: of the archive. lease: taken."""
         self.records = self._folder = folder
         self._spark, self._lease = spark, lease
         self.finish, self.close, self.clean = folder.finish, folder.close, folder.clean
@@ -66,6 +68,7 @@ class HadoopOutput:
     def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
         self._spark = frame.sparkSession
         rows = SliceRows(name_servers=wanted.name_servers, settings=wanted.settings, parting=wanted.parting)
+        # A new folder for each try: a run that was taken for dead may still write into its own.
         home = self._folder.begin_batch(batch, f"{frame.sparkSession.sparkContext.applicationId}-{SYSTEM.token()[:8]}")
         files = self._written(frame.mapInArrow(rows, DDL), home)
         with self._job(f"what was written to {self._folder.at(home)} cannot be read again"):
@@ -94,10 +97,10 @@ class HadoopOutput:
                 file.path, file.size = files[key].path, files[key].size
 
     def seal(self, files: Sequence[Staged]) -> None:
-        """Nothing to do: a closed file is as durable as its file system makes it."""
+        """Do nothing: a closed file is as durable as its file system makes it."""
 
     def ids_name(self, query: str, batch: int, number: int) -> str:
-        # By chance too: a run that was taken for dead may save its own of the same batch.
+        # With a random part: a run that was taken for dead may save ids of the same batch.
         return f"{IDS}/{query[:8]}-{batch:010d}-{number}-{SYSTEM.token()[:8]}.arrow"
 
     def keep_ids(self, path: str, file: Staged) -> bool:  # noqa: ARG002  it wrote none: they are read from its file
@@ -146,7 +149,7 @@ class HadoopOutput:
         return reader.parquet(self._folder.at(folder or home))
 
     def _count(self, files: Mapping[tuple[str, ...], Staged], home: str) -> None:
-        """By the files' footers."""
+        """Set the rows of staged files, from the Parquet footers: a task's own count may be of an attempt that lost."""
         if files:
             for *key, rows in self._read(home).groupBy(*PLACE).count().collect():
                 files[tuple(key)].rows = rows
@@ -162,7 +165,7 @@ class HadoopOutput:
 
     @contextlib.contextmanager
     def _settings(self, wanted: Mapping[str, str]) -> Iterator[None]:
-        """Settings of the session while a job of ours begins; the query has a session of its own."""
+        """Set settings of the session in this context. Safe: Spark gives foreachBatch a clone of the user's session."""
         conf = self._spark.conf
         before = {name: conf.get(name, None) for name in wanted}
         for name, value in wanted.items():
@@ -175,16 +178,16 @@ class HadoopOutput:
 
     @contextlib.contextmanager
     def _job(self, what: str) -> Iterator[None]:
-        """Our error for a file system's fault that a job of Spark's fails with."""
+        """Raise our error for a file-system fault that a Spark job fails with."""
         try:
             yield
         except Exception as fault:
-            told = fault_of(fault)
-            if told is None or "metaq.errors." in str(fault):
+            found = fault_of(fault)
+            if found is None or "metaq.errors." in str(fault):
                 raise
-            raise disk_fault(told, what) from fault
+            raise disk_fault(found, what) from fault
 
 
 def _key_of(path: str) -> tuple[str, ...]:
-    """The values of PLACE of a file, by the folders that it is in."""
+    """Return a file's values of PLACE, from the names of its folders."""
     return tuple(unquote(folder.partition("=")[2]) for folder in path.split("/")[-len(PLACE) - 1 : -1])

@@ -1,12 +1,12 @@
-"""Whether a file system of Hadoop's can do what publishing a batch needs. It is tried, not looked up by name.
+"""Probe: whether a Hadoop file system can do what publishing a batch needs. It is tried, not looked up by scheme.
 
-    1  a file is made, or renamed to a name, only where there is none: of several who try at once, one does it
-    2  a file's other name is there at once, with all of the file, and the old one is gone
-    3  what was made is in the next listing, and what was removed is not
-    4  what was written is safe when the writer is told so
+    1  exclusive create and rename: a file is created, or renamed to a name, only if there is none; one of several racers wins
+    2  atomic rename: the new name appears at once, with the whole file, and the old one is gone
+    3  consistent listings: a created file is in the next listing, a removed one is not
+    4  durability: a file's bytes can be forced to disk (hsync)
 
-A store of objects, whose rename copies and is not one step, does it too if it declares that it makes an object only where
-there is none (`fs.option.create.conditional.overwrite`, as S3A does since Hadoop 3.4.2): nothing else decides.
+An object store, whose rename is a copy, will do too if it declares exclusive creation of objects
+(`fs.option.create.conditional.overwrite`, as S3A does since Hadoop 3.4.2): the manifest alone decides.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from metaq.spark.engine.hadoop import HadoopFiles
 _COPYING: Final = frozenset(
     {"s3", "s3n", "s3a", "gs", "oss", "cos", "cosn", "obs", "swift", "wasb", "wasbs", "b2", "ks3"}
 )
-"""Schemes of stores that copy to rename. Trying cannot show it: copies of small files are quick."""
+"""Schemes of stores whose rename is a copy. The probe cannot show it: copies of small files are quick."""
 RUNNERS: Final = 4
 ROUNDS: Final = 3
 
 
 def probe(files: HadoopFiles, staging: str) -> None:
-    """Make the output and its staging folder, and try.
+    """Create the output and its staging folder, and probe them.
 
-    Args: staging: relative to the output. Raises: ConfigError: they cannot be made, or something that is needed is missing.
+    Args: staging: relative to the output. Raises: ConfigError: they cannot be created, or the file system lacks something.
     """
     mark = f"_probe-{SYSTEM.token()[:12]}"
     for folder, name in (("", "output"), (staging, "staging folder")):
@@ -117,7 +117,7 @@ def _listed(files: HadoopFiles, mark: str) -> None:
 
 
 def _race(act: Callable[[bytes], None]) -> list[bytes]:
-    """Several at once. Returns the names of those who were told that they did it. Raises what one of them failed with."""
+    """Run `act` in RUNNERS threads at once, each with its own name. Returns the names that succeeded. Raises a thread's fault."""
     won: list[bytes] = []
     faults: list[OSError] = []
     gate = threading.Barrier(RUNNERS)

@@ -1,7 +1,7 @@
-"""Retention of an archive on a file system of Hadoop's: removes dates that have expired.
+"""Retention of an archive on a Hadoop file system: removes expired dates.
 
-A record says that they are no more; made only where there is none, like a manifest, and never changed. Their files go when
-the grace is over, by whichever run looks then: that may be done again, and by two at a time.
+A record declares a date's files expired; it is created only if there is none, like a manifest, and never changed. Any run that
+looks after the grace time removes the files: that may be repeated, and done by two runs at a time.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class HadoopRetention:
         self._keep_days, self._grace_ms = options.keep_days, round(options.grace_seconds * 1000)
         self._trust_clock = options.trust_clock
         self.held = ""
-        """Dates that are kept although they are due by the clock, and why."""
+        """Dates that are kept although they are due by the clock, and why; empty: none."""
         self._dates = Dates()
         self._since: dict[int, int] = {}
-        """Record → beginning of its grace."""
+        """Record → start of its grace time, ms."""
         self._batches: set[str] = set()
         self._files: dict[str, ArchivedFile] = {}
         self._records: dict[int, Replacement] = {}
@@ -43,12 +43,12 @@ class HadoopRetention:
         """Records whose files are removed."""
 
     def prepare(self) -> None:
-        """Read what earlier runs did. Raises StoreCorrupt."""
+        """Read the records of earlier runs. Raises StoreCorrupt."""
         self._batches, self._files, self._removed, self._dates = set(), {}, set(), Dates()
         self._records = {record.number: record for record in replacements(self._folder)}
 
     def look(self) -> Iterator[UpkeepStep]:
-        """Do all that is due. What the file system refuses is logged, and tried at the next look. Raises StoreCorrupt."""
+        """Expire and remove what is due. A fault of the file system is logged, and retried next time. Raises StoreCorrupt."""
         try:
             yield from self._expire()
             yield from self._remove()
@@ -56,7 +56,7 @@ class HadoopRetention:
             _LOG.warning("archive: %s", disk_fault(fault, "old dates stay for now"))
 
     def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: no file stays open."""
 
     def _expire(self) -> Iterator[UpkeepStep]:
         if self._keep_days is None:
@@ -93,7 +93,7 @@ class HadoopRetention:
             )  # fmt: skip
             try:
                 self._folder.files.create(f"{REPLACEMENTS}/{record.name}", msgspec.json.encode(record))
-            except FileExistsError:  # Of a run that was thought dead: this one's comes behind it.
+            except FileExistsError:  # A record of a run that was taken for dead: take the next number.
                 self._records |= {one.number: one for one in replacements(self._folder)}
                 continue
             self._records[record.number] = record
@@ -102,7 +102,7 @@ class HadoopRetention:
     def _remove(self) -> Iterator[UpkeepStep]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
-            # A clock that was ahead when the record was made and is right now: the grace begins when that is seen.
+            # If the clock was ahead when the record was made and is right now, the grace time begins now.
             self._since[record.number] = min(self._since.get(record.number, record.done_ms), now)
             if record.number in self._removed or now < self._since[record.number] + self._grace_ms:
                 continue

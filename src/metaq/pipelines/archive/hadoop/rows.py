@@ -1,8 +1,8 @@
-"""Worker side of an archive on a file system of Hadoop's: rows, which Spark's own Parquet writer takes from there.
+"""Worker side of an archive on a Hadoop file system: rows for Spark's own Parquet writer.
 
-Workers are Pythons without a JVM, so they cannot write to such a file system. What keeps a message exact in spite of tried
-again and speculative tasks is Spark's commit of files: only those of one attempt of each task are there in the end. So
-nothing that an attempt counted is believed; the files are read again, for what they hold.
+Workers are Pythons without a JVM, so they cannot write to such a file system. Retried and speculative tasks do no harm because
+of Spark's commit of files: only those of one attempt of each task are there in the end. So counts of an attempt are not used;
+the files are read again for what they contain.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from metaq.model.queue import MessageQueue
 from metaq.pipelines.archive.archived_rows import SCHEMA
 from metaq.pipelines.archive.dedupe import KEY
 from metaq.pipelines.archive.parting import Parting
-from metaq.pipelines.archive.slices import date_of, found_in, ids_by
+from metaq.pipelines.archive.slices import date_of, fetch_rows, ids_by
 from metaq.spark import schema
 from metaq.spark.source.fetch import FetchSettings
 
 PLACE: Final = ("_topic", "_date", "_part", "_slice")
-"""Partition columns of the written rows: Spark makes a folder of each value, so that each file has a folder of its own."""
+"""Partition columns of the written rows: Spark makes a folder per value, and so each file gets a folder of its own."""
 DDL: Final = schema.ddl(pa.schema([*SCHEMA, *(pa.field(name, pa.string()) for name in PLACE)]))
 WHOLE: Final = "-"
-"""Part folder of an archive without parts: Spark takes an empty text for null."""
+"""Part of an archive without parts, in a folder's name: Spark writes an empty text as null."""
 
 READ: Final = pa.schema([pa.field("place", pa.string()), pa.field("ids", pa.binary())])
-"""Schema of what is read back from a piece of a file."""
+"""Schema of the ids that are read back from a piece of a file."""
 PLACE_END: Final = "\x00"
 """Separator of the values of PLACE in READ."""
 
@@ -49,8 +49,8 @@ class SliceRows:
             yield from self.rows(wanted)
 
     def rows(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
-        """Raises: what `found_in` does."""
-        for one in found_in(wanted, self.name_servers, self.settings, self.parting):
+        """Yield the messages of a slice. Raises as `fetch_rows`."""
+        for one in fetch_rows(wanted, self.name_servers, self.settings, self.parting):
             day, part = one.place
             place = (wanted.queue.topic, date_of(day), part or WHOLE, slice_text(wanted))
             constants = [pa.repeat(pa.scalar(value), len(one.batch)) for value in place]
@@ -68,9 +68,10 @@ def slice_of(topic: str, text: str) -> Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdsOf:
-    """Function for `mapInArrow` over written files: the ids of their messages, packed."""
+    """Function for `mapInArrow` over written files: the ids of their messages, a row of READ per file."""
 
     dedupe: str
+    """One of `dedupe.DEDUPE`."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -97,10 +98,10 @@ class IdsOf:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WithoutOffsets:
-    """Function for `mapInArrow` over one written file: its rows without those at some queue offsets."""
+    """Function for `mapInArrow` over one written file: its rows without some queue offsets."""
 
     drop: Any
-    """An array of int64."""
+    """Queue offsets to leave out, an array of int64."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -109,6 +110,6 @@ class WithoutOffsets:
 
 
 def staged_place(values: Sequence[str]) -> tuple[Slice, str, str]:
-    """Slice, date and part's folder that the values of PLACE stand for."""
+    """Return slice, date and part of values of PLACE."""
     topic, date, part, text = values
     return slice_of(topic, text), date, "" if part == WHOLE else part
