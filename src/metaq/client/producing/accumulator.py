@@ -1,4 +1,4 @@
-"""Where messages gather into batches: user threads append, the background loop sends.
+"""Batching of sends, as Kafka's RecordAccumulator does it: user threads append, the background loop sends.
 
 Batches form streams: one per topic, whose batches rotate over the topic's queues, and one per queue for
 messages with an ordering key, a selector or a queue of their own. Appending to a stream's open batch is one call into
@@ -72,7 +72,7 @@ class SendLimits(Struct, frozen=True):
 
 
 class Stay(enum.Enum):
-    """What a stream does when its queue cannot be written to."""
+    """Behaviour of an ordered stream when its queue is not writable."""
 
     MAY_MOVE = enum.auto()
     """Use another queue meanwhile: order may break for a moment, but sends go on."""

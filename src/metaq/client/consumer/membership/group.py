@@ -1,4 +1,4 @@
-"""One member of a consumer group: subscriptions, its share of the queues, a pull loop per queue, progress.
+"""One member of a consumer group: subscriptions, rebalance, a pull loop per queue, offset commits.
 
 Everything here runs in the background loop. User threads touch three things only: they take chunks from the handover,
 set flags in them, and say that a message failed.
@@ -39,7 +39,7 @@ from metaq.model.topics.topic import RETRY_PREFIX
 log = logging.getLogger("metaq.client")
 
 QUEUES_AT_ONCE = 64
-"""Queues that are taken side by side: a request or two each."""
+"""Queues begun concurrently; each costs a request or two."""
 
 
 class GroupMember:
@@ -82,7 +82,7 @@ class GroupMember:
         self._pausing = threading.RLock()  # A signal handler may pause in the thread that holds it.
         """Held while `_paused` is replaced, by users in any threads or the loop."""
         self._halts: Counter[MessageQueue] = Counter()
-        """Queue → pauses that handlers asked for and that are not over."""
+        """Queue → number of running pauses that handlers asked for."""
         self._unannounced: set[MessageQueue] = set()
         """Queues that are ours, but of which the listener has not been notified yet."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,7 +124,7 @@ class GroupMember:
     # -------------------------------------------------------------- life
 
     def start(self) -> None:
-        """Join: learn the routes, send a heartbeat, take our share."""
+        """Join the group: learn the routes, send a heartbeat, rebalance."""
         self._delivery.start()
         self._tasks = [
             self._core.spawn(self._share()),
@@ -170,7 +170,7 @@ class GroupMember:
         self._handover.resume()
 
     async def stop(self) -> None:
-        """Leave the group: stop pulling, keep the progress, notify the brokers."""
+        """Leave the group: stop pulling, commit offsets, notify the brokers."""
         tasks = [*self._tasks, *(puller.task for puller in self._pullers.values())]
         for task in tasks:
             task.cancel()
@@ -186,7 +186,7 @@ class GroupMember:
         await self._offsets.persist({queue: window.finished_offset() for queue, window in self.windows.items()})
 
     async def assigned(self) -> None:
-        """Return once the first rebalance is through."""
+        """Return after the first rebalance."""
         await self._sharing.settled.wait()
 
     # -------------------------------------------------------------- queues
@@ -349,15 +349,15 @@ class GroupMember:
         log.debug("group %s gave up %s", self.group, ", ".join(map(str, queues)))
 
     def kept(self, queue: MessageQueue) -> int:
-        """The progress of a queue that was kept last, as far as we know; 0 if there was none."""
+        """Return the last committed offset of a queue that we know; 0: none."""
         return self._offsets.kept(queue) or 0
 
     async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep the progress of queues that are other members' now."""
+        """Commit offsets of queues that have gone to other members."""
         await self._offsets.persist(offsets)
 
     def lost(self, queue: MessageQueue) -> None:
-        """Drop a queue that is another member's already: its progress is not ours to report any more."""
+        """Drop a queue that another member has already: committing its offset would overwrite that member's."""
         if queue in self._pullers:
             self._leave(queue)
         self._sharing.soon()

@@ -1,4 +1,4 @@
-"""Sharing out: which of its topics' queues are this member's, looked at again whenever somebody says that it changed.
+"""Rebalance of one member: which queues of its topics it owns, recomputed after every notice of a change.
 
 What taking and giving up a queue means is its owner's business. Topics, and the queues of one, are dealt with side by
 side: a group with a thousand queues must not be without owners while one after the other is asked for.
@@ -41,11 +41,11 @@ class Assignee(Protocol):
         ...
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
-        """Begin to consume queues of one topic. Returns False if some of it must be tried again soon."""
+        """Begin to consume queues of one topic. Returns False if some have to be retried soon."""
         ...
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """Give up queues of one topic: they are other members' now."""
+        """Give up queues of one topic, which other members own now."""
         ...
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
@@ -65,7 +65,7 @@ _UNSETTLED, _AS_IT_WAS = _Outcome(settled=False), _Outcome(settled=True)
 
 
 class Sharing:
-    """One member's part in sharing out the queues of its group. Lives in the background loop."""
+    """The rebalance of one member. Runs on the background loop."""
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, retry_topic: str, options: GroupOptions,
@@ -90,7 +90,7 @@ class Sharing:
         self.soon()
 
     def soon(self) -> None:
-        """Rebalance soon: the group's members or the queues may have changed."""
+        """Schedule a rebalance: the group's members or the queues may have changed."""
         self._due.set()
 
     async def run(self) -> None:
@@ -124,7 +124,7 @@ class Sharing:
             log.debug("no route for %s yet: %s", topic, error)
 
     async def _rebalance(self) -> bool:
-        """Take and give up queues. Returns False if something must be tried again soon."""
+        """Take and give up queues. Returns False if something has to be retried soon."""
         self._asked.clear()
         for topic in self._subscriptions.leaving:
             if topic not in self._subscriptions:
@@ -183,7 +183,7 @@ class Sharing:
                 )
 
     async def _change(self, topic: str, queues: list[MessageQueue], share: list[MessageQueue]) -> _Outcome:
-        """Make `share` ours, and no other queue of the topic."""
+        """Take the queues of `share`, and give up the topic's others."""
         mine = frozenset(share)
         before = self._owned(topic)
         settled = True
@@ -211,7 +211,7 @@ class Sharing:
             log.exception("the listener for the share of topic %s raised", topic)
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue] | None:
-        """The queues of the topic that are our share; None: keep what we have, because the strategy failed."""
+        """Return our share of the topic's queues; None: keep what we have, because the strategy failed."""
         if self._options.model is MessageModel.BROADCASTING:
             return queues
         members = in_order(await self._members(queues))
@@ -244,7 +244,7 @@ class Sharing:
         return share.queues
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
-        """Client ids of the group, from any broker of the topic. Asked once in a rebalance, however many topics there are."""
+        """Return client ids of the group, from any broker of the topic. Queried once per rebalance, not per topic."""
         names = sorted({queue.broker for queue in queues})
         start = self._core.clock.random_below(len(names)) if names else 0
         addresses = [self._core.address_of(name) for name in names[start:] + names[:start]]
