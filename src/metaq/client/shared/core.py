@@ -108,6 +108,7 @@ class ClientCore:
         ):
             known, task = self._paces.get(work, (0.0, None))
             if known != seconds:
+                # Only a changed interval restarts its task: restarting would postpone the next heartbeat.
                 if task is not None:
                     task.cancel()
                 self._paces[work] = seconds, self.every(seconds, work)
@@ -131,6 +132,7 @@ class ClientCore:
                 except FAULTS as error:
                     log.debug("%s: %s", work.__name__, error)
                 except Exception:
+                    # Periodic work must survive any bug: a client without heartbeats loses its queues.
                     log.exception("%s failed and will be tried again in %s s", work.__name__, seconds)
 
         return self.spawn(repeat())
@@ -201,6 +203,7 @@ class ClientCore:
         know it."""
         if producer not in self._requesters:
             self._requesters[producer] += 1
+            # Every broker may get the reply, and pushes it only to a client that it knows by heartbeat.
             self._meeting = self.spawn(self._meet_for_replies())
         if self._meeting is not None and not self._meeting.done():
             await asyncio.shield(self._meeting)
@@ -246,6 +249,7 @@ class ClientCore:
         `options`: what the core was acquired with.
         """
         if self._members.setdefault(member.group, member) is not member:
+            # The caller's constructor fails, so nobody else would release the core.
             self.thread.start(release(self, options))
             raise ConfigError(
                 f"this process already consumes as group {member.group} under the instance name of this client: "

@@ -198,6 +198,7 @@ class KnownRoutes:
             writable = route.writable()
         except ConfigError as error:
             log.warning("topic %s: %s; it is sent to as if it had no order configuration", route.topic, error)
+            # A broken layout (anyone can write KV configuration) must not stop sends that need no strict order.
             writable = structs.replace(route, order=None).writable()
         self._routes[route.topic] = route
         self._writable[route.topic] = writable

@@ -117,6 +117,7 @@ class Sender:
                     if tries.kept is not None:  # an earlier try was stored, with another status than SEND_OK
                         return tries.kept
                     raise
+                # A failure counts as 30 s of latency, as in RocketMQ.
                 if queue is not None and self.rules.avoid_slow:
                     self.latencies.failed(queue.broker, loop.time() - began, loop.time())
                 pause = tries.failure(error, judgement, queue, queues if choose is None else [])
@@ -165,6 +166,7 @@ class Sender:
     def _try(self, outgoing: Outgoing, queue: MessageQueue, seconds: float) -> Coroutine[Any, Any, Stored]:
         address = self._master_of(queue)
         if seconds <= 0:
+            # `sent` False: the caller may repeat the send without a duplicate.
             late = RequestTimeout("the time given was over before the request was sent")
             late.sent = False
             raise late
@@ -218,6 +220,7 @@ class _Tries:
             self._attempts.append(attempt)
         if broker is not None:
             self.failed.pop(broker, None)
+            # Moved to the end: the last broker that failed is avoided the longest.
             self.failed[broker] = None
         if judgement.only_busy:
             return judgement.pause

@@ -61,6 +61,7 @@ class ClientSession(Session):
 
     def connection_lost(self, why: str) -> None:
         self.lost = why or "closed by the peer"
+        # Swapped first: a callback of a failed future may send again on this session.
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
@@ -159,6 +160,7 @@ class Transport:
             return await future
         finally:
             timer.cancel()
+            # Also after a time-out: the late response is dropped, and the connection stays; Java closes it.
             session.abandon(command.opaque)
 
     async def send_oneway(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
@@ -174,6 +176,7 @@ class Transport:
     def keep_only(self, addresses: set[str]) -> None:
         """Close connections to addresses that no route mentions, unless a response is awaited there."""
         for address in set(self._sessions) - addresses:
+            # The next poll of routes closes it, when its responses are in.
             if not self._sessions[address].busy:
                 self._sessions[address].peer.close("no route needs this connection")
 
@@ -186,6 +189,7 @@ class Transport:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 while self._sessions:
+                    # One-way commits and unregistrations may still be in the write buffers.
                     self._forgot.clear()
                     await self._forgot.wait()
 
@@ -239,6 +243,7 @@ class Transport:
             raise ConnectionFailed(f"cannot connect to {address}: {reason}") from error
         session = made[0]
         if session.lost is not None:
+            # As a broker with tls.server.mode=enforcing does with plain connections.
             raise ConnectionFailed(f"{address} closed the connection at once: {session.lost}")
         self._sessions[address] = session
         self._on_connected(address)

@@ -69,6 +69,7 @@ class SendBack:
         """Send a copy to the retry topic: a broker that takes a message back (36) cannot add the property with the
         reason."""
         while not chunk.window.dropped:
+            # Until it succeeds, or the queue goes to another member, which gets the message again.
             level = delay_level_of(error)
             try:
                 try:
@@ -175,6 +176,7 @@ class SendBack:
         """Send a new message to the retry topic, which its broker turns into a dead letter if `times` reach `times_max`."""
         pairs = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         pairs[props.RETRY_TOPIC] = self._core.namespace.wrapped(message.topic)
+        # As the broker does for 36, so that tools find the first copy.
         pairs[props.ORIGIN_MESSAGE_ID] = message.properties.get(props.ORIGIN_MESSAGE_ID, message.message_id)
         if delay_level != DEAD_LETTER_LEVEL:
             pairs[props.DELAY] = str(delay_level)
@@ -197,6 +199,7 @@ class SendBack:
     async def _again(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage) -> None:
         await asyncio.sleep(self._seconds.again)
         message.reconsume_times += 1
+        # Counted locally, as Java's client does, so that it becomes a dead letter in the end.
         again = chunk.again(message)
         message._chunk = again  # noqa: SLF001  a slot for us
         self._handover.put(again)

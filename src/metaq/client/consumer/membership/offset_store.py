@@ -146,6 +146,7 @@ class LocalOffsets:
             try:
                 kept = await self._read_once()
                 self._unwritten.update(offsets)
+                # Nothing has changed: no write every few seconds for an idle group.
                 if (fresh := {**kept, **self._unwritten}) == kept:
                     self._unwritten.clear()
                     return
@@ -174,6 +175,7 @@ class LocalOffsets:
             file.flush()
             os.fsync(file.fileno())
         if self._path.exists():
+            # RocketMQ's `.bak`, which it reads too if the file is damaged.
             self._path.replace(self._backup)
         temporary.replace(self._path)
 
@@ -215,6 +217,7 @@ class OwnOffsets:
                 raise OffsetsUnknown(f"{name}.load({queue}) failed: {type(error).__name__}: {error}") from error
         if offset is None:
             return None
+        # A wrong offset would skip or repeat messages without a word: the queue waits instead.
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise OffsetsUnknown(f"{name}.load({queue}) returned {offset!r}: need None, or an offset from 0 on")
         self._kept[queue] = offset
@@ -303,4 +306,5 @@ async def start_offset(core: ClientCore, offsets: Offsets, queue: MessageQueue, 
         return await core.ask_broker(queue.broker, GetMinOffset(queue))
     if options.consume_from is ConsumeFrom.TIMESTAMP:
         return await core.converse(queue.broker, first_at_or_after(queue, options.start_ms))
+    # CONSUME_FROM_LAST_OFFSET. On a young queue the broker has answered 0 above, as RocketMQ's does.
     return await core.ask_broker(queue.broker, GetMaxOffset(queue))

@@ -167,6 +167,7 @@ class Polling:
         """Start a pull for each queue of ours that has nothing waiting."""
         ours = set(self._member.queues)
         for queue in self._places.keys() - ours:
+            # Buffered messages of lost queues are dropped: their new owner gets them.
             self._forget(queue)
         self._paused &= ours
         for queue in sorted(ours - self._paused):

@@ -59,6 +59,7 @@ class Pulling:
         judgement = judge(error, Purpose.PULL)
         if judgement.no_heartbeat:
             now = self.core.clock.monotonic()
+            # A restarted broker refuses the pulls of all queues at once.
             if now >= self._heartbeat_from:  # One for the pulls of all queues.
                 self._heartbeat_from = now + judgement.pause
                 self.core.spawn(self.core.send_heartbeats())
@@ -84,6 +85,7 @@ class Pulling:
         """Return the flow-control limits of one queue of a topic: unfinished messages, and bytes."""
         options, queues = self.options, max(1, self.queues_of[topic])
         messages, size = options.queue_messages_max, options.queue_bytes_max
+        # RocketMQ's pullThresholdForTopic: divided by the number of queues.
         if options.topic_messages_max is not None:
             messages = max(1, options.topic_messages_max // queues)
         if options.topic_bytes_max is not None:
@@ -117,6 +119,7 @@ class QueuePuller:
     def release(self) -> None:
         """Stop pulling and handing out."""
         self.window.dropped = True
+        # First: a pull that returns now is dropped.
         self._pulling.queues_of[self.queue.topic] -= 1
         self.task.cancel()
 
@@ -147,6 +150,7 @@ class QueuePuller:
         result = pulled.result
         window.broker_id = result.suggested_broker_id
         if result.status is PullStatus.OUT_OF_RANGE:
+            # Java's client waits 10 s and drops the queue until the next rebalance; here it continues at once.
             await self._out_of_range(result)
             return seconds.pause
         limit = self._options.skip_when_behind
@@ -160,6 +164,7 @@ class QueuePuller:
             if window.dropped:
                 return 0.0
         pulling.delivery.deliver(window, pulled)
+        # A request that came alone: let its reply go out before the next pull takes the loop.
         if len(pulled.messages) == 1 and REPLY_MARK in pulled.messages[0].properties_raw:
             await self._wait(REPLY_SECONDS)
         # A broker without long polling (longPollingEnable=false, or a full table) must not be asked in a busy loop.
@@ -201,6 +206,7 @@ class QueuePuller:
         stalled_at = core.clock.monotonic() + options.seconds.stall
         while True:
             if window.held:
+                # Paused by the user: that is no stall.
                 await self._wait(options.seconds.retry)
                 stalled_at = core.clock.monotonic() + options.seconds.stall
                 continue

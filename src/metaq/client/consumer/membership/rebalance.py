@@ -214,6 +214,7 @@ def checked_share(strategy: Strategy, queues: Sequence[MessageQueue], members: S
         twice = [queue for queue in mine if returned.count(queue) > 1]
         complaints.append(f"{len(twice)} queues twice ({_named(twice)})")
     if not isinstance(strategy, fixed):
+        # Members before this one in the order win, for all members alike: so each contested queue has one owner.
         before = list(itertools.takewhile(lambda member: member != me, members))
         taken = {queue for member in before for queue in _returned(strategy, queues, members, member)}
         if others := [queue for queue in mine if queue in taken]:
