@@ -117,6 +117,7 @@ class Broker:
         self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
         closed_queues = ClosedQueues()
+        # One appender for all services: it is the only place that writes to the log.
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)
         self.appender.when_grown(self.stats.grew)
         # Growth of watched queues only, so that appends to queues at which no pull waits cost no call.
@@ -242,6 +243,7 @@ class Broker:
             work()
             self.answer_pulls()
 
+        # A later turn of the loop: the response that the client waits for is written first.
         self._call_soon(append)
 
     def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> dict[MessageQueue, int]:

@@ -72,6 +72,7 @@ class Deletions(BrokerPart):
         if pending is not None:
             raise Saving(pending)
         config = self._topics.get(name)
+        # Nothing to delete, or not allowed: answered as an ordinary change of the table, which refuses system topics.
         if self._topics.is_system(name) or (config is None and not self._holds(name)):
             return self._topics.delete(name)
         outcome = self._topics.close(name)

@@ -48,6 +48,7 @@ class Gatekeeper:
         if judged in self._allowed:
             return
         self._authorise(caller, action, resource)
+        # Emptied instead of evicting the oldest: verdicts in use come back with the next request.
         if len(self._allowed) >= JUDGEMENTS_MAX:
             self._allowed.clear()
         self._allowed.add(judged)

@@ -60,10 +60,12 @@ class Membership(BrokerPart):
             # One bad group must not keep the client's other groups from joining; it is reported after they have.
             except Refused as error:
                 refused = error
+        # Checked, not created: producer groups have no settings.
         producers = tuple(check_group(group) for group in beat.producers)
         joined = Heartbeat(beat.client_id, tuple(joining), producers)
         effects = self._members.beat(channel, language, version, joined, caller)
         for view in joining:
+            # A wrong SQL filter does not fail the heartbeat: the pulls of the group are refused with the reason.
             self._filters.register(view.group, view.subscriptions, channel.caller.address)
         self.notify(effects)
         if refused is not None:
@@ -99,6 +101,7 @@ class Membership(BrokerPart):
             self._locks.expire()
             self._filters.expire(self._members.consumers)
             self._filters.save()
+        # Every tick, unlike the other expiries: a member's keep time may be shorter than EXPIRY_SECONDS.
         self.notify(self._members.give_up_kept())
 
     def close(self) -> None:

@@ -66,9 +66,11 @@ class PartList:
         """
         try:
             for part in self._parts:
+                # Opening again (a promotion) skips what is open already.
                 if part not in self._opened and (leading or not part.leads):
                     part.open()
                     self._opened.add(part)
+                    # Registered only after a successful open: a part that failed to open is not closed.
                     self._exits.callback(part.close)
         finally:
             # Only parts that override a hook are called: most override few, and `tick` runs ten times a second.
@@ -107,5 +109,6 @@ class PartList:
         All of them are closed even if one fails; that error is raised then.
         """
         self._ticking = self._stepping = self._closable = ()
+        # Cleared first, so that no hook is called while parts are being closed.
         self._opened.clear()
         self._exits.close()

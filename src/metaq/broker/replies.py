@@ -115,6 +115,7 @@ class ReplyService(BrokerPart):
         if channel is None:
             return Refused(Reason.INVALID, f"push reply message fail, channel of <{requester:.300}> not found.")
         if channel.congested:
+            # The push would be queued behind what the requester does not read.
             return Refused(
                 Reason.BUSY, f"the requester {requester:.300} does not read what it is sent: try again later"
             )
@@ -123,6 +124,7 @@ class ReplyService(BrokerPart):
 
         def answered(answer: object) -> None:
             if answer is None:
+                # None is the requester's SUCCESS.
                 confirmed()
             else:
                 failed(_refused(requester, answer))
@@ -147,5 +149,6 @@ class ReplyService(BrokerPart):
 
 def _refused(requester: str, answer: object) -> Refused:
     why = answer.value if isinstance(answer, Unanswered) else str(answer)
+    # A retriable code (SYSTEM_BUSY) if it may succeed later; other reasons are final.
     reason = Reason.BUSY if answer is Unanswered.TOO_MANY else Reason.INVALID
     return Refused(reason, f"push reply message to {requester:.300} fail: {why:.300}")

@@ -63,6 +63,7 @@ class SendService:
         if send.batch:
             return self._send_batch(send, queue_id)
         pairs = props.parse(send.properties)
+        # RocketMQ decides by the property TRAN_MSG, not by the bits of sysFlag; bits without the property are refused.
         half = is_transactional(pairs)
         if not half:
             self._refuse_flags(send)
@@ -135,6 +136,7 @@ class SendService:
             raise Refused(
                 Reason.INVALID, f"request queueId[{send.queue_id}] is illegal: topic {config.name} has {count} queues"
             )
+        # Only a queue id below 0 leaves the choice to the broker.
         if send.queue_id >= 0:
             self._closed_partitions.check(config.name, send.queue_id)
             return send.queue_id
@@ -171,6 +173,7 @@ class SendService:
             entries = decode_batch(send.body)
         except BadRequest as error:
             raise Refused(Reason.ILLEGAL_MESSAGE, str(error)) from error
+        # As for single sends: responders need CLUSTER in each message.
         common[props.CLUSTER] = self._environment.options.broker_cluster_name
         records = list[PutRecord]()
         for flag, part, text in entries:
@@ -181,6 +184,7 @@ class SendService:
                 )
             if props.DELAY in pairs or props.DELAY in common:
                 raise Refused(Reason.ILLEGAL_MESSAGE, "no batch may be delayed")
+            # All records in one append: contiguous offsets, all or none of them stored.
             records.append(
                 put_record(
                     send.topic,

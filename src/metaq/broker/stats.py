@@ -73,6 +73,7 @@ class Stats(BrokerPart):
         now = self._now()
         result = []
         for seconds in WINDOWS_SECONDS:
+            # The oldest sample within the window, or the only one: the rate over a shorter time then.
             first = next(
                 sample for sample in self._samples if sample.at >= now.at - seconds or sample is self._samples[-1]
             )

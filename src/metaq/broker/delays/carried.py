@@ -273,6 +273,7 @@ class CarriedDelays:
                     ]
                 )
             except (Refused, ValueError) as error:
+                # Anything but an illegal record is retried: its level waits, because order is kept.
                 if isinstance(error, Refused) and error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
                     raise
                 self._log.error(

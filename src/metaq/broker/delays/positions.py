@@ -68,6 +68,7 @@ class SchedulePositions:
 
     def _read_log(self, since: int) -> None:
         if since > self._store.log.end:
+            # A power cut has shortened the log.
             log.warning(
                 "the log ends at %d, and delayOffset.json was saved at %d: delayed messages whose copies were cut off with "
                 "the log are not delivered again", self._store.log.end, since,
@@ -150,6 +151,7 @@ class SchedulePositions:
 
     def close(self) -> None:
         """Flush the log, save, and wait until that is on the disk."""
+        # Also when nothing was delivered: the file says from where a start reads the log.
         if self._dirty or self._wanted or self._pending is not None or self._store.log.end != self._taken_at:
             self._take()
             self._store.flusher.flush()

@@ -91,6 +91,7 @@ class RetryService(BrokerPart):
         key = target.group, log_offset, False
         if key in self._taken:
             return False
+        # None: left to the slow path, which also makes dead letters.
         done = self._appender.give_back(
             self._schedule.delays, log_offset, target.topic_bytes, self._any_of(target.queues),
             target.retries_max if retries_max is None else retries_max, delay_level,
@@ -134,6 +135,7 @@ class RetryService(BrokerPart):
             return None
         topic = self._topics.ensure(RETRY_PREFIX + group.name, group.retry_queues)
         if not topic.writable:
+            # RocketMQ checks the retry topic's permission here, unlike on sends.
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
         limit = group.retry_max if back.retries_max is None else back.retries_max
         message = self._load(back.log_offset)
@@ -185,6 +187,7 @@ class RetryService(BrokerPart):
         """
         queue = self._reader.existing_queue(taken.topic, taken.queue_id)
         units = queue.units(taken.put.queue_offset, 1) if queue else []
+        # The unit at that offset is another record's: the topic was deleted and created again.
         if not units or units[0].log_offset != taken.put.log_offset:
             return False  # the topic was deleted
         if taken.topic == SCHEDULE_TOPIC and not repeated:

@@ -148,6 +148,7 @@ class ScheduleService(BrokerPart):
             level = self._levels[self._turn]
             self._turn = (self._turn + 1) % len(self._levels)
             if not self._slice(level, now_ms):
+                # A whole round of levels without a delivery ends the turn.
                 idle += 1
                 continue
             idle = 0
@@ -318,6 +319,7 @@ class ScheduleService(BrokerPart):
             run.row += 1
             return
         if self._gates.open(topic.encode()):
+            # The rest of the run goes on the fast path now.
             return
         record = put_record(
             topic,
@@ -340,6 +342,7 @@ class ScheduleService(BrokerPart):
                 )  # fmt: skip
         except Refused as error:
             if error.reason is not Reason.ILLEGAL_MESSAGE:
+                # Disk full, flow control: retried in order. An illegal message would block its level for ever.
                 raise
             self._log.error(
                 "illegal", "the delayed record at log offset %d can never be stored in topic %s: %s", log_offset, topic,

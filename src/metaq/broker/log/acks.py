@@ -105,6 +105,7 @@ class AckPolicy:
 
     def lack(self, due: Due) -> Lack | None:
         """Return the part of the condition that is not met yet; None: all is."""
+        # The disk first; in RocketMQ, a replica problem overwrites a disk problem.
         if self._state.flushed < due.flushed:
             return Lack.FLUSHED
         return Lack.COPIED if self.copies.copied < due.copied else None

@@ -30,6 +30,7 @@ class ClosedQueues:
             self._closed[topic, queue_id] = Pending()
             self._topics[topic] = self._topics.get(topic, 0) + 1
             for watcher in self._watchers:
+                # Closes the topic's gates on the fast path, before anything else is appended.
                 watcher(topic)
 
     def open(self, topic: str, queue_id: int) -> None:

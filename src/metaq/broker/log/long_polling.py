@@ -71,6 +71,7 @@ class HeldPulls:
     def hold(self, pull: HeldPull) -> bool:
         """Hold a pull. Returns False if the table, or the connection's share in it, is full: answer it now."""
         mine = self._by_channel.get(pull.channel, ())
+        # Answered at once instead of refused: clients treat NO_NEW_MSG as the normal case, and simply pull again.
         if self._count >= self._held_max or len(mine) >= max(CHANNEL_HELD_MIN, self._held_max // 4):
             return False
         if pull.reads and self._reading[pull.key] >= READING_MAX:
@@ -79,6 +80,7 @@ class HeldPulls:
             self._reading[pull.key] += 1
         self._waiting.setdefault(pull.key, []).append(pull)
         self._by_channel.setdefault(pull.channel, set()).add(pull)
+        # Breaks ties in the heap, which must not compare pulls.
         self._serial += 1
         heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
         self._count += 1
@@ -112,6 +114,7 @@ class HeldPulls:
         ready = list[HeldPull]()
         for key, tail in grown.items():
             end = tail.next_offset
+            # Pulls may wait at different offsets: only those whose message exists now.
             ready += [pull for pull in self._waiting.get(key, ()) if pull.place < end and not pull.deaf]
         for pull in ready:
             self.remove(pull)

@@ -80,6 +80,7 @@ def put_record(
         body=body,
         properties=property_bytes(pairs),
         flag=flag,
+        # A sender's transaction bits and host bits must not reach the log.
         sys_flag=sys_flag & SENDER_FLAGS | v6,
         born_ms=born_ms,
         born_host=born_host,

@@ -36,6 +36,7 @@ class _Unsynced(Struct):
         self.total += count
         marks = self.marks
         if len(marks) > 1 and self.total - marks[-2][0] <= step:
+            # Merged into the last mark: less exact, but bounded.
             marks[-1] = self.total, log_end
         else:
             marks.append((self.total, log_end))
@@ -68,6 +69,7 @@ class PartitionAcks:
         """Note messages put into a partition; the newest record ends at `log_end`."""
         threshold = self._settings.rules.settings(topic).unflush_threshold
         if threshold <= EACH:
+            # unflushThreshold <= 1 is group commit in the original as well.
             self._due = log_end
             return
         unsynced = self._unsynced.get((topic, partition))

@@ -56,6 +56,7 @@ class PartitionFastPath:
         """Open the gate of a topic, if possible, after a put to one of its partitions has passed all checks."""
         key = topic.encode("utf-8", "replace")
         gate = gates.get(key)
+        # The gate may be there without positions of this partition, which no 1.x client had used before.
         if gate is not None and gate.positions[partition] is not None:
             return
         count = self._partitions.admits(topic, caller)
@@ -93,6 +94,7 @@ class PartitionFastPath:
                 self._acks.stored_run(gate.topic.decode(), gate.take_grown(), self._log.end)
             start = outcome.row
             if outcome.messages < RUN_MAX:
+                # Not a full run: what follows is not plain, or could not be stored.
                 break
         return start
 

@@ -153,6 +153,7 @@ class PartitionFilters(BrokerPart):
         verdicts = job.verdicts
         if not verdicts:
             raise Refused(Reason.BUSY, f"[OVERLOAD]system busy: {job.why or f'{filtered.name} is slow'}; ask again")
+        # FAILED (the helper died, or was too slow) counts as wanted: see the module's text.
         wanted = [verdict not in (NO, RAISED) for verdict in verdicts]
         first = wanted[0]
         count = next((number for number, one in enumerate(wanted) if one != first), len(wanted))
@@ -160,6 +161,7 @@ class PartitionFilters(BrokerPart):
         if not first:
             return self._past(filtered, filtered.get.position + size, all_of_it=count == len(wanted))
         if filtered.moved:
+            # Rejected frames lie between the client's position and these: first move it there (301), then it gets them.
             return Moved(filtered.get.position)
         if count == len(frames):
             return found  # with the beginning of the next frame, if there is one: the client asks for that again

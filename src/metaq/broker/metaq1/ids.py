@@ -46,6 +46,7 @@ class MessageIds:
             self._ms, self._sequence = now, 0
         elif self._sequence + count > RUN_MAX:
             self._ms, self._sequence = self._ms + 1, 0
+        # Ids ahead of the clock move the store time with them, for the next start.
         self._log.store_ms = max(self._log.store_ms, self._ms)
         first = born_id(self._ms, self._broker_id, self._sequence)
         self._sequence += count

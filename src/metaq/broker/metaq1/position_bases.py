@@ -118,6 +118,7 @@ class Bases(BrokerPart):
             except Refused as error:
                 log.warning("a base of byte positions at log offset %d is passed over: %s", base.log_offset, error)
         on_disk = self.positions.on_disk()
+        # A crash came between the record of the deletion and the removal of the files.
         for topic in known.dropped.intersection(topic for topic, _ in on_disk):
             self.positions.remove_folder(topic)
         for key in on_disk:
@@ -202,6 +203,7 @@ class Bases(BrokerPart):
 
     def _begin(self, key: QueueKey, position: int) -> _Kept:
         if self._closed(key[0]):
+            # A base would be written for a topic that is about to lose its positions.
             raise Refused(Reason.BUSY, f"the topic {key[0]} is being made or deleted, try again")
         queue = self._store.reader.queue(*key)
         place = self._put(encode_bases([(key, queue.min_offset, position)]))
@@ -306,6 +308,7 @@ class Bases(BrokerPart):
             self._round = None
             self._end_round(around)
             return
+        # In slices: thousands of queues would block the loop.
         some, around.left = around.left[:_QUEUES_PER_STEP], around.left[_QUEUES_PER_STEP:]
         lagging = [kept for key in some if (kept := self._kept.get(key)) is not None and self._lags(kept)]
         around.working = True

@@ -60,6 +60,7 @@ class PartitionProgress:
         for (name, queue_id), position in look.positions.items():
             config = self._topics.get(name)
             positions = self._bases.find(name, queue_id)
+            # ZooKeeper may have positions of partitions that are gone, or belong to other brokers.
             if config is not None and queue_id < config.read_queues and positions is not None:
                 found[name, queue_id] = positions.at(position).queue_offset
         return found

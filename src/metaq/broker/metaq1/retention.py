@@ -57,6 +57,7 @@ class _Places:
         question = topic, queue_id, queue_offsets
         if question not in self._known:
             self._call_soon(lambda: self._look_up(question))
+        # Taken out: answers are not kept, the archiver asks once for each file.
         return self._known.pop(question, None)
 
     def misfits(self, topic: str, queue_id: int) -> frozenset[int] | None:

@@ -147,6 +147,7 @@ class Metaq1Transactions(BrokerPart):
         limit = self._environment.options.staged_parts_max
         self._counts.check_transactions(limit, channel, local=local)
         timed = seconds > 0
+        # Only those with a time-out count: the limit is one of timers.
         if timed and self._timed >= self._options.max_tx_timeout_timer_capacity:
             raise Refused(
                 Reason.BUSY,
@@ -221,6 +222,7 @@ class Metaq1Transactions(BrokerPart):
         )
         if known is None:
             self._counts.check_parts(self._environment.options.staged_parts_max, branch)
+        # One BORNHOST for the whole transaction: its chunks are staged together.
         branch.born_host = branch.born_host or put.born_host
         while part.waiting or (part.data and len(part.data) + len(data) > CHUNK_BYTES):
             part.cut()
@@ -412,6 +414,7 @@ class Metaq1Transactions(BrokerPart):
         try:
             decided = self._staging.decide(Decide(transaction=name, outcome=outcome), None)
         except Refused as error:
+            # RETRY (XA_RETRY): the transaction manager commits again later.
             fault = Fault.RETRY if outcome is Outcome.COMMIT and error.reason in _RETRIABLE else Fault.UNAVAILABLE
             raise BranchRefused(fault, f"XA transaction '{key}' stays prepared: {error}") from error
         del self._prepared[key]
@@ -446,6 +449,7 @@ class Metaq1Transactions(BrokerPart):
         self._forget_open(branch)
         self.rolled_back += 1
         if not branch.staged:
+            # Nothing of it is in the log.
             return False
         self._due[branch.id] = Outcome.ROLLBACK
         self._end_due()
@@ -593,6 +597,7 @@ class Metaq1Transactions(BrokerPart):
             self._timers = [timer for timer in self._timers if timer[2].deadline is not None]
             heapq.heapify(self._timers)
         self._end_due()
+        # Called with every tick, because a reload may change checkpointInterval.
         self._staging.checkpoint_within(self._options.checkpoint_interval / 1000)
         if self._options.flush_tx_log_at_commit == 2 and now >= self._flush_at:
             self._flush_at = now + FLUSH_SECONDS

@@ -79,6 +79,7 @@ class PullFastPaths:
             or (not brought and request.version > admission.version)  # admitted with a weaker filter
             or (brought and len(request.subscription or b"") > SUBSCRIPTION_BYTES_MAX)
             or seen != self._seen_changes
+            # Something has changed since the checks: the gate would let pulls pass that the new state refuses.
             or self._changes() != self._seen_changes
         ):
             return None
@@ -88,6 +89,7 @@ class PullFastPaths:
         queue = self._reader.existing_queue(admission.topic, request.queue_id)
         if queue is None:
             return None
+        # Emptied, not refused: gates in use come back with the next pull.
         if len(fast_path.gates) >= GATES_MAX:
             fast_path.gates.clear()
         gate = fast_path.gates[key] = PullGate(

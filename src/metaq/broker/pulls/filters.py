@@ -76,6 +76,7 @@ class Filters(BrokerPart):
         self.changes = 0
         now = clock.now_ms()
         self._table: FilterTable = {
+            # Alive in the file: its group may have gone before the restart, and joins again with a heartbeat if not.
             key: one if one.dead_ms else _died(one, max(now - AGE_AT_LOAD_MS, one.born_ms))
             for key, one in (file.read() or {}).items()
         }
@@ -128,6 +129,7 @@ class Filters(BrokerPart):
         """
         if not self._options.filter_support_retry or not self._options.enable_property_filter:
             return None
+        # Stored filters first, then those of the current subscriptions over them.
         texts = {one.topic: one.expression for one in self._of_group(group)}
         for wanted in subscriptions:
             texts.pop(wanted.topic, None)
@@ -194,6 +196,7 @@ class Filters(BrokerPart):
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
         if self._in_use() + cost > COMPILED_BYTES_MAX:
             # Drops cached admissions, which may hold the last references to filters.
+            # First drop the caches, then count again what is really in use.
             self._relief()
         if self._in_use() + cost > COMPILED_BYTES_MAX:
             raise Refused(
@@ -202,6 +205,7 @@ class Filters(BrokerPart):
             )
         made = self._compiled[text] = Condition(program)
         self._compiled_bytes += cost
+        # Held pulls and cached admissions own the filter; the last one to go frees its share of the budget.
         weakref.finalize(made, self._released.append, cost).atexit = False
         return made
 

@@ -147,6 +147,7 @@ class Locks:
             self._count += 1
             return ""
         if lock.client_id != client_id:
+            # Expired by time, not by the end of a connection: see the module's text.
             if not self._over(lock):
                 return _HELD
             log.info(

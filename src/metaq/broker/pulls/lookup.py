@@ -62,6 +62,7 @@ class Lookup:
             return 0
         if queue.min_offset <= 0:
             first = queue.units(0, 1)
+            # "In memory" by RocketMQ's 40 % rule.
             if first and self._reader.in_memory(first[0][0]):
                 return 0
         return None
@@ -81,6 +82,7 @@ class Lookup:
     def record(self, log_offset: int) -> bytes:
         """Return the record at a LogOffset (33). Raises Refused: no record begins there, or its topic was deleted."""
         data = self._reader.record_at(log_offset)
+        # Records of a deleted topic stay in the log until retention, but are not to be seen any more.
         if data is None or log_offset < self._keeper.floor(decode_record(data).topic):
             raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
         return data

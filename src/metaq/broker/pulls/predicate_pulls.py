@@ -107,6 +107,7 @@ class PredicatePulls:
             body = b"".join(taken)
             found = structs.replace(pulled, next_offset=following, body=body, count=len(taken))
             return self._answer(pull, found, following)
+        # A pull without long polling reads on for LOOK_SECONDS too: a response per refused run would cost a round trip.
         if self._clock.monotonic() < max(deadline, job.deadline - LOOK_SECONDS) and judged == len(job.records):
             return self._look(pull, following, deadline)
         none = structs.replace(pulled, status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=following, body=b"", count=0)

@@ -170,6 +170,7 @@ class Predicates(BrokerPart):
         queue = self._groups.setdefault(group, _Group())
         now = self._clock.monotonic()
         job = Job(group, predicate, records, done, now + JOB_SECONDS, bytearray(), owner, head)
+        # Refused instead of queued without bound: clients repeat the pull, and memory stays bounded.
         if len(queue.jobs) >= GROUP_JOBS_MAX or self._bytes + job.size > BYTES_MAX:
             raise Refused(
                 Reason.BUSY,
@@ -251,6 +252,7 @@ class Predicates(BrokerPart):
         group, job = self._groups[busy.group], busy.job
         assert job is not None
         verdicts, text = answer[: group.trip], answer[group.trip :].decode("utf-8", "replace")
+        # A protocol error of the helper process.
         if len(verdicts) < group.trip:
             self._failed(busy.group, group, job, "it answered for fewer messages than it was asked")
             return
@@ -298,6 +300,7 @@ class Predicates(BrokerPart):
                 job.predicate, group.trip, name, why,
             )  # fmt: skip
         group.trip = 0
+        # A predicate that fails every time must not keep starting processes.
         group.not_before = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(group.failures, 10))
         group.failures += 1
         self._go_on(name, group, job)

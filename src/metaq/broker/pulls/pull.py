@@ -308,6 +308,7 @@ class PullService(BrokerPart):
                 )
             if subscription is None and wanted is not None and not wanted.reads:
                 admission = admission._replace(wanted=None)
+        # After all checks: a refused pull must not move the group.
         if flags & COMMIT and commit_offset >= 0:
             self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset)
         options = self._environment.store_options
@@ -316,6 +317,7 @@ class PullService(BrokerPart):
         else:
             bytes_max = options.max_transfer_bytes_on_message_in_memory
             count_limit = options.max_transfer_count_on_message_in_memory
+        # As RocketMQ: longPollingEnable=false turns the hold time into shortPollingTimeMills.
         if not flags & HOLD or hold_ms < 0:
             hold_ms = 0
         elif not self._environment.options.long_polling_enable:
@@ -345,6 +347,7 @@ class PullService(BrokerPart):
             return
         pull.seen_changes = self._seen_changes
         if request.version <= admission.version:
+            # Otherwise the heartbeat behind this pull's subscription is still on its way: keep the old filter.
             pull.admission = admission
 
     # -- reading
@@ -375,6 +378,7 @@ class PullService(BrokerPart):
             self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
             return answer
         if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
+            # OFFSET_FOUND_NULL: the records are there again soon, without an append that would wake the pull.
             held_max = HOLD_SECONDS_MAX if pulled.status is not ReadStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (admission.topic, pull.request.queue_id)
@@ -447,6 +451,7 @@ class PullService(BrokerPart):
             for _, channel, answer in answered:
                 by_channel.setdefault(channel, []).append(answer)
             for channel, answers in by_channel.items():
+                # One write per connection: a consumer that waits at many queues gets one segment instead of many.
                 channel.write_fast(b"".join(answers))
         for held, _, _ in answered:
             held_pulls.remove(held)
@@ -496,6 +501,7 @@ class PullService(BrokerPart):
 
     def _late(self, pull: Pull, held: HeldPull, pulled: ReadResult) -> PullAnswer:
         answer = self._answer(pull, pulled, held.place)
+        # The deadline came while units were being filtered out: the client continues where the broker has come.
         if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.request.offset:
             answer = _gone_on(answer)
         self._count(answer)

@@ -88,6 +88,7 @@ class ChunkAdmission:
         parts = transaction.parts if transaction is not None else {}
         news: dict[str, NewChunks] = {}
         for chunk in stage.chunks:
+            # One destination that is not cached: all are checked, with errors and creation of topics.
             if not self.takes or not self._is_open(chunk, caller):
                 self._check_destinations(
                     {(chunk.topic, chunk.queue_id, chunk.of_partition) for chunk in stage.chunks}, caller
@@ -114,6 +115,7 @@ class ChunkAdmission:
         if not fresh:
             return fresh
         if transaction is not None:
+            # Before the limits are checked: they count for this peer now.
             self._table.adopt(transaction, peer)
         self._table.check_room(transaction, peer, sum(new.base is None for new in fresh), chunks, size)
         return fresh
@@ -233,6 +235,7 @@ class ChunkAdmission:
     def _topic(self, name: str, queue_id: int, caller: Caller, *, of_partition: bool) -> TopicConfig:
         if not of_partition:
             check_client_topic(name)
+        # Dead letters are written by the broker only.
         if name in SEND_FORBIDDEN or name.startswith(DEAD_LETTER_PREFIX):
             raise Refused(Reason.NO_PERMISSION, f"staging messages for the topic {name} is forbidden")
         self._gatekeeper.check(caller, Action.PUBLISH, name)
@@ -285,6 +288,7 @@ class ChunkAdmission:
         for new, index, record in run:
             chunk = new.chunks[index]
             added(transaction, place)
+            # Before the part exists: retention must not delete the chunk's file between the append and this.
             part = transaction.parts.get(chunk.part)
             if part is None:
                 part = Part(chunk.part, chunk.topic, chunk.queue_id, since_ms=put.store_ms)
@@ -329,6 +333,7 @@ class AtOnce:
             or len(manifest) != len(stage.chunks)
             or not self._admission.takes
         ):
+            # Anything else takes the general path, which also reports errors.
             return None
         facts, seen, size = Facts(), set[str](), 0
         for chunk, named in zip(stage.chunks, manifest, strict=True):
@@ -361,6 +366,7 @@ class AtOnce:
         life = life_text(transaction.lifetime, transaction.seconds)
         records = [chunk_record(stage, chunk, rows, life) for chunk, (rows, _) in zip(stage.chunks, facts, strict=True)]
         count, size = len(records), sum([len(chunk.body) for chunk in stage.chunks])
+        # Before anything is stored: the general path refuses with the same error.
         self._table.check_room(None, transaction.peer, count, count, size)
         put = self._appender.put(records)
         place, since_ms = put.log_offset, put.store_ms

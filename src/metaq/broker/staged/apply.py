@@ -92,6 +92,7 @@ class ChunkReader:
 
     def record(self, place: int, size: int) -> bytes | None:
         """Return a chunk's record; b"": it is not in the log; None: a thread is reading it, ask again."""
+        # In the page cache: faster than a thread, which costs a turn of the loop.
         if self._store.log.end - place <= self._options.hot_bytes:
             return self._store.reader.record_at(place) or b""
         if place not in self._found:
@@ -105,6 +106,7 @@ class ChunkReader:
             )
         found = self._found.get(place)
         if found is not None:
+            # Taken once: a committed chunk is read by nobody else.
             self._drop(place)
         return found
 
@@ -167,12 +169,14 @@ class Applier:
             if part.applied or part.entries:
                 self._closed.close(*key)
 
+    # Half applied before a crash: nothing may come between its messages.
     def add_first(self, transaction: Transaction) -> None:
         """Queue a commit before all others: recovery found a part of it half applied."""
         self.add(transaction)
         for part in transaction.parts.values():
             waiting = self._waiting.get((part.topic, part.queue_id))
             if waiting is not None and (part.applied or part.entries) and waiting[-1][1] is part:
+                # The one that had begun before the crash continues first, whatever the order of decisions says.
                 waiting.appendleft(waiting.pop())
 
     # ------------------------------------------------------------------ going on
@@ -189,6 +193,7 @@ class Applier:
         """Apply as long as there is time, queue by queue. Returns whether something was done."""
         done, blocked, touched = False, 0, dict.fromkeys(self._reading)
         for key in touched:
+            # First the queues whose cold chunks have been read, to free the reader's memory.
             self._reading.pop(key, None)
             done = bool(self._chunk(key)) or done
             if not more_time():
@@ -200,6 +205,7 @@ class Applier:
                 done, blocked = True, 0
             else:
                 blocked += 1
+                # Queues take turns, so one that is blocked does not hold up the others.
                 self._turns.rotate(-1)
             if not more_time():
                 break
@@ -224,6 +230,7 @@ class Applier:
         try:
             if not self._is_topic_there(part):
                 return 0
+            # First on the fast path, which finds the chunk in the current log file; else the chunk is read.
             if not self._expand(part, None, carrying=carrying):
                 record = self._chunks.record(part.places[number], part.sizes[number])
                 if record is None:
@@ -248,6 +255,7 @@ class Applier:
             )  # fmt: skip
         except Saving:
             return 0  # the topic is being created or deleted
+        # Also after damage and refusal above: the rest of the commit goes on.
         part.applied, part.entries = number + 1, 0
         if not part.remaining:
             self._part_is_there(key, waiting, transaction)
@@ -310,6 +318,7 @@ class Applier:
             (chunk.born_ms, chunk.born_host_raw),
         )
         if records:
+            # `through`: past the closed queue, which is closed for this part.
             self._appender.put(records, through=True, carrying=carrying)
 
 
@@ -343,6 +352,7 @@ class DoneMarks:
     def write(self) -> None:
         """Write records for all that wait. What cannot be stored now is retried with the next tick."""
         done = list(self._waiting.values())
+        # One record kind for both facts: applied here, and confirmed by all participants.
         finished = [tx for tx in done if not tx.unconfirmed and self._has_others(tx)]
         only_here = [tx for tx in done if tx.unconfirmed or not self._has_others(tx)]
         try:

@@ -74,6 +74,7 @@ def decision_for(decide: Decide, prepared: Decision | None, now_ms: int) -> Deci
     for part in parts:
         check_part(part.part)
     if decide.outcome is Outcome.ROLLBACK:
+        # A rollback needs no matching parts and no row: it must always be possible.
         return Decision(name, decide.outcome, parts, decided_ms=now_ms)
     row, sequence = decide.row, decide.sequence
     if prepared is not None and not row:
@@ -180,6 +181,7 @@ class Decisions:
         """Move a row to the sequence number of a stored commit."""
         if decision.row and decision.outcome is Outcome.COMMIT:
             before = self.rows.get(decision.row)
+            # Recovery may see an older decision after a newer one, if that was rewritten.
             if before is None or before.sequence < decision.sequence:
                 self.rows[decision.row] = Row(decision.row, decision.sequence, decision.transaction, place)
 
@@ -198,6 +200,7 @@ class Decisions:
         self._ended.pop(transaction, None)
         self._ended[transaction] = place
         if len(self._ended) > ENDED_MAX:
+            # The oldest one; the index still has it.
             del self._ended[next(iter(self._ended))]
 
     def recent(self, transaction: str) -> Decision | None:
@@ -348,6 +351,7 @@ class StagedViews:
         if row is None:
             return None
         transaction = self._table.get(row.transaction)
+        # Not in the table any more: it is committed, for only commits move rows.
         phase = state_of(transaction).phase if transaction is not None else Phase.COMMITTED
         return RowState(row.key, row.sequence, row.transaction, phase)
 

@@ -160,6 +160,7 @@ class Transaction(Struct, eq=False):
 
     def oldest(self) -> int | None:
         """Return the LogOffset of the oldest record that is needed for it; None: none."""
+        # The decision is needed until everything is applied here and all participants have confirmed.
         found = [self.place] if self.place >= 0 and not (self.applied and not self.unconfirmed) else []
         if not self.applied:
             found += [part.oldest for part in self.parts.values()]
@@ -192,6 +193,7 @@ class Staged:
         """
         options = self._options
         if transaction is None:
+            # Transactions are limited too, since each takes memory even without parts.
             self.check_count()
         else:
             peer = transaction.peer
@@ -215,6 +217,7 @@ class Staged:
                     f"{self._peers.get(peer, 0)} parts of staged transactions of this client are open, the limit is {share} (a "
                     "quarter of stagedPartsMax): nothing was staged, commit or roll back some",
                 )
+        # INVALID, not BUSY: such a transaction will never fit, and waiting does not help.
         held = transaction.bytes if transaction else 0
         if held + size > options.staged_bytes_per_transaction_max:
             raise Refused(
@@ -347,6 +350,7 @@ def is_next(new: NewChunks, chunk: Chunk, crc: int) -> bool:
             f"{where} is for queue {chunk.queue_id} of topic {chunk.topic}, and the part for queue {new.queue_id} of {new.topic}",
         )
     if part is not None and 0 <= chunk.number < part.chunks:
+        # By checksum: bodies are in the log only.
         if (part.crcs[chunk.number], part.sizes[chunk.number]) != (crc, len(chunk.body)):
             raise Refused(Reason.INVALID, f"{where} was staged before, with other content")
         return False

@@ -194,6 +194,7 @@ class PeerRequests:
         if transaction is None:
             return
         if kind is Kind.FINISH:
+            # Only when nothing remains: until then the participant depends on being asked again.
             if isinstance(told, TransactionState) and not told.remaining:
                 self.confirmed(transaction, broker, told.missing)
         elif told.decision is not None and told.decision.transaction == name:
@@ -220,6 +221,7 @@ class PeerRequests:
         if self._question(key) is None:
             del self._pauses[key]
             return
+        # A broker may be away for days; its requests must not become a burden.
         self._pauses[key] = min(2 * pause, PAUSE_SECONDS_MAX)
         self._later(key, pause)
 

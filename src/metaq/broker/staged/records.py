@@ -258,6 +258,7 @@ def copies_of(
     mark, records = copy_mark(chunk), []
     for flag, body, text in entries:
         pairs = props.parse(text.decode("utf-8", "replace"))
+        # As for plain sends: responders of request-reply need it.
         pairs[props.CLUSTER] = cluster
         records.append(
             PutRecord(
@@ -301,6 +302,7 @@ def read_staging(record: Outline) -> Staging | None:
             queue_id=int(pairs[props.REAL_QUEUE_ID]),
             lifetime=lifetime,
             seconds=seconds,
+            # The age of a transaction counts from its first chunk, also after that was rewritten.
             since_ms=int(pairs.get(SINCE, record.store_ms)),
             is_seal=kind == SEAL,
             seal=_seal_of(pairs[SEALED]) if SEALED in pairs else None,

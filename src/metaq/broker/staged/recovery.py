@@ -82,6 +82,7 @@ class Recovery:
         place = self._checkpoint(txn) if txn else Checkpoint(0, 0)
         if txn:
             if self._store.index is None:
+                # With an index, older decisions are found by their transaction's id.
                 self._remember(txn, place.txn)
             for unit in _units(txn, place.txn):
                 # Decisions first: of transactions that are over, chunks need not be looked at.
@@ -156,6 +157,7 @@ class Recovery:
 
     def _take(self, decision: Decision, record: StoredMessage) -> None:
         before, progress = self._known.get(decision.transaction), record.properties.get(PROGRESS, "")
+        # The first decision stands. It may follow a preparation, and its rewritten copy may follow it.
         if before is None or before.decision.outcome in {Outcome.PREPARED, decision.outcome}:
             known = _Known(decision, record.log_offset, LEARNED in record.properties)
             if before is not None and before.decision.outcome is decision.outcome:
@@ -220,8 +222,10 @@ class Recovery:
             log.error("the record of a staged transaction at log offset %d cannot be understood", unit.log_offset)
             return
         known = self._known.get(staging.transaction)
+        # Over or applied: nothing of it is needed.
         if staging.transaction in self._over or (known is not None and known.done):
             return
+        # An administrator has dropped what came before that record.
         if staging.log_offset < self._forgotten.get(staging.transaction, -1):
             return
         found = self._found.setdefault(staging.transaction, {}).setdefault(staging.part, _Found())
@@ -243,6 +247,7 @@ class Recovery:
                 parts[part_id] = part
                 any_chunk = records.chunks[0]
             elif manifest is None:
+                # Of a decided transaction, other parts are leftovers of given-up attempts: no error.
                 log.error(
                     "part %s of transaction %s is not whole in the log: it is dropped, and cannot be committed",
                     part_id,
@@ -284,6 +289,7 @@ class Recovery:
         for mark, count in counts.items():
             part, number = marks[mark]
             if number >= part.applied:
+                # Chunks are applied in order, so the highest one found tells how far the part has come.
                 whole = count >= part.counts[number]
                 part.applied, part.entries = (number + 1, 0) if whole else (number, count)
 

@@ -91,6 +91,7 @@ class Retention:
     def added(self, place: int, name: str) -> None:
         """Register the newest record, at this LogOffset, as the first one needed of a transaction or row."""
         if self._oldest is None:
+            # `oldest` may be called by retention's thread before the next search.
             self._oldest = place
         heapq.heappush(self._needed, (place, name))
 
@@ -171,6 +172,7 @@ class Retention:
 
     def _is_due(self, ends: Checkpoint, now: float) -> bool:
         if ends == self._at:
+            # Nothing was stored: an idle broker writes no checkpoints.
             self._checkpoint_at = now + self._checkpoint_seconds
             return False
         return (
@@ -256,6 +258,7 @@ class Retention:
         if not transaction.applied:
             for part in list(transaction.parts.values()):
                 done = self._carry_part(transaction, part, more_time)
+                # Also if it is unfinished: chunks rewritten so far need not hold the old file.
                 part.oldest = min(part.places)
                 if not done:
                     return False
@@ -294,6 +297,7 @@ class Retention:
                 return False
             seal = part.seal if number == part.chunks - 1 else None
             life = life_text(transaction.lifetime, transaction.seconds)
+            # `carrying`: also when flow control or a full disk stops others, since this makes room.
             put = self._appender.put([renewed(chunk, life, part.since_ms, seal)], carrying=True)
             part.places[number] = put.log_offset
             if seal is not None:

@@ -116,6 +116,7 @@ class StagingService(BrokerPart):
         recovery = Recovery(self._store, self._name, self._table, self._decisions)
         recovery.run()
         for transaction in recovery.commits:
+            # Before any send is served: half-applied queues are closed in `add_first`.
             self._applier.add_first(transaction)
             if not transaction.remaining:
                 self._done.add(transaction)
@@ -156,6 +157,7 @@ class StagingService(BrokerPart):
         transaction = self._table.get(name)
         decision = transaction.decision if transaction is not None else self._decisions.recent(name)
         if decision is not None and decision.outcome is not Outcome.PREPARED:
+            # A repeated request whose response was lost, or a late one: answered with the decision, nothing is stored.
             return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
         # Limits per account, or, without ACL, per connection.
         peer = caller.identity or (channel.remote if channel is not None else caller.address)
@@ -288,6 +290,7 @@ class StagingService(BrokerPart):
         if made is not None and over:
             return Decided(made, first=False)
         if wanted.outcome is not Outcome.ROLLBACK:
+            # Everything named must be here before the decision: after it, missing parts would be lost messages.
             check_manifest(wanted, self._name, transaction)
         if made is not None and wanted.outcome is Outcome.PREPARED:
             return Decided(made, first=False)
@@ -366,6 +369,7 @@ class StagingService(BrokerPart):
         record = decide_record(decision, now_ms, host, learned=learned, missing=missing)
         place = self._appender.put([record]).log_offset
         if decision.outcome is not Outcome.ROLLBACK:
+            # A rollback is needed by nobody once it is in the log.
             self._retention.added(place, decision.transaction)
         if transaction is None:
             transaction = Transaction(decision.transaction, coordinator_of(decision.transaction))
@@ -401,6 +405,7 @@ class StagingService(BrokerPart):
             self._done.add(transaction)
         self._applier.add(transaction)
         if transaction.bytes <= AT_ONCE_BYTES:
+            # Small ones in this request, so that the client's next read sees them.
             self._applier.run(transaction, AT_ONCE_BYTES)
 
     def _over(self, transaction: Transaction) -> None:
@@ -423,6 +428,7 @@ class StagingService(BrokerPart):
         own = coordinator_of(name) == self._name
         transaction = self._table.get(name)
         if decision is not None:
+            # The client brings the coordinator's decision; its permission is checked for the parts here.
             self._check_brought(name, decision, transaction, caller)
             if not own and transaction is not None and not transaction.final:
                 self.learn(decision)
@@ -486,6 +492,7 @@ class StagingService(BrokerPart):
             self._over(transaction)
             return
         for part in list(transaction.parts):
+            # Applied: only the decision is needed, for participants that have not confirmed.
             self._table.drop_part(transaction, part)
 
     # ------------------------------------------------------------------ ends that nobody asks for
@@ -540,6 +547,7 @@ class StagingService(BrokerPart):
 
         Raises Refused: NOT_FOUND, INVALID (committed messages of it are not applied yet), or as `Appender.put`.
         """
+        # Ids of transactions contain @ and the coordinator's name; rows do not.
         if "@" not in name:
             if check_row(name) not in self._decisions.rows:
                 raise Refused(Reason.NOT_FOUND, f"there is no row {name}")

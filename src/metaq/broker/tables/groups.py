@@ -38,6 +38,7 @@ class Groups:
         self._watchers: list[Callable[[str], None]] = []
         version, table = file.read(DataVersion(clock.now_ms(), 0))
         for name in SYSTEM_GROUPS:
+            # The groups of RocketMQ's tools and system consumers, which its broker registers at boot.
             table.setdefault(name, GroupConfig(name))
         self.saved = SavedTable(file, table, version, clock=clock, call_soon=call_soon, shown=self._changed)
 

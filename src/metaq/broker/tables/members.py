@@ -110,6 +110,7 @@ class Members:
 
         Raises Refused: more groups or topics than SETS_MAX.
         """
+        # With ACL each request is signed; the member's permissions are those of the signer of its heartbeat.
         caller = caller or channel.caller
         for known, named in (
             (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
@@ -131,6 +132,7 @@ class Members:
             )
             self._producing.setdefault(channel, set()).add(group)
         if beat.producers:
+            # Moved to the end: while a client has two connections, replies go to that of the newest heartbeat.
             self._forget_client(channel)
             self._client_of[channel] = beat.client_id
             self._connections.setdefault(beat.client_id, {})[channel] = None
@@ -153,6 +155,7 @@ class Members:
         if old is None or old.wants != member.wants:
             self._compare(group, member)
         back = self._is_back(view.group, member.client_id)
+        # A heartbeat every 30 s changes nothing. Only a new connection, or a new client id on an old one, is a join.
         changed = (old is None and not back) or (old is not None and old.client_id != member.client_id)
         self.changes += back
         group.members[member.channel] = member
@@ -217,6 +220,7 @@ class Members:
         old = self._clock.monotonic() - LEASE_SECONDS
         effects = list[Effect]()
         for group in list(self.consumers.values()):
+            # The connection stays open: a silent client may come back with its next heartbeat.
             for member in [member for member in group.members.values() if member.seen < old]:
                 effects += self._leave(member.channel, group.name)
         for name, members in list(self.producers.items()):
@@ -232,6 +236,7 @@ class Members:
         self.changes += 1
         kept = self._keep(group, member)
         if not group.members:
+            # As in RocketMQ, an empty group is offline: pulls by heartbeat subscription are refused until somebody joins.
             del self.consumers[name]
             return []
         return [] if kept else list(self._everyone(name))

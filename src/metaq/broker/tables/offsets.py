@@ -63,6 +63,7 @@ class Offsets:
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             del self._table[key]
+            # Also if the deletion's own save fails: the next periodic save has it.
             self._dirty = True
 
     def save(self, done: Callable[[], None] | None = None) -> None:

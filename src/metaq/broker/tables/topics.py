@@ -57,6 +57,7 @@ class Topics:
         """
         self._options = options
         self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))
+        # Topics named like the cluster and the broker, and the cluster's reply topic, belong to the system.
         self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         if options.trace_topic_enable:
             self._own_names.add(_trace_topic(options.msg_trace_topic_name))
@@ -207,6 +208,7 @@ class Topics:
         config = TopicConfig(
             name, count, count, template.perm & ~int(Perm.INHERIT), int(unit), filter_type=template.filter_type
         )
+        # Only this queue: preparing all would allocate files that nobody may use.
         if 0 <= queue_id < count:
             self._first_queues[name] = queue_id
         return self._counted(config)
@@ -261,6 +263,7 @@ class Topics:
             raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
         if config.name in self._closing:
             raise Saving(self._closing[config.name])
+        # Otherwise a topic could be created again while its messages are being deleted.
         return self.saved.change(config.name, config)
 
     def set_ordered(self, names: Collection[str]) -> None:

@@ -77,6 +77,7 @@ def judge(half: StoredMessage, now_ms: int, options: BrokerOptions, reserved_hou
     # Written again although nobody is asked: the half queue's offset must get past it, as in RocketMQ.
     if immune >= 0:
         return Verdict.RENEW if age_ms < immune * 1000 else Verdict.ASK
+    # WAIT ends the round: half messages are in the order of their store time, so those behind are younger.
     return Verdict.WAIT if age_ms < options.transaction_time_out else Verdict.ASK
 
 
@@ -216,6 +217,7 @@ class TransactionChecks:
                 )
                 if self._clock.monotonic() < now.patient_until:
                     return False
+                # Nothing was written: a check that cannot be sent must not count, or the message would be given up unasked.
                 now.slot = half.queue_offset + 1  # the next round asks, and nothing is counted
                 return True
             # Counted also when no producer is connected, as in RocketMQ: a transaction whose group is gone ends some time.
@@ -242,6 +244,7 @@ class TransactionChecks:
                     "%s", group, member.channel.remote, error,
                 )  # fmt: skip
             else:
+                # One connection of a producer may belong to several groups; each is judged by its own heartbeat's signer.
                 allowed.append(member.channel)
         return allowed
 

@@ -58,6 +58,7 @@ class Slots:
     def finish(self, number: int) -> bool:
         """Mark a slot as done. Returns False if it was."""
         if number == self.first:
+            # The usual case needs no page: transactions end in order.
             self._pass()
             return True
         if self.is_done(number):
@@ -70,6 +71,7 @@ class Slots:
         page[place >> 3] |= 1 << (place & 7)
         self.done_above += 1
         if page[place >> 3] == 0xFF and page == _FULL:
+            # Full pages share one object, so a long-open transaction in front of many ended ones costs little memory.
             self._pages[key] = _FULL
         return True
 
@@ -282,6 +284,7 @@ class TransactionProgress:
         if oldest is None:
             return
         taken_at = self._saved(LOG_POSITION)
+        # The saved log position is only a hint; without a valid one, reading begins at the oldest open half message.
         if taken_at is None or taken_at < oldest or self._store.reader.record_at(taken_at) is None:
             taken_at = oldest  # also when the log was cut meanwhile: no record need begin there now
         newest: dict[bytes, int] = {}
@@ -303,6 +306,7 @@ class TransactionProgress:
         before = newest.pop(head.unique_id, None)
         newest[head.unique_id] = head.queue_offset
         if len(newest) > GENERATIONS_MAX:
+            # Bounds the memory of a start.
             del newest[next(iter(newest))]
         if before is None or not self.is_open(before) or copied_from(head.prepared_offset) is not None:
             return

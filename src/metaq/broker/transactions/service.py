@@ -121,6 +121,7 @@ class TransactionService(BrokerPart):
         Raises Refused: INVALID (no such half message, or another group's), NO_TOPIC, NO_PERMISSION, or as `Appender.put`;
         Saving while its topic is being created or deleted, or its queue is closed. The transaction stays open then.
         """
+        # RocketMQ does not answer UNKNOWN at all; ours is answered, and nothing changes.
         if end.outcome is TransactionOutcome.UNKNOWN:
             return f"the transaction of the half message at queue offset {end.slot} stays open"
         try:
@@ -200,6 +201,7 @@ class TransactionService(BrokerPart):
 
     def _moved(self, end: EndTransaction) -> StoredMessage | None:
         """Return a later generation of a half message whose log file is gone, by the message's unique id; None: unknown."""
+        # Retention's rewriting has moved it: producers know only the place of the first generation.
         for half in self._by_key(HALF_TOPIC, end.message_id) if end.message_id else ():
             if origin_of(half) == end.slot and half.properties.get(props.PRODUCER_GROUP) == end.producer_group:
                 return half
@@ -265,6 +267,7 @@ class TransactionService(BrokerPart):
                 f"stays as it is, and can be once the topic is there (metaq topic create {topic})",
             )
         self._appender.closed_queues.pass_by(topic, queue_id)
+        # The queue may have been removed since the half message was sent: stored nevertheless, and reported.
         self._appender.put([committed(half, topic, queue_id)])
         if queue_id < max(config.read_queues, config.write_queues):
             return ""

@@ -1,4 +1,4 @@
-"""Members of groups that nobody closes: they say so, and keep their progress all the same."""
+"""Consumers that are never closed: a warning, and a final offset commit nevertheless."""
 
 from __future__ import annotations
 

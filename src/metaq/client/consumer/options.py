@@ -1,4 +1,4 @@
-"""How a member consumes: what the arguments of a consumer come to."""
+"""Checked options of a consumer group's member."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class GroupSeconds(Struct, frozen=True):
     """Intervals and time-outs of a group's member, in seconds."""
 
     rebalance: float = 20.0
-    """Between two rebalances, if no broker notifies of a change."""
+    """Interval of rebalances without notices, s; RocketMQ's is 20."""
     persist: float = 5.0
-    """Between two commits of the progress."""
+    """Interval of offset commits, s."""
     retry: float = 1.0
     """After a rebalance that failed, and a pull whose answer holds broken records."""
     pause: float = 0.05

@@ -81,6 +81,7 @@ class NameServers:
                     if isinstance(error, BrokerError):  # a refusal shows that this name server works
                         self._chosen = index
                     raise
+                # Probably the address of a broker.
                 if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     failure = _no_name_server(address, error)
                 else:
@@ -128,6 +129,7 @@ class NameServers:
         silent = False
         for data in (yield from self.cluster()).brokers.values():
             if data.master is None:
+                # Slaves have their master's topics.
                 continue
             try:
                 own.update((yield from asked_at(data.master, ListBrokersOwnTopics())))

@@ -33,6 +33,7 @@ class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
             broker_name=self.who.broker,
             broker_address=self.who.address,
             cluster=self.who.cluster,
+            # Slaves get it in the response to their own registration, and connect there for replication.
             ha_address=self.who.ha_address,
             broker_id=self.who.broker_id,
             body_crc32=crc31(body),

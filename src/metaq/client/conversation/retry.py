@@ -136,6 +136,7 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
             return Judgement(again=True, pause=_NOT_YET_SECONDS, no_heartbeat=True)
         return Judgement(again=False, pause=pause, maybe_done=error.code in rule.maybe_done)
     if isinstance(error, ConnectionFailed | RequestTimeout):
+        # `sent` False: the request never left, so a repetition cannot do it twice.
         return Judgement(again=True, elsewhere=rule.any_peer, pause=pause, maybe_done=error.sent)
     if isinstance(error, RemoteProtocolError | BadRequest):  # there was a response, but undecodable
         return Judgement(again=True, elsewhere=rule.any_peer, pause=pause, maybe_done=True)

@@ -21,6 +21,7 @@ class GetRoute(Call[Route | None], frozen=True):
         return f"find topic {self.topic}"
 
     def request(self) -> Command:
+        # RocketMQ before 4.9.4 ignores it and sends fastjson with bare numeric keys, which the decoder takes as well.
         header = headers.RouteHeader(topic=self.topic, accept_standard_json_only=True)
         return request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
 

@@ -84,12 +84,12 @@ class SentMessage(NamedTuple):
 
 
 def count_of(batch: SendBatch) -> int:
-    """How many messages a request of that batch has."""
+    """Return the number of messages in a batch's request."""
     return max(1, batch.count)
 
 
 class Sends(Struct, frozen=True):
-    """The messages of one request, and what became of them. Times in ms."""
+    """The messages of one request, and its outcome. Times in ms."""
 
     outgoing: Outgoing
     """The request; of a single message without its body."""
@@ -121,7 +121,7 @@ class Sends(Struct, frozen=True):
 
 
 class Observer(Protocol):
-    """Watches one client."""
+    """Base of observers of one client."""
 
     def start(self) -> None:
         """In the loop."""

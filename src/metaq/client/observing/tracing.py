@@ -1,4 +1,4 @@
-"""Traces of what a client sends or handles: gathered beside the work, written twice a second (docs/formats/trace.md).
+"""Message traces of sends and deliveries, in RocketMQ's format: collected aside, sent twice a second (docs/formats/trace.md).
 
 What is sent or delivered never waits for its trace, and fails for none. So traces have limits, `trace_rate` and a number of
 bytes, which also bound what they cost: a send of a batch some 2 µs, all else 10. What is above, or cannot be written, is left out, and the log says how much.
@@ -33,11 +33,11 @@ from metaq.wire.trace import BODY_CHARS_MAX, batch_texts, text_of
 log = logging.getLogger("metaq.client")
 
 EVERY_SECONDS = 0.5
-"""Between two writes of what has gathered: one trace message holds the records of many sends."""
+"""Interval of trace messages, s: one holds the records of many sends."""
 RECORDS_MAX = 400
 """Records of one trace message, at most."""
 KEYS_BYTES_MAX = 16_000
-"""Keys of one trace message: few enough to fit its properties beside the others."""
+"""Bytes of keys of one trace message at most, so that they fit into its properties."""
 ID_CHARS_MAX = 64
 """Longest id that is traced."""
 BYTES_MAX = 4 * 1024 * 1024
@@ -56,7 +56,7 @@ Lines: TypeAlias = tuple[list[str], list[str], str]
 
 
 class TracedEnd(Struct, frozen=True):
-    """How a transaction was ended."""
+    """A traced END_TRANSACTION."""
 
     topic: str
     message_id: str
@@ -72,7 +72,7 @@ class Tracer:
         self._core, self._group, self._topic = core.shared(), group, topic
         self._limit = max(1, int(per_second * EVERY_SECONDS))
         self._left = self._limit
-        """Messages that may be traced until the next write."""
+        """Messages that may be traced until the next write (trace_rate)."""
         self._bytes = 0
         self._waiting: deque[Sends | tuple[Record, ...]] = deque()
         self._left_out = 0
@@ -86,7 +86,7 @@ class Tracer:
 
     @classmethod
     def of(cls, core: ClientCore, group: str, observing: Observing, *, role: str) -> Self | None:
-        """The tracer of a client; None if none is wanted."""
+        """Return the tracer of a client; None if tracing is off."""
         if not observing.trace:
             return None
         return cls(core, group, observing.trace_topic, observing.trace_rate, role=role)
@@ -96,7 +96,7 @@ class Tracer:
         self._ticking = self._core.every(EVERY_SECONDS, self.write)
 
     async def close(self) -> None:
-        """In the loop: write what has gathered."""
+        """In the loop: send the remaining records."""
         if self._ticking is not None:
             async with self._writing:  # In the midst of a writing a cancellation would lose what that has taken.
                 self._ticking.cancel()
@@ -159,7 +159,7 @@ class Tracer:
     # -------------------------------------------------------------- writing
 
     async def write(self) -> None:
-        """Write all that has gathered. Raises nothing but a cancellation."""
+        """Send all collected records. Raises nothing but a cancellation."""
         async with self._writing:
             self._left, self._bytes = self._limit + min(0, self._left), 0  # A batch is traced whole: the next pays.
             lines = self._lines(self._taken())

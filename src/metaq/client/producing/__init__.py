@@ -1,1 +1,1 @@
-"""Producers."""
+"""Producers: batching, direct sends, atomic sends, request-reply."""

@@ -1,4 +1,4 @@
-"""Where messages gather into batches: user threads append, the background loop sends.
+"""Batching of sends, as Kafka's RecordAccumulator does it: user threads append, the background loop sends.
 
 Batches form streams: one per topic, whose batches rotate over the topic's queues, and one per queue for
 messages with an ordering key, a selector or a queue of their own. Appending to a stream's open batch is one call into
@@ -72,7 +72,7 @@ class SendLimits(Struct, frozen=True):
 
 
 class Stay(enum.Enum):
-    """What a stream does when its queue cannot be written to."""
+    """Behaviour of an ordered stream when its queue is not writable."""
 
     MAY_MOVE = enum.auto()
     """Use another queue meanwhile: order may break for a moment, but sends go on."""
@@ -155,6 +155,7 @@ class Accumulator:
     # -------------------------------------------------------------- user threads
 
     def stream(self, topic: str) -> BatchStream:
+        # No lock: setdefault is atomic, and of two threads the first one's stream stays.
         return self.streams.get(topic) or self.streams.setdefault(topic, BatchStream(topic))
 
     def ordered_stream(self, queue: MessageQueue, stay: Stay) -> BatchStream:
@@ -180,16 +181,18 @@ class Accumulator:
                     begun = False
                     break
                 if self._hand_over(stream):
+                    # The open batch is full. It is sent before this thread waits for room, which its acknowledgement makes.
                     self._core.thread.post(self._pump, stream)
                 self._wait_for_room()
                 if stream.batch is not SEALED:
-                    continue  # Another thread began a batch while we waited.
+                    continue  # another thread has begun a batch while this one waited
                 batch = self.new_batch(self.limits.batch_bytes)
                 if (index := add(batch)) < 0:
                     raise LocalProtocolError("the message fits no batch")
                 stream.batch, begun = batch, True
                 break
             if urgent and stream.urgent is not batch:
+                # One wake-up of the loop per batch, not one per sender that joins it: a wake-up is a system call.
                 stream.urgent = batch
                 self._core.thread.post(self._seal, stream, batch)
             elif begun and not urgent:
@@ -225,6 +228,7 @@ class Accumulator:
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")
         batch = self.new_batch(0)
+        # Taken at once, so that nothing else can be added to it.
         batch.take()
         batch.when_failed = when_failed
         if message_id is not None:
@@ -263,7 +267,7 @@ class Accumulator:
     ) -> None:
         with self._lock:
             self._wait_for_room(wait=wait)
-            self._hand_over(stream)  # What was submitted before goes before.
+            self._hand_over(stream)  # earlier messages of the stream go first
             self._pending_bytes += len(outgoing.body)
             self._outstanding.add(batch)
             stream.outbox.append((batch, outgoing, timeout, None))
@@ -319,7 +323,7 @@ class Accumulator:
                 raise ClientClosed("the producer was closed")
             if self._pending_bytes <= self.limits.max_pending_bytes:
                 return
-            # The loop's own thread must not wait for what only it can do.
+            # The loop's thread must not wait: only it can receive the acknowledgements that make room.
             if not (wait and self.limits.block_when_full) or self._core.thread.current:
                 raise BufferFull(
                     f"{self._pending_bytes} bytes wait for their acknowledgement, max_pending_bytes is "
@@ -350,6 +354,7 @@ class Accumulator:
         self._pump(stream)
 
     def _pump(self, stream: BatchStream) -> None:
+        # An ordered stream has one batch in flight: otherwise a re-send would be overtaken by the next batch.
         while stream.outbox and stream.in_flight < stream.in_flight_max:
             batch, outgoing, timeout, first = stream.outbox.popleft()
             stream.in_flight += 1
@@ -366,7 +371,7 @@ class Accumulator:
         except asyncio.CancelledError:
             batch.fail(ClientClosed("the client was closed before the broker answered"))
             raise
-        except Exception as error:  # A bug of ours. Whoever waits for the batch must not wait for ever.
+        except Exception as error:  # a bug of ours: callers that wait for the batch must not wait for ever
             batch.fail(error)
             raise
         finally:
@@ -375,6 +380,7 @@ class Accumulator:
                 self._pending_bytes -= len(outgoing.body)
                 self._outstanding.discard(batch)
                 self._changed.notify_all()
+            # Threads wait on the condition, tasks of `metaq.aio` on futures of the loop.
             _wake(self._waiting_for_room)
             self._pump(stream)
             if self.observers:
@@ -399,6 +405,7 @@ class Accumulator:
     ) -> None:
         send = functools.partial(self._sender.send, insist=stream.stay is Stay.STRICT)
         if not outgoing.batch:
+            # A message alone goes as SEND_MESSAGE_V2, and so does a batch of one, below.
             batch.acknowledge(await send(outgoing, timeout, stream.choose, first=first))
             return
         if batch.count == 1:
@@ -409,7 +416,8 @@ class Accumulator:
         except BrokerError as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
-            # One message that the broker refuses, or the sum of all, must not fail the others.
+            # The broker refuses the whole batch for one message, or for the sum of all (maxMessageSize): send them singly, so that
+            # the others do not fail with it.
             outcomes: list[Stored | Exception] = []
             for single in _singles(outgoing):
                 try:
@@ -430,6 +438,7 @@ class Accumulator:
         await self._carried_ended()
         streams = [*self.streams.values(), *self._ordered.values()]
         with self._lock:
+            # A fork copies locks in whatever state they are: the parent's may be held by a thread that does not exist here.
             for stream in streams:
                 self._hand_over(stream)
             outstanding = list(self._outstanding)
@@ -444,7 +453,7 @@ class Accumulator:
         now = set(self.carried.items())
         while now:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.waiting_for_carried.append(future)  # Before the look: whoever ends after it sees us wait.
+            self.waiting_for_carried.append(future)  # before the check, so that a send that ends after it wakes us
             now &= set(self.carried.items())
             if now:
                 await future
@@ -492,11 +501,13 @@ def outgoing_of(message: Message, message_id: str, namespace: str, *, bytes_max:
     """The request for one message. Raises InvalidMessage: body or properties exceed what brokers take."""
     check_body(message.body, bytes_max)
     properties = message.property_text(message_id, namespace)
+    # A character has at most 4 bytes, so most texts need not be encoded to be measured.
     if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX} bytes of UTF-8")
     body, sys_flag = message.body, 0
     if len(body) >= compress_over:
         packed = compression.compress(body, COMPRESSION_ZLIB)
+        # As RocketMQ's producer, from compressMsgBodyOverHowmuch on; but not if that makes the body larger.
         if len(packed) < len(body):
             body, sys_flag = packed, SysFlag.COMPRESSED | COMPRESSION_ZLIB
     return Outgoing(message.topic, body, int(sys_flag), message.flag, properties)

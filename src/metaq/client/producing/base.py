@@ -147,6 +147,7 @@ class ProducerBase:
         self._direct = DirectSends(self._core, self._accumulator, self._sender, self.group)
         self._plain = 0 if self._accumulator.observers else min(self._short, compress_over, LARGE_BYTES)
         """Plain messages below take the fast path of `send`."""
+        # On the loop, which owns the table of groups; the next heartbeat has the group.
         self._core.thread.post(self._core.add_producer, self.group)
         self._open = True
         _open_producers.add(self)
@@ -221,6 +222,7 @@ class ProducerBase:
     ) -> SendFuture:
         """Give a message to the accumulator: into the stream's batch, or alone if no batch can carry it."""
         alone = (
+            # RocketMQ allows no delay in a batch, and one WAIT for all of it; id and time-out are for this message alone.
             message.delay_level or not message.wait_store_ok or message_id is not None or timeout is not None
             or len(message.body) >= self._alone_over
         )  # fmt: skip
@@ -228,6 +230,7 @@ class ProducerBase:
             return self._accumulator.send_alone(message, stream, message_id, timeout)
         check_body(message.body, self._accumulator.limits.message_bytes_max)
         namespace = self._core.namespace.name
+        # With properties of its own, the text is built here; the common case below is built by the compiled extension.
         if message.flag or message.properties or namespace:
             text = message.property_text(None, namespace).encode()
             if len(text) >= self._alone_over:

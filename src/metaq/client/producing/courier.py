@@ -1,4 +1,4 @@
-"""Carries the steps of staged transactions to their brokers: in the client's loop, to whoever is the master of a name."""
+"""Executes the steps of staged transactions at the brokers, on the client's loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metaq.wire.extensions import LARGE_CHUNKS_LEVEL, STAGING_LEVEL
 T = TypeVar("T")
 
 AVOID_SECONDS = 30.0
-"""How long a broker that failed is not chosen for messages that name no queue."""
+"""Time for which a failed broker is not chosen for messages without a queue, s."""
 
 
 class Courier:
@@ -58,7 +58,7 @@ class Courier:
         self.takes_large.add(broker)
 
     async def drive(self, steps: Steps[T]) -> T:
-        """A conversation to its end. Raises what it raises."""
+        """Run a conversation to its end. Raises what it raises."""
         return await driver.converse_async(steps, self._take)
 
     async def _take(self, step: Step) -> object:

@@ -1,4 +1,4 @@
-"""Sends that the calling thread carries to the broker and back by itself, where nothing has to wait for another.
+"""Direct sends: the calling thread writes the request and reads the response itself, if nothing has to be waited for.
 
 That is the first try of a `Producer.send`: on a direct link (`metaq.client.shared.direct_links`) that is there and free, to a topic whose route is known,
 and with nothing of the same ordered stream under way. Everything else goes to the loop; so does a try that failed, or was stored
@@ -60,7 +60,7 @@ class _Target:
         return self.queue._replace(queue_id=queue_id)
 
     def stored(self, answer: StoredAnswer) -> Stored:
-        """What the answer says."""
+        """Make the result of a response."""
         said = answer.extFields
         region, trace = said.MSG_REGION, said.TRACE_ON != "false"
         return Stored(self.other(said.queueId), said.queueOffset, _OK, said.msgId, region, trace)
@@ -92,7 +92,7 @@ class DirectSends:
         self._topics: dict[str, _Topic] = {}
         """Topic's name at brokers → what is known of it."""
         self._turns = itertools.count(core.clock.random_below(1 << 16))
-        """A turn of its own: the sender's would skip a queue for each send that the loop does in the end."""
+        """A rotation of its own: the sender's would skip a queue for each send that falls back to the loop."""
         self._avoid_slow = sender.rules.avoid_slow
         self._watched = self._avoid_slow or bool(accumulator.observers)
         _live.add(self)

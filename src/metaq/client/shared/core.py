@@ -68,11 +68,14 @@ class ClientCore:
         self.clock = clock
         self.pid = os.getpid()
         host = local_address()
+        # As in RocketMQ, DEFAULT becomes pid#time: otherwise all processes of a machine would be one client to the brokers.
+        # The address only names the client: it need not be reachable.
         instance = f"{self.pid}#{clock.now_ms()}" if options.instance_name == DEFAULT_INSTANCE else None
         self.client_id = options.client_id(host, instance)
         self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
         self.links = DirectLinks(self.id_prefixes, clock, self.transport.peer_of, self._open_direct_link)
+        # Begin with a random one, to spread the clients over the name servers.
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
         self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(
             self.name_servers, self.consult, self._on_route_change
@@ -105,6 +108,7 @@ class ClientCore:
         ):
             known, task = self._paces.get(work, (0.0, None))
             if known != seconds:
+                # Only a changed interval restarts its task: restarting would postpone the next heartbeat.
                 if task is not None:
                     task.cancel()
                 self._paces[work] = seconds, self.every(seconds, work)
@@ -128,6 +132,7 @@ class ClientCore:
                 except FAULTS as error:
                     log.debug("%s: %s", work.__name__, error)
                 except Exception:
+                    # Periodic work must survive any bug: a client without heartbeats loses its queues.
                     log.exception("%s failed and will be tried again in %s s", work.__name__, seconds)
 
         return self.spawn(repeat())
@@ -182,6 +187,7 @@ class ClientCore:
         """Register `checker` for its group's transaction checks, at every broker, also those that it never sends to."""
         first = not self._checkers
         self._checkers.setdefault(checker.group, []).append(checker)
+        # At once, also if the brokers are known: the heartbeat carries the new producer group.
         self.spawn(self._meet_brokers(known=not first))
 
     def remove_checker(self, checker: Checker) -> None:
@@ -197,6 +203,7 @@ class ClientCore:
         know it."""
         if producer not in self._requesters:
             self._requesters[producer] += 1
+            # Every broker may get the reply, and pushes it only to a client that it knows by heartbeat.
             self._meeting = self.spawn(self._meet_for_replies())
         if self._meeting is not None and not self._meeting.done():
             await asyncio.shield(self._meeting)
@@ -242,6 +249,7 @@ class ClientCore:
         `options`: what the core was acquired with.
         """
         if self._members.setdefault(member.group, member) is not member:
+            # The caller's constructor fails, so nobody else would release the core.
             self.thread.start(release(self, options))
             raise ConfigError(
                 f"this process already consumes as group {member.group} under the instance name of this client: "
@@ -249,7 +257,7 @@ class ClientCore:
             )
 
     def member(self, group: str) -> Member | None:
-        """Any thread: have the loop open a direct link."""
+        """Any thread: return this client's member of a group; None: it has none."""
         return self._members.get(group)
 
     def remove_member(self, member: Member) -> None:
@@ -330,6 +338,7 @@ class ClientCore:
             (data, address)
             for data in self._brokers().values()
             for address in (
+                # Consumers also to slaves, from which they may pull; producers have nothing to do with slaves (as Java's clients).
                 data.addresses.values() if self._members and data.broker in brokers else filter(None, [data.master])
             )
         ]
@@ -367,6 +376,7 @@ class ClientCore:
     async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Notify every connected broker that this client has left the group. Brokers out of reach notice by themselves."""
         call = LeaveGroup(self.client_id, producer_group, consumer_group)
+        # Only where we are connected: another broker has no membership of ours to end.
         connected = set(self.transport.addresses) - set(self.name_servers.addresses)
 
         async def one(address: str) -> None:
@@ -487,20 +497,20 @@ class NamespacedCore(ClientCore):
         return super().remove_producer(self.namespace.wrapped(group))
 
     def add_checker(self, checker: Checker) -> None:
-        super().add_checker(NamespacedChecker(checker, self.namespace, self.namespace.wrapped(checker.group)))
+        super().add_checker(NamespacedChecker(checker, self.namespace))
 
     def remove_checker(self, checker: Checker) -> None:
-        super().remove_checker(NamespacedChecker(checker, self.namespace, self.namespace.wrapped(checker.group)))
+        super().remove_checker(NamespacedChecker(checker, self.namespace))
 
     def claim(self, member: Member, options: ClientOptions) -> None:
-        super().claim(NamespacedMember(member, self.namespace, self.namespace.wrapped(member.group)), options)
+        super().claim(NamespacedMember(member, self.namespace), options)
 
     def member(self, group: str) -> Member | None:
         found = super().member(self.namespace.wrapped(group))
         return found.member if isinstance(found, NamespacedMember) else found
 
     def remove_member(self, member: Member) -> None:
-        super().remove_member(NamespacedMember(member, self.namespace, self.namespace.wrapped(member.group)))
+        super().remove_member(NamespacedMember(member, self.namespace))
 
 
 _cores: dict[tuple[tuple[str, ...], str | None, str, str], ClientCore] = {}

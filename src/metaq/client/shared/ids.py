@@ -22,7 +22,7 @@ from metaq.clock import Clock
 
 
 class IdPrefixes:
-    """Prefixes (28 characters) for batches of one process. Thread-safe under the GIL."""
+    """Makes prefixes (28 characters) for the batches of one process. Thread-safe under the GIL."""
 
     def __init__(self, address: str, clock: Clock) -> None:
         packed = bytes(int(part) for part in address.split(".")) if address.count(".") == 3 else None
@@ -34,7 +34,7 @@ class IdPrefixes:
         self._month_start_ms = self._month_end_ms = 0
 
     def next(self) -> bytes:
-        """A prefix that no other batch has."""
+        """Return a prefix that no other batch has."""
         now_ms = self._clock.now_ms()
         if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_of(now_ms)

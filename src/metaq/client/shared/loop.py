@@ -1,4 +1,4 @@
-"""The one background thread in which every client of this process lives.
+"""The background thread with the event loop of all clients of this process.
 
 The client core is asyncio. It runs in a loop of its own and not in the caller's, for `metaq.aio` too, because
  - heartbeats, offset commits and re-sends must go on while the caller computes, or blocks its own loop;
@@ -37,7 +37,7 @@ LOOK_SECONDS = 1.0
 only when the main thread wakes."""
 
 END_SECONDS = 5.0
-"""How long the exit of the process waits for callbacks, such as those of a user's future."""
+"""Time for which the process's exit waits for callbacks, such as those of a user's future, s."""
 
 
 class LoopThread:
@@ -72,7 +72,7 @@ class LoopThread:
 
     @property
     def current(self) -> bool:
-        """Whether the caller runs in the loop's thread: it must not block there."""
+        """Return whether the caller runs on the loop's thread, where it must not block."""
         return threading.get_ident() == self._thread.ident
 
     @property
@@ -150,7 +150,7 @@ class LoopThread:
 
 
 def preload() -> None:
-    """Import now what the first client would import: a fork in the middle of that would leave the child half a module."""
+    """Import what the first client would import: a fork in the middle of an import would leave a partial module in the child."""
     with contextlib.suppress(ImportError):
         import uvloop  # noqa: F401
 
@@ -180,7 +180,7 @@ def background() -> LoopThread:
 
 
 def background_ident() -> int | None:
-    """Which thread the loop thread of this process is; None: there is none. Starts nothing."""
+    """Return the ident of this process's loop thread; None: there is none. Starts nothing."""
     thread = _thread
     return thread.ident if thread is not None else None
 

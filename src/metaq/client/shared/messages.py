@@ -1,4 +1,4 @@
-"""What callers of producers pass in: a message, by its parts or whole, a batch, a way to its queue."""
+"""Arguments of sends: a message (whole, or topic and body), a batch, and the choice of the queue."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from metaq.model.message import as_body, as_keys
 NO_KEYS: tuple[str, ...] = ()
 
 Body = Any
-"""What a message's body may be given as: bytes, a bytearray or a memoryview; with `serialize`, what that takes."""
+"""Body of a message: bytes, a bytearray or a memoryview; with `serialize`, whatever that accepts."""
 
 Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Picks a message's queue out of the topic's writable ones."""
+"""Chooses a message's queue among the topic's writable ones."""
 
 
 def queue_for_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """The queue that an ordering key belongs to: Java's `hashCode`, so that producers in Java agree."""
+    """Return the queue of an ordering key: by Java's `hashCode`, as SelectMessageQueueByHash, so that Java producers agree."""
     return queues[abs(java_string_hash(key)) % len(queues)]
 
 
 def chosen(selector: Selector, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """What the selector picks. Raises TypeError: no queue."""
+    """Return the selector's choice. Raises TypeError: it is no queue."""
     queue = selector(queues)
     if not isinstance(queue, MessageQueue):
         raise TypeError(f"the selector returned {queue!r}: it must return one of the queues that it is given")
@@ -46,7 +46,7 @@ def is_plain(
     message_id: str | None,
     strict: bool,
 ) -> bool:
-    """Whether a send is of nothing but topic, body and tag, so that it may take the fast path. Arguments as of `submit`."""
+    """Return whether a send has topic, body and tag only, so that it may take the fast path. Arguments as of `submit`."""
     return (
         ordering_key is None and properties is None and selector is None and queue is None
         and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
@@ -65,7 +65,7 @@ def as_message(
     properties: dict[str, str] | None = None,
     serialize: Encode | None = None,
 ) -> Message:
-    """The message that the arguments of a send describe. Raises TypeError, InvalidMessage.
+    """Make a message of the arguments of a send. Raises TypeError, InvalidMessage.
 
     `serialize`: what makes a body of the given one; a whole `Message` has its bytes already.
     """
@@ -93,7 +93,7 @@ def as_message(
 
 
 def as_request(message: Message, timeout: float) -> float:
-    """The seconds that a request may take. Raises ConfigError, TypeError: it can be none."""
+    """Return the time-out of a request, s. Raises ConfigError, TypeError: the message cannot be a request."""
     if message.delay_level:
         raise ConfigError(
             f"a request to topic {message.topic} with delay_level={message.delay_level}: who waits does not"
@@ -102,7 +102,7 @@ def as_request(message: Message, timeout: float) -> float:
 
 
 def as_batch(messages: Iterable[Message]) -> list[Message]:
-    """The messages of one `send_batch`. Raises ConfigError unless they can go in one request."""
+    """Return the messages of one `send_batch`. Raises ConfigError: they cannot go in one request."""
     batch = list(messages)
     if not batch:
         raise ConfigError("send_batch got no message")

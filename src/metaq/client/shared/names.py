@@ -1,4 +1,4 @@
-"""Names: checks of what users pass in, with errors for users; and namespaces, which stand before names."""
+"""Checks of names that users pass in, and namespaces, which prefix names (RocketMQ's `ns%topic`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEPARATOR = "%"
 
 
 class Namespace(Struct, frozen=True):
-    """Keeps topics and groups of one name apart: outside they are `ns%name`, and `%RETRY%ns%group`.
+    """A namespace, which keeps equal names of topics and groups apart: at brokers they are `ns%name`, and `%RETRY%ns%group`.
 
     `wrapped` is for what goes to brokers and name servers, `plain` for what comes back to the user. Both leave alone
     what is in that form already, system names, and everything if the namespace has no name.
@@ -32,25 +32,25 @@ class Namespace(Struct, frozen=True):
         return bool(self.name)
 
     def wrapped(self, name: str) -> str:
-        """A topic or group as brokers know it."""
+        """Return a topic or group with the namespace, as at brokers."""
         prefix, rest = _split(name)
         if not self.name or not name or _is_system(name) or rest.startswith(self.name + _SEPARATOR):
             return name
         return f"{prefix}{self.name}{_SEPARATOR}{rest}"
 
     def plain(self, name: str) -> str:
-        """A topic or group as users know it."""
+        """Return a topic or group without the namespace, as users name it."""
         if not self.name:
             return name
         prefix, rest = _split(name)
         return prefix + rest.removeprefix(self.name + _SEPARATOR)
 
     def check_topic(self, name: str) -> str:
-        """A topic as brokers know it. Raises ConfigError: with the namespace it is no legal name; TypeError."""
+        """Check a topic's name. Raises ConfigError: with the namespace it is illegal; TypeError."""
         return checked(check_topic, self.wrapped(checked(check_topic, name)))
 
     def check_group(self, name: str) -> str:
-        """The same for a group."""
+        """Check a group's name, as `check_topic`."""
         return checked(check_group, self.wrapped(checked(check_group, name)))
 
     def wrapped_queue(self, queue: MessageQueue) -> MessageQueue:
@@ -61,7 +61,7 @@ class Namespace(Struct, frozen=True):
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The prefix of a retry or dead-letter topic, and the rest."""
+    """Split off the prefix of a retry or dead-letter topic."""
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if name.startswith(prefix):
             return prefix, name.removeprefix(prefix)
@@ -73,7 +73,7 @@ def _is_system(name: str) -> bool:
 
 
 def checked(check: Callable[[str], str], name: str) -> str:
-    """Check a name with `check`, whose Refused, meant for peers, becomes a ConfigError. Raises TypeError: no text."""
+    """Check a name with `check`, and turn its Refused, meant for peers, into a ConfigError. Raises TypeError: no text."""
     if not isinstance(name, str):
         raise TypeError(f"{name!r} is no name: pass a str")
     try:
@@ -83,7 +83,7 @@ def checked(check: Callable[[str], str], name: str) -> str:
 
 
 def start_of(start: str | float | dt.datetime) -> str | int:
-    """Where to begin: "earliest", "latest", or milliseconds since the epoch.
+    """Parse a start position: "earliest", "latest", or milliseconds since the epoch.
 
     "first" and "last" are the same by RocketMQ's names. Raises ConfigError, and TypeError as `milliseconds`.
     """
@@ -95,7 +95,7 @@ def start_of(start: str | float | dt.datetime) -> str | int:
 
 
 def milliseconds(time: float | dt.datetime) -> int:
-    """A moment as milliseconds since the epoch. A datetime without zone is local time; a number is seconds.
+    """Return a time as milliseconds since the epoch. A datetime without zone is local time; a number is seconds.
 
     Raises: TypeError: something else. ConfigError: not a moment since 1970.
     """

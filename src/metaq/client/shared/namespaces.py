@@ -1,7 +1,7 @@
-"""Namespaces at one place: clients with one speak of topics and groups as their users do, and what they share does not.
+"""Adapters between a client with a namespace, which uses plain names, and the shared core, which uses those of the brokers.
 
-What leaves is wrapped (`ns%topic`), in calls and in what the shared core keeps of a client; what comes in is made plain:
-queues in routes and outcomes, the topics of messages (`metaq.client.shared.pulling`), groups in notices.
+Outgoing names get the namespace (`ns%topic`): in calls, and in members and checkers registered with the core. Incoming names lose
+it: queues in routes and outcomes, topics of messages (`metaq.client.shared.pulling`), groups in notices.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from metaq.model.notices import TransactionCheck
 C = TypeVar("C", bound=Call[Any])
 
 _NAMES = frozenset({"topic", "group", "producer_group", "consumer_group"})
-"""Fields of calls that hold a topic or a group."""
+"""Fields of calls with a topic or a group."""
 
 
 def wrapped_call(call: C, namespace: Namespace) -> C:
-    """The call with the names that brokers and name servers know."""
+    """Return the call with namespaced names."""
     changes = {}
     for name in call.__struct_fields__:
         value = getattr(call, name)
@@ -50,7 +50,7 @@ def _wrapped(value: object, namespace: Namespace) -> object:
 
 
 def plain_outcome(outcome: Any, namespace: Namespace) -> Any:
-    """The outcome of a call with the names that users know."""
+    """Return the outcome of a call with plain names."""
     if isinstance(outcome, Stored):
         return structs.replace(outcome, queue=namespace.plain_queue(outcome.queue))
     if isinstance(outcome, MessageQueue):
@@ -65,7 +65,7 @@ def plain_outcome(outcome: Any, namespace: Namespace) -> Any:
 
 
 class NamespacedRoutes:
-    """Known routes, asked for by plain names. As `KnownRoutes`."""
+    """`KnownRoutes` with plain names."""
 
     def __init__(self, routes: KnownRoutes, namespace: Namespace) -> None:
         self._routes, self._namespace = routes, namespace
@@ -118,12 +118,15 @@ class NamespacedRoutes:
 
 
 class NamespacedMember(Struct, frozen=True):
-    """A group's member as the shared core and brokers know it."""
+    """A group's member with namespaced names, for the shared core."""
 
     member: Member
     namespace: Namespace
-    group: str
-    """With the namespace."""
+
+    @property
+    def group(self) -> str:
+        """The group's name with the namespace."""
+        return self.namespace.wrapped(self.member.group)
 
     def heartbeat(self) -> ConsumerView:
         view, wrapped = self.member.heartbeat(), self.namespace.wrapped
@@ -145,12 +148,15 @@ class NamespacedMember(Struct, frozen=True):
 
 
 class NamespacedChecker(Struct, frozen=True):
-    """Who answers for a producer group's transactions, as the shared core and brokers know it."""
+    """A checker with namespaced names, for the shared core."""
 
     checker: Checker
     namespace: Namespace
-    group: str
-    """With the namespace."""
+
+    @property
+    def group(self) -> str:
+        """The group's name with the namespace."""
+        return self.namespace.wrapped(self.checker.group)
 
     def check(self, question: TransactionCheck, address: str) -> None:
         question.half.topic = self.namespace.plain(question.half.topic)

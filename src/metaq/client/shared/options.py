@@ -56,7 +56,7 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     client_callback_executor_threads: int = 4
 
     def client_id(self, host: str, instance: str | None = None) -> str:
-        """Under which brokers know the client: `host@instance`, and the unit's name if it has one.
+        """Return the client id, as RocketMQ's clients make it: `host@instance`, with `@unit` if there is one.
 
         Args: host: this machine's address, unless `client_ip` says otherwise. instance: instead of the instance name.
         """
@@ -95,19 +95,19 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
 
 
 def check_whole(name: str, value: object) -> None:
-    """Raises TypeError: no whole number. Found only by brokers, a half would be refused by them again and again."""
+    """Raise TypeError for a fraction. Otherwise only brokers would notice, and refuse it again and again."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} is {value!r}: need a whole number")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Raises TypeError: no bool. A text such as "no" would count as true."""
+    """Raise TypeError for anything but a bool: a text such as "no" would count as true."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}: pass True or False")
 
 
 def checked_seconds(name: str, value: object, *, least: float) -> float:
-    """Raises ConfigError, TypeError: it is no number of seconds, or too small."""
+    """Return a number of seconds. Raises ConfigError, TypeError: it is none, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r}: need a number of seconds")
     if not math.isfinite(value) or value < least:
@@ -122,7 +122,7 @@ def _seconds(name: str, value: object) -> float:
 
 
 def _check_part(name: str, value: object) -> None:
-    """A part of the client id, which brokers show, and which is the name of a folder."""
+    """Check a part of the client id, which brokers show, and which names the folder of local offsets."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {value!r}: pass text")
     if (not value and name != "unit_name") or len(value) > _ID_CHARS_MAX:

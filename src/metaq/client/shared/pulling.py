@@ -1,4 +1,4 @@
-"""One pull of a consumer or reader: from the queue's broker, and messages out of the bytes."""
+"""One pull of a consumer or reader: request to the queue's broker, and decoding of messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a micros
 
 
 class PullSettings(Struct, Generic[M], frozen=True):
-    """What the pulls of one consumer or reader have in common.
+    """Common settings of the pulls of one consumer or reader.
 
     `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or
     256 KiB. `inline`: the pull carries its subscription, because no heartbeat carries it. `hold`: brokers may hold a pull that
@@ -44,7 +44,7 @@ class PullSettings(Struct, Generic[M], frozen=True):
 
 
 class PulledMessages(NamedTuple, Generic[M]):
-    """What a pull brought: its answer, and the messages in it that are wanted.
+    """Result of a pull: its response, and the messages in it that match the subscription.
 
     `broken` are messages whose body cannot be expanded, with the reason; they are not among `messages`.
     """
@@ -53,7 +53,7 @@ class PulledMessages(NamedTuple, Generic[M]):
     messages: list[M]
     broken: tuple[tuple[M, str], ...] = ()
     undecodable: tuple[tuple[M, Exception], ...] = ()
-    """Those of which no value can be made, with what was raised; they are not among `messages`, either."""
+    """Messages that cannot be deserialized, with the error; they are not among `messages` either."""
 
 
 async def pull(
@@ -69,7 +69,7 @@ async def pull(
 ) -> PulledMessages[M]:
     """Pull up to `count` messages of `queue` from `offset` on, and commit `commit_offset` if that is above 0.
 
-    `broker_id`: the one that is asked if it is up; only a master keeps progress.
+    `broker_id`: asked if it is up (0: master); only a master stores offsets.
 
     Raises: NoRoute: the broker is not up. BrokerError: refused. RemoteProtocolError: the answer's records are broken.
     And what `Transport.call` raises.
@@ -102,7 +102,7 @@ async def pull(
 
 
 def made_plain(messages: Iterable[StoredMessage], queue: MessageQueue, namespace: Namespace) -> None:
-    """Topics in messages of a queue, as users of the namespace know them."""
+    """Set the topics of messages to plain names, for a client with a namespace."""
     if not namespace:
         return
     retried = queue.topic.startswith(RETRY_PREFIX)
@@ -113,7 +113,7 @@ def made_plain(messages: Iterable[StoredMessage], queue: MessageQueue, namespace
 
 
 def _expand(messages: list[M], limit: int) -> tuple[tuple[M, str], ...]:
-    """Expand compressed bodies in place; the messages where that fails are taken out and returned."""
+    """Decompress bodies in place; messages where that fails are removed and returned."""
     broken: list[tuple[M, str]] = []
     for message in [message for message in messages if message.sys_flag & _COMPRESSED]:
         try:

@@ -1,4 +1,4 @@
-"""Requests that wait for their replies, of all producers of a client."""
+"""Pending requests (request-reply) of all producers of a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metaq.model.notices import RequestReplied
 log = logging.getLogger("metaq.client")
 
 REQUESTS_MAX = 64 * 1024
-"""Requests of one client that may wait for replies. Each costs little, but nobody reads so many replies at once."""
+"""Pending requests of one client at most."""
 
 
 AwaitedReply = concurrent.futures.Future[StoredMessage]
@@ -26,16 +26,16 @@ AwaitedReply = concurrent.futures.Future[StoredMessage]
 turn of the loop."""
 
 _Waiting: TypeAlias = tuple[object, AwaitedReply, asyncio.Future[None] | None]
-"""A request that waits: its producer, the future of its reply, and the loop's future that ends with it."""
+"""A pending request: producer, future of the reply, and the loop's future that is done with it."""
 
 
 class Requests:
-    """Replies come in the background loop; who waits for one may be in any thread."""
+    """Matches replies, which arrive on the background loop, with requests, which wait in any thread."""
 
     def __init__(self, limited_log: RateLimitedLog) -> None:
         self._limited_log = limited_log
         self._waiting: dict[str, _Waiting] = {}
-        """By correlation id."""
+        """Correlation id → pending request."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -57,7 +57,7 @@ class Requests:
             del self._waiting[correlation_id]
 
     def replied(self, what: RequestReplied) -> None:
-        """Settle the request that a reply belongs to. The first reply counts."""
+        """Settle the request of a reply. The first reply counts."""
         waiting = self._waiting.get(what.correlation_id)
         if waiting is None:
             self._limited_log.warning(
@@ -78,7 +78,7 @@ class Requests:
 
 
 def settle(future: AwaitedReply, outcome: StoredMessage | BaseException) -> None:
-    """Any thread: settle it, unless it is settled or its waiter has given up."""
+    """Any thread: settle a reply's future, unless it is settled or its waiter has given up."""
     with contextlib.suppress(concurrent.futures.InvalidStateError):
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
@@ -94,7 +94,7 @@ def _settle(waiting: _Waiting, outcome: StoredMessage | BaseException) -> None:
 
 
 def fails_with(reply: AwaitedReply, work: concurrent.futures.Future[None]) -> None:
-    """Make an error of the work that waits for a reply the reply's own."""
+    """Pass an error of the sending task on to the reply's future."""
 
     def ended(done: concurrent.futures.Future[None]) -> None:
         if done.cancelled():

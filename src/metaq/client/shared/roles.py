@@ -1,4 +1,4 @@
-"""What the shared core of a process needs of those that brokers speak to through it."""
+"""Roles registered with the core for broker-initiated requests: group members and transaction checkers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Member(Protocol):
         ...
 
     def rebalance_soon(self) -> None:
-        """The group's members or the queues may have changed."""
+        """Schedule a rebalance: the group's members or the queues may have changed."""
         ...
 
     def uses(self, topic: str) -> bool: ...
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """An administrator moved the group's progress."""
+        """Reset offsets on an administrator's request (220)."""
         ...
 
 
@@ -37,5 +37,5 @@ class Checker(Protocol):
     def group(self) -> str: ...
 
     def check(self, question: TransactionCheck, address: str) -> None:
-        """In the loop: take a check of the broker at `address`. Returns at once, and answers later."""
+        """In the loop: take a check of the broker at `address`. Returns at once; the answer is sent later."""
         ...

@@ -1,6 +1,6 @@
-"""Where topics live: routes asked of the name servers, kept, and refreshed.
+"""Topic routes: queried at the name servers, cached, and refreshed.
 
-A route that was once known is kept while no name server answers: a cluster works on without its name servers.
+A known route stays in use while no name server answers: a cluster keeps working without its name servers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log = logging.getLogger("metaq.client")
 T = TypeVar("T")
 
 _PATIENCE = (0.05, 0.15, 0.3)
-"""Pauses of `subscribe_queues(patient=True)`, half a second together."""
+"""Pauses of `subscribe_queues(patient=True)`, s; half a second together."""
 USUAL_TEMPLATE = Template()
 
 
 class Consult(Protocol):
-    """Drives a conversation with the name servers."""
+    """Runs a conversation with the name servers."""
 
     def __call__(self, consultation: Consultation[T]) -> Awaitable[T]: ...
 
@@ -43,31 +43,32 @@ class KnownRoutes:
         self._routes: dict[str, Route] = {}
         self._writable: dict[str, list[MessageQueue]] = {}
         self.publish_queues_now: Callable[[str], list[MessageQueue] | None] = self._writable.get
-        """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet. A bound dict
-        method: every send calls it."""
-        self._guessed: set[str] = set()  # Topics that have only the template's route until they are created.
+        """Any thread: returns the cached writable queues of a topic; None: unknown. A bound dict method, as every send calls it."""
+        self._guessed: set[str] = set()
+        """Topics that do not exist yet, and have the route of the template topic until the first send creates them."""
         self._wanted: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._fixed: dict[str, list[MessageQueue]] = {}
-        """Of topics that are sent to in strict order: all queues of the layout, whether or not their brokers are up."""
+        """Topics sent to in strict order → all queues of the layout, whether their brokers are up or not."""
 
     async def route(self, topic: str, *, fresh: bool = False) -> Route:
-        """The topic's route, from memory unless `fresh`. Raises NoRoute, ConnectionFailed, RequestTimeout."""
+        """Return the topic's route, cached unless `fresh`. Raises NoRoute, ConnectionFailed, RequestTimeout."""
         self._wanted.add(topic)
         known = self._routes.get(topic)
         if known is not None and not fresh and topic not in self._guessed:
             return known
+        # One query per topic at a time: a thousand sends to a new topic must not ask a thousand times.
         task = self._asking.get(topic)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(topic))
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._asked(topic, done))
-        return await asyncio.shield(task)  # Shared: one caller that gives up must not cancel it for the others.
+        return await asyncio.shield(task)  # shared: a caller that gives up must not cancel it for others
 
     async def publish_queues(
         self, topic: str, *, fresh: bool = False, template: Template = USUAL_TEMPLATE
     ) -> list[MessageQueue]:
-        """Queues that can be sent to; for an unknown topic those that automatic creation by `template` will make.
+        """Return the writable queues; for an unknown topic, those that automatic creation by `template` will make.
 
         Raises NoRoute: unknown, and the cluster creates none; or no broker of it is writable.
         """
@@ -78,7 +79,7 @@ class KnownRoutes:
             except NoRoute:
                 known = await self._guess(topic, template)
             except FAULTS as error:
-                # While no name server answers, sends go on by the route that is known.
+                # While no name server answers, sends use the known route.
                 if known is None or not judge(error, Purpose.LOOK_UP).again:
                     raise
         queues = self._writable[topic]
@@ -91,17 +92,17 @@ class KnownRoutes:
         return queues
 
     def is_guessed(self, topic: str) -> bool:
-        """Any thread: whether its queues are only those that automatic creation will make."""
+        """Any thread: return whether the topic's queues are those that automatic creation will make."""
         return topic in self._guessed
 
     async def fixed_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that a topic has by its layout, in the layout's order, whether or not their brokers are up.
+        """Return the queues of a topic's layout, in its order, whether their brokers are up or not.
 
         Raises ConfigError: it has no layout, or one that cannot be read. ConnectionFailed, RequestTimeout.
         """
         known = self._routes.get(topic)
         text = known.order if known is not None and topic not in self._guessed else None
-        if text is None:  # Name servers put it into routes only with orderMessageEnable.
+        if text is None:  # RocketMQ's name servers put it into routes only with orderMessageEnable, off by default
             text = await self._consult(self._name_servers.order(topic))
         if text is None:
             self._fixed.pop(topic, None)
@@ -113,14 +114,14 @@ class KnownRoutes:
         return self._fixed[topic]
 
     def fixed_queues_now(self, topic: str) -> list[MessageQueue] | None:
-        """Any thread: what `fixed_queues` has said last; None if it was not asked yet."""
+        """Any thread: return the last result of `fixed_queues`; None: it was not called yet."""
         return self._fixed.get(topic)
 
     async def subscribe_queues(self, topic: str, *, fresh: bool = False, patient: bool = False) -> list[MessageQueue]:
-        """Queues that can be read. Raises NoRoute.
+        """Return the readable queues. Raises NoRoute.
 
-        `patient` gives a topic half a second to appear: one that a send has just created is registered at the name servers
-        behind the acknowledgement.
+        `patient`: wait half a second for an unknown topic: one that a send has just created is registered at the name servers
+        after the acknowledgement.
         """
         for pause in _PATIENCE if patient else ():
             try:
@@ -133,24 +134,24 @@ class KnownRoutes:
             raise await self._consult(self._name_servers.no_route(topic)) from None
 
     def forget(self, topic: str) -> None:
-        """Forget a topic: its route is not refreshed any more until somebody asks for it."""
+        """Drop a topic's route, and stop refreshing it until it is used again."""
         self._wanted.discard(topic)
         self._routes.pop(topic, None)
         self._writable.pop(topic, None)
 
     def broker(self, name: str) -> BrokerData | None:
-        """The addresses of a broker, from any route that mentions it."""
+        """Return the addresses of a broker, from any route that mentions it."""
         for route in self._routes.values():
             if (data := route.broker(name)) is not None:
                 return data
         return None
 
     def brokers(self) -> dict[str, BrokerData]:
-        """All brokers that the routes in use mention."""
+        """Return all brokers in the routes in use."""
         return {data.broker: data for route in self._routes.values() for data in route.brokers}
 
     async def refresh(self) -> None:
-        """Refresh the route of every topic in use. A route that cannot be had now stays as it was."""
+        """Refresh the route of every topic in use. One that cannot be queried now stays as it is."""
         for topic in list(self._fixed):
             try:
                 await self.fixed_queues(topic)
@@ -165,17 +166,18 @@ class KnownRoutes:
                 log.debug("topic %s has no route (any more)", topic)
             except FAULTS as error:
                 log.debug("the route of %s was not refreshed: %s", topic, error)
+                # No name server answers: each further topic would wait for all time-outs too.
                 return
 
     def forget_guess(self, topic: str) -> None:
-        """Forget a guessed route: the first send created the topic, so its own route is there, or soon is."""
+        """Replace a guessed route: the first send has created the topic, so its own route is there soon."""
         if topic in self._guessed:
             self._guessed.discard(topic)
             task = asyncio.get_running_loop().create_task(self._settle_guess(topic))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _settle_guess(self, topic: str) -> None:
-        for pause in (0.05, 0.2, 1.0, 5.0):  # The broker's registration is under way.
+        for pause in (0.05, 0.2, 1.0, 5.0):  # the broker registers the new topic about now
             await asyncio.sleep(pause)
             try:
                 await self.route(topic, fresh=True)
@@ -195,6 +197,7 @@ class KnownRoutes:
             writable = route.writable()
         except ConfigError as error:
             log.warning("topic %s: %s; it is sent to as if it had no order configuration", route.topic, error)
+            # A broken layout (anyone can write KV configuration) must not stop sends that need no strict order.
             writable = structs.replace(route, order=None).writable()
         self._routes[route.topic] = route
         self._writable[route.topic] = writable
@@ -207,6 +210,7 @@ class KnownRoutes:
 
     async def _guess(self, topic: str, template: Template) -> Route:
         try:
+            # The route of TBW102 names the brokers that create topics automatically, as Java's producer uses it.
             known = await self._consult(self._name_servers.route(template.topic))
         except NoRoute:
             raise await self._consult(self._name_servers.no_route(topic)) from None

@@ -1,11 +1,11 @@
-"""How one request full of messages reaches a broker: which queue, how often, and until when.
+"""Sending of one request with retries: choice of the queue, number of tries, and time-out.
 
-The rules are RocketMQ's (reference section 5.3), with two additions. Tries that can only go to the broker that has just
-failed wait a little first, so that a broker that restarts is met again and the tries are not used up at once. And
-SYSTEM_BUSY, with which a broker slows its producers down, is waited for within the time given and costs no try.
+The rules are those of RocketMQ's producer, with two additions. A try that can only go to the broker that has just failed is delayed
+a little, so that the tries are not used up while a broker restarts. And SYSTEM_BUSY, a broker's flow control, costs no try: it is
+repeated within the time-out.
 
-A try whose answer never came may have stored the messages all the same: a re-send under the same unique ids stores
-them twice. Consumers see the ids.
+A try whose response was lost may have stored the messages: a re-send, under the same unique ids, stores them twice. Consumers see
+the ids.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from metaq.model import MessageQueue, SendStatus
 
 
 class SendRules(Struct, frozen=True):
-    """How a producer sends, apart from batches."""
+    """Retry rules of a producer."""
 
     retries: int = 2
     """Tries after the first."""
     another_when_not_ok: bool = False
-    """Try another broker when one has stored the messages without the promise that was asked for."""
+    """Try another broker after a status other than SEND_OK (retryAnotherBrokerWhenNotStoreOK)."""
     avoid_slow: bool = False
-    """Avoid brokers that were slow or failed, for a while (`metaq.client.conversation.latency`)."""
+    """Avoid slow and failed brokers for a while (`metaq.client.conversation.latency`)."""
     template: Template = Template()
 
 
 class QueueRotation:
-    """Round robin over a topic's queues, shared by all senders of a producer."""
+    """Round robin over a topic's queues, shared by all sends of a producer."""
 
     def __init__(self, start: int) -> None:
         self._count = itertools.count(start)
 
     def next(self, queues: list[MessageQueue], failed: Collection[str] = ()) -> MessageQueue:
-        """The next queue, on a broker that has not failed, if there is one; else on another than the last that did."""
+        """Return the next queue: on a broker that has not failed, else on another one than the last that has."""
         for avoided in (failed, list(failed)[-1:]):
             for _ in queues:
                 queue = queues[next(self._count) % len(queues)]
@@ -55,20 +55,20 @@ class QueueRotation:
 
 
 class FirstTry(Struct, frozen=True):
-    """A first try that was made elsewhere: on a direct link (`metaq.client.producing.direct`)."""
+    """A first try that was made on a direct link (`metaq.client.producing.direct`)."""
 
     queue: MessageQueue
     outcome: Stored | MetaqError
     seconds: float
-    """Seconds that it took."""
+    """Duration, s."""
 
 
 Choose = Callable[[list[MessageQueue]], MessageQueue]
-"""Chooses a queue among those that can be written; called for every try, since the list may have changed."""
+"""Chooses one of the writable queues. Called for every try, since the list may have changed."""
 
 
 class Sender:
-    """Sends requests with retries. Lives in the background loop."""
+    """Sends requests with retries, on the background loop."""
 
     def __init__(self, core: ClientCore, group: str, rules: SendRules) -> None:
         self._core, self._group, self.rules = core, group, rules
@@ -84,7 +84,7 @@ class Sender:
         insist: bool = False,
         first: FirstTry | None = None,
     ) -> Stored:
-        """Send until it is stored, the tries are used up, or `timeout` seconds have passed.
+        """Send until stored, until the tries are used up, or for `timeout` seconds.
 
         `choose` None rotates over the queues, and leaves a broker that failed. `insist`: a status other than SEND_OK is a
         reason to try again, and the last such status is the outcome if no try brings a better one. `first`: a try that was
@@ -98,7 +98,7 @@ class Sender:
         while True:
             queue, queues = None, []
             try:
-                # The first try uses the route from memory. After a failure it is asked for anew: the broker may be gone.
+                # The first try uses the cached route. After a failure a fresh one is needed: the broker may be gone.
                 known = self._core.routes.publish_queues_now(outgoing.topic) if not tries.count else None
                 queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
                 began = loop.time()
@@ -114,9 +114,10 @@ class Sender:
             except FAULTS as error:
                 judgement = judge(error, Purpose.SEND, tries.waits + 1)
                 if not judgement.again:
-                    if tries.kept is not None:  # An earlier try was stored, if with less than its promise: no failure.
+                    if tries.kept is not None:  # an earlier try was stored, with another status than SEND_OK
                         return tries.kept
                     raise
+                # A failure counts as 30 s of latency, as in RocketMQ.
                 if queue is not None and self.rules.avoid_slow:
                     self.latencies.failed(queue.broker, loop.time() - began, loop.time())
                 pause = tries.failure(error, judgement, queue, queues if choose is None else [])
@@ -138,11 +139,11 @@ class Sender:
             await asyncio.sleep(pause)
 
     def wants_better(self, choose: Choose | None, insist: bool) -> bool:
-        """Whether a status other than SEND_OK is a reason to try again. As in `send`."""
+        """Return whether to try again after a status other than SEND_OK. Arguments as of `send`."""
         return insist or (self.rules.another_when_not_ok and choose is None)
 
     def next_queue(self, queues: list[MessageQueue], now: float) -> MessageQueue:
-        """Any thread: the queue of a first try; `now` as a time of the loop."""
+        """Any thread: return the queue of a first try. `now`: time of the loop, s."""
         return self._next(queues, (), now)
 
     def _next(self, queues: list[MessageQueue], failed: Collection[str], now: float) -> MessageQueue:
@@ -165,6 +166,7 @@ class Sender:
     def _try(self, outgoing: Outgoing, queue: MessageQueue, seconds: float) -> Coroutine[Any, Any, Stored]:
         address = self._master_of(queue)
         if seconds <= 0:
+            # `sent` False: the caller may repeat the send without a duplicate.
             late = RequestTimeout("the time given was over before the request was sent")
             late.sent = False
             raise late
@@ -180,7 +182,7 @@ class Sender:
         return Send(self._group, outgoing, queue, self._core.clock.now_ms(), self.rules.template)
 
     async def send_oneway(self, outgoing: Outgoing, choose: Choose | None = None) -> None:
-        """Hand a message to a connection and wait for nothing.
+        """Send one-way: no response, no retry.
 
         Raises NoRoute, ConnectionFailed: it was not even sent.
         """
@@ -191,32 +193,34 @@ class Sender:
 
 
 class _Tries:
-    """The tries of one send: what went wrong so far, and whether there may be another."""
+    """The tries of one send: errors so far, and whether another one may be made."""
 
     def __init__(self, outgoing: Outgoing, retries: int, now: float, timeout: float, *, strict: bool) -> None:
         self._outgoing, self._retries, self._timeout, self._started = outgoing, retries, timeout, now
         self._strict = strict
         self.deadline = now + timeout
         self.count = self.waits = 0
-        """Tries that failed; and those of them after which only the same queue may be tried again."""
+        """Failed tries; and those of them after which only the same broker could be tried."""
         self.failed: dict[str, None] = {}
         """Brokers, in the order in which they failed."""
         self.kept: Stored | None = None
-        """The newest outcome that is stored without its promise."""
+        """The last outcome with another status than SEND_OK."""
         self._attempts: list[tuple[str, str]] = []
         self._unknown = False
 
     def failure(
         self, error: MetaqError, judgement: Judgement, queue: MessageQueue | None, others: list[MessageQueue]
     ) -> float:
-        """Note a try that failed; `others` may be tried next. Returns the seconds to wait before."""
+        """Note a failed try; `others` may be tried next. Returns the pause before, s."""
         self._unknown = self._unknown or (queue is not None and judgement.maybe_done)
         broker = queue.broker if queue is not None else None
         attempt = (broker or "name server", str(error))
         if attempt not in self._attempts:
+            # A broker that is busy for seconds would otherwise fill the error with the same line.
             self._attempts.append(attempt)
         if broker is not None:
             self.failed.pop(broker, None)
+            # Moved to the end: the last broker that failed is avoided the longest.
             self.failed[broker] = None
         if judgement.only_busy:
             return judgement.pause
@@ -227,7 +231,7 @@ class _Tries:
         return judgement.pause
 
     def not_ok(self, stored: Stored, queue: MessageQueue, others: list[MessageQueue]) -> float:
-        """Note a try that was stored without its promise. Returns the seconds to wait before the next."""
+        """Note a try with another status than SEND_OK. Returns the pause before the next, s."""
         self.kept = stored
         self.failed.pop(queue.broker, None)
         self.failed[queue.broker] = None
@@ -238,16 +242,16 @@ class _Tries:
         return judge(RequestTimeout(""), Purpose.SEND, self.waits).pause
 
     def over(self, next_at: float) -> bool:
-        """Whether no try is left at `next_at`."""
+        """Return whether no try is left at `next_at`."""
         return self.count > self._retries or next_at >= self.deadline
 
     @property
     def nowhere(self) -> bool:
-        """Whether no broker could even be asked."""
+        """Whether no broker could be asked at all."""
         return len(self._attempts) == 1 and not self.failed
 
     def error(self, now: float, pause: float) -> SendFailed:
-        """The error for the user, after the last try."""
+        """Make the error for the user, after the last try."""
         count = "1 try" if self.count == 1 else f"{self.count} tries"
         late = now + pause >= self.deadline
         why = f"the timeout of {self._timeout:g} s is over" if late else f"retries={self._retries}"

@@ -1,4 +1,4 @@
-"""Several things at a time, but not all of a thousand; and what blocks, in a thread."""
+"""Bounded concurrency, and blocking functions in threads."""
 
 from __future__ import annotations
 

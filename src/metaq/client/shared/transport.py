@@ -1,4 +1,4 @@
-"""One connection per address, shared by everybody; requests in flight are paired with answers by their `opaque`.
+"""One multiplexed connection per address; requests in flight are matched with responses by their `opaque`.
 
 A connection is dialled by the first request that needs it, and by one only: the others wait for the same attempt. When
 it breaks, every request outstanding on it fails with ConnectionFailed; the next request dials again. An answer that
@@ -23,21 +23,21 @@ from metaq.wire.command import LENGTH_BYTES, ONEWAY_FLAG, RESPONSE_FLAG, Command
 log = logging.getLogger("metaq.client")
 
 CONNECT_SECONDS = 3.0
-"""Time-out of a dial, as with RocketMQ's clients."""
+"""Connect time-out, s; RocketMQ's connectTimeoutMillis."""
 CLOSE_SECONDS = 1.0
-"""How long a closing client waits for written bytes to leave the machine."""
+"""Time for which a closing client waits for written bytes to be sent, s: the last commits and unregistrations."""
 _OPAQUE_MASK = 0x7FFFFFFF
 
 
 class OnRequest(Protocol):
-    """Handles the requests that brokers send on their own account (40, 220, 307 ...). Returns the answer, or None for
+    """Handles broker-initiated requests (39, 40, 220, 326 ...). Returns the response, or None for
     none."""
 
     def __call__(self, address: str, command: Command) -> Command | None: ...
 
 
 class ClientSession(Session):
-    """One connection: the session that `metaq.net` drives."""
+    """One connection, as a session of `metaq.net`."""
 
     def __init__(self, transport: Transport, address: str, peer: Peer) -> None:
         self._transport, self.address, self.peer = transport, address, peer
@@ -60,6 +60,7 @@ class ClientSession(Session):
 
     def connection_lost(self, why: str) -> None:
         self.lost = why or "closed by the peer"
+        # Swapped first: a callback of a failed future may send again on this session.
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
@@ -67,16 +68,16 @@ class ClientSession(Session):
         self._transport.forget(self)
 
     def request(self, command: Command) -> asyncio.Future[Command]:
-        """Send `command`; the future gets its answer. Raises ConnectionFailed, `sent` False, if the session is gone."""
+        """Send `command`; the future gets its response. Raises ConnectionFailed, `sent` False: the connection is lost."""
         self._check()
-        frame = encode(command)  # Before anybody waits for an answer: it may raise.
+        frame = encode(command)  # before the future is registered: it may raise
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[command.opaque] = future
         self.peer.write(frame)
         return future
 
     def send_oneway(self, command: Command) -> None:
-        """Send `command`, which nobody answers. Raises ConnectionFailed, `sent` False, if the session is gone."""
+        """Send `command` one-way. Raises ConnectionFailed, `sent` False: the connection is lost."""
         self._check()
         self.peer.write(encode(command))
 
@@ -85,12 +86,11 @@ class ClientSession(Session):
         return bool(self._pending)
 
     def abandon(self, opaque: int) -> None:
-        """Drop the answer to a request that nobody waits for any more."""
+        """Stop waiting for the response to a request."""
         self._pending.pop(opaque, None)
 
     def _check(self) -> None:
-        """Raises ConnectionFailed. A session may be lost between the end of its dial and the moment when its waiters
-        run again."""
+        """Raise ConnectionFailed if the connection is lost, perhaps between the end of the dial and the waiters' next turn."""
         if self.lost is not None:
             error = self._broken()
             error.sent = False
@@ -102,11 +102,12 @@ class ClientSession(Session):
     def _received(self, command: Command) -> None:
         if command.flag & RESPONSE_FLAG:
             future = self._pending.pop(command.opaque, None)
-            if future is None or future.done():  # Its caller has given up meanwhile.
+            if future is None or future.done():  # its caller has timed out
                 log.debug("dropped a late answer from %s (code %d)", self.address, command.code)
             else:
                 future.set_result(command)
             return
+        # Brokers number their own requests independently: only the response flag tells them from responses.
         answer = self._transport.on_request(self.address, command)
         if answer is not None and not command.flag & ONEWAY_FLAG:
             answer.opaque, answer.flag = command.opaque, answer.flag | RESPONSE_FLAG
@@ -114,12 +115,12 @@ class ClientSession(Session):
 
 
 class Transport:
-    """All connections of one client core. Lives in one event loop."""
+    """All connections of one client core, on one event loop."""
 
     def __init__(
         self, on_request: OnRequest, on_connected: Callable[[str], None], on_lost: Callable[[str], None]
     ) -> None:
-        """`on_connected(address)`: a task that it starts is the first to send on the new connection."""
+        """Args: on_connected: called with the address; a task that it starts is the first to send on the connection."""
         self.on_request, self._on_connected, self._on_lost = on_request, on_connected, on_lost
         self._sessions: dict[str, ClientSession] = {}
         self._dialling: dict[str, asyncio.Task[ClientSession]] = {}
@@ -129,13 +130,13 @@ class Transport:
 
     @property
     def addresses(self) -> list[str]:
-        """Where we are connected now."""
+        """Addresses with a connection."""
         return list(self._sessions)
 
     def peer_of(self, address: str) -> tuple[str, int] | None:
-        """The numeric address of whoever we are connected to there, for a plain connection beside ours.
+        """Return the numeric address of the peer at `address`, for a second plain connection to it.
 
-        None: we are not connected; or there is TLS or another layer on the way, which such a connection would go without.
+        None: not connected, or by TLS or another layer, which the second connection would lack.
         """
         session = self._sessions.get(address)
         if session is None or session.peer.closed or not session.peer.plain:
@@ -143,7 +144,7 @@ class Transport:
         return session.peer.address
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
-        """Send a request and wait for its answer, whatever the answer's code.
+        """Send a request and wait for its response, whatever its code.
 
         Raises: ConnectionFailed: not connected, or the connection broke: then it is unknown whether the request took
         effect, see `sent`. RequestTimeout: no answer within `timeout` seconds, dialling included. ClientClosed.
@@ -158,10 +159,11 @@ class Transport:
             return await future
         finally:
             timer.cancel()
+            # Also after a time-out: the late response is dropped, and the connection stays; Java closes it.
             session.abandon(command.opaque)
 
     async def send_oneway(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
-        """Send a request that nobody answers. Returns when it was handed to the connection.
+        """Send a request one-way. Returns when it is handed to the connection.
 
         Raises ConnectionFailed, `sent` False: it was not; ClientClosed.
         """
@@ -171,8 +173,9 @@ class Transport:
         session.send_oneway(command)
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Close the connections to addresses that no route mentions any more, unless an answer is awaited on them."""
+        """Close connections to addresses that no route mentions, unless a response is awaited there."""
         for address in set(self._sessions) - addresses:
+            # The next poll of routes closes it, when its responses are in.
             if not self._sessions[address].busy:
                 self._sessions[address].peer.close("no route needs this connection")
 
@@ -185,11 +188,12 @@ class Transport:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 while self._sessions:
+                    # One-way commits and unregistrations may still be in the write buffers.
                     self._forgot.clear()
                     await self._forgot.wait()
 
     def forget(self, session: ClientSession) -> None:
-        """Forget a session whose connection is gone."""
+        """Remove a session whose connection is lost."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
             self._forgot.set()
@@ -209,6 +213,7 @@ class Transport:
             raise ClientClosed("the client was closed")
         task = self._dialling.get(address)
         if task is None:
+            # The task, and not its first waiter, owns the dial: the others go on waiting if that one gives up.
             task = asyncio.get_running_loop().create_task(self._dial(address, timeout))
             self._dialling[address] = task
             task.add_done_callback(lambda done: self._dialled(address, done))
@@ -237,6 +242,7 @@ class Transport:
             raise ConnectionFailed(f"cannot connect to {address}: {reason}") from error
         session = made[0]
         if session.lost is not None:
+            # As a broker with tls.server.mode=enforcing does with plain connections.
             raise ConnectionFailed(f"{address} closed the connection at once: {session.lost}")
         self._sessions[address] = session
         self._on_connected(address)

@@ -1,1 +1,1 @@
-"""Transactional producers."""
+"""Transactional producers: half messages, and answers to transaction checks."""

@@ -1,4 +1,4 @@
-"""A broker asks how a transaction ended: who is asked here, where that runs, and what is answered.
+"""Answers to transaction checks (39): by the process's own knowledge, or by the application's check function.
 
 The application's check may take its time (it asks a database), so it runs neither in the client's loop nor beside a
 thousand others: a `CheckPool` has some workers, threads or tasks, and holds so many questions more. One question about a
@@ -38,13 +38,13 @@ from metaq.model.notices import TransactionCheck
 log = logging.getLogger("metaq.client")
 
 IDLE_SECONDS = 60.0
-"""How long a thread above the smallest number waits for another check before it ends."""
+"""Idle time after which a thread above the minimum ends, s."""
 CLOSE_SECONDS = 5.0
-"""How long a producer that closes waits for the checks that are running."""
+"""Time for which a closing producer waits for running checks, s."""
 ANSWER_SECONDS = 10.0
-"""How long a worker tries to send the answer to a check. The broker asks again in any case."""
+"""Time for sending the answer to a check, s. If it is lost, the broker asks again."""
 DECIDED_MAX = 10_000
-"""Outcomes that are remembered. Older transactions are left to the check function, which must know them anyway."""
+"""Outcomes kept in memory. Older transactions are left to the check function, which must know them anyway."""
 
 Answer = bool | TransactionOutcome | None
 """An application's verdict on a transaction: True or COMMIT, False or ROLLBACK, None or UNKNOWN."""
@@ -53,7 +53,7 @@ AsyncCheck = Callable[[StoredMessage], Awaitable[Answer]]
 
 
 def outcome_of(answer: object) -> TransactionOutcome:
-    """What an application's answer means. Raises TypeError: nothing."""
+    """Convert an application's answer to an outcome. Raises TypeError: it is none."""
     if answer is None:
         return TransactionOutcome.UNKNOWN
     if isinstance(answer, TransactionOutcome):
@@ -99,7 +99,7 @@ class Home(NamedTuple):
 
     broker: str
     host: str
-    """Address and port by which it signs offset ids, in hex."""
+    """Address and port in its offset ids, in hex."""
 
     def is_not(self, half: StoredMessage) -> bool:
         """Whether the half message of a check is surely another broker's. Brokers may be renamed or move, so neither
@@ -108,7 +108,7 @@ class Home(NamedTuple):
 
 
 class Undecided(Protocol):
-    """A transaction that is going on."""
+    """A transaction in progress."""
 
     @property
     def home(self) -> Home: ...
@@ -126,7 +126,7 @@ class Decided(NamedTuple):
 
 
 class TransactionLedger:
-    """What this process knows of its own transactions. Any thread."""
+    """The process's knowledge of its own transactions. Any thread."""
 
     def __init__(self) -> None:
         self.clear()
@@ -190,7 +190,7 @@ class PoolLimits(Struct, frozen=True):
 
 
 class Question(Struct):
-    """A check and where it came from."""
+    """A check, and the broker's address."""
 
     check: TransactionCheck
     address: str

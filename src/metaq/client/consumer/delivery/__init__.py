@@ -1,1 +1,1 @@
-"""From a pulled message to its end."""
+"""Delivery: from pulled messages to acks, retries and dead letters."""

@@ -1,4 +1,4 @@
-"""What becomes of pulled messages: into the queue's window, to whoever consumes, and where they go when that fails."""
+"""Delivery of pulled messages: into the queue's window, to handlers, and, if these fail, back to the broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Delivery(Protocol):
     """How a member hands out messages. One for all its queues."""
 
     def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
-        """In the loop: take in the answer to a pull that found something."""
+        """In the loop: add the result of a pull that found messages."""
         ...
 
     def start(self) -> None:
@@ -33,11 +33,11 @@ class Delivery(Protocol):
         ...
 
     async def admit(self, wanted: Sequence[MessageQueue]) -> Collection[MessageQueue]:
-        """Those of the queues that may be taken now. Nothing is raised."""
+        """Return the queues that may be taken now (in order: those that could be locked). Raises nothing."""
         ...
 
     def start_of(self, queue: MessageQueue, stored: int) -> int:
-        """Where to begin in an admitted queue, if that is the progress that its broker keeps."""
+        """Return the start offset of an admitted queue, given its stored offset."""
         ...
 
     def window(self, queue: MessageQueue, offset: int) -> Window[ReceivedMessage]:
@@ -45,7 +45,7 @@ class Delivery(Protocol):
         ...
 
     async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
-        """Keep the progress of queues that go to other members. The windows are dropped already."""
+        """Commit offsets of queues that go to other members. The windows are dropped already."""
         ...
 
     def dropped(self, window: Window[ReceivedMessage]) -> None:
@@ -53,7 +53,7 @@ class Delivery(Protocol):
         ...
 
     def doubt(self, broker: str) -> None:
-        """Take notice that the broker could not be reached."""
+        """Note that the broker could not be reached."""
         ...
 
     def look(self, window: Window[ReceivedMessage]) -> None:
@@ -61,11 +61,11 @@ class Delivery(Protocol):
         ...
 
     async def drain(self) -> None:
-        """The member leaves: wait a while for what is on its way. Its progress is kept next."""
+        """Wait a while for messages in progress, because the member leaves. Offsets are committed after this."""
         ...
 
     async def stopped(self) -> None:
-        """Let others have the queues, now that the progress is kept."""
+        """Release the queues to others, after the final commit."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""The locks of a member on its queues, as it knows them (pure, no I/O): which are to be renewed, lost, or over.
+"""Queue locks of an orderly member, as leases: which are to be renewed, are lost, or have expired. Pure, no I/O.
 
-A broker keeps a lock for 60 s after its last renewal. A member asks every 20 s, and counts on nothing after 30 s without
-an answer, from the moment at which it asked: so it has stopped long before another member may begin.
+A broker keeps a lock for 60 s after its last renewal. A member renews it every 20 s, and stops consuming 30 s after its last
+successful request was sent: long before another member may begin.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from metaq.client.consumer.delivery.orderly import Lease
 from metaq.model import MessageQueue
 
 RENEW_SECONDS = 20.0
-"""Between two renewals of a lock, as Java's clients do it."""
+"""Interval of renewals, s; as Java's clients."""
 LEASE_SECONDS = 30.0
-"""A lock is used for so long after its last renewal; brokers hold it for 60 s, so two members never have one queue."""
+"""Time for which a lock is used after its renewal, s. Brokers keep it for 60 s, so two members never have one queue."""
 
 
 class Leases:
-    """One member's. `now` is seconds of an even clock."""
+    """The leases of one member. `now`: monotonic seconds."""
 
     def __init__(self) -> None:
         self._leases: dict[MessageQueue, Lease] = {}
         self._asked: dict[MessageQueue, float] = {}
-        """Queue → when the renewal that was granted last was asked for."""
+        """Queue → time of the last granted request."""
 
     def grant(self, queue: MessageQueue, asked_at: float) -> Lease:
-        """Note a lock that was granted. `asked_at`: when the request was made; the broker's time-out began later."""
+        """Note a granted lock. `asked_at`: time of the request, before the broker's own time began."""
         lease = self._leases.setdefault(queue, Lease())
         lease.until = asked_at + LEASE_SECONDS
         self._asked[queue] = asked_at
@@ -37,12 +37,12 @@ class Leases:
         return self._leases[queue]
 
     def drop(self, queue: MessageQueue) -> None:
-        """Renew the lock of a queue no more."""
+        """Stop renewing the lock of a queue."""
         self._leases.pop(queue, None)
         self._asked.pop(queue, None)
 
     def due(self, now: float) -> dict[str, list[MessageQueue]]:
-        """Locks that must be renewed now, by broker."""
+        """Return locks to renew now, by broker."""
         due: dict[str, list[MessageQueue]] = {}
         for queue, asked_at in self._asked.items():
             if now - asked_at >= RENEW_SECONDS:
@@ -50,7 +50,7 @@ class Leases:
         return due
 
     def doubt(self, broker: str) -> None:
-        """Renew the locks of a broker as soon as it can be reached: it may have restarted and forgotten them."""
+        """Have the locks at a broker renewed at once: it may have restarted, and locks are in its memory only."""
         for queue in self._asked:
             if queue.broker == broker:
                 self._asked[queue] = -RENEW_SECONDS
@@ -58,7 +58,7 @@ class Leases:
     def answered(
         self, asked: Collection[MessageQueue], granted: Collection[MessageQueue], asked_at: float
     ) -> list[MessageQueue]:
-        """A broker answered a renewal. Returns the queues that another member has now: they are dropped here."""
+        """Process the response to a renewal. Returns queues that another member has now, which are dropped."""
         lost = []
         for queue in asked:
             if queue not in self._leases:  # Given up since.
@@ -71,7 +71,7 @@ class Leases:
         return lost
 
     def over(self, now: float) -> list[MessageQueue]:
-        """Remove and return the locks that were not renewed in time."""
+        """Remove and return the expired leases."""
         over = [queue for queue, lease in self._leases.items() if now >= lease.until]
         for queue in over:
             self.drop(queue)

@@ -1,4 +1,4 @@
-"""One queue consumed in order: who has it, what of it is in hand, and when it goes on.
+"""A queue consumed in order: state of its taker, messages in hand, and pauses after failures.
 
     runs       [ 1 1 1 0 0 0 0 ] [ 0 0 0 ] ...      as they were pulled, 1 = finished
                      └ hand
@@ -35,28 +35,30 @@ log = logging.getLogger("metaq.client")
 M = TypeVar("M", bound=StoredMessage)
 
 FIRST_PAUSE = 1.0
-"""Seconds that a queue pauses after the first failure of a message, as with Java's clients."""
+"""Pause of a queue after the first failure of a message, s; Java's suspendCurrentQueueTimeMillis."""
 LAST_PAUSE = 30.0
-"""Longest pause of a queue after a failure, in seconds: it doubles each time. The bound is that of Java's client."""
+"""Longest pause of a queue, s; it doubles with each failure. The bound is Java's."""
 
 
 class Again(Struct, frozen=True):
-    """Deliver the message again after so many seconds; `counts`: it is a failure of the message."""
+    """Deliver the message again after a pause, s. `counts`: it counts as a failed delivery."""
 
     seconds: float
     counts: bool
 
 
 class DeadLetter(Struct, frozen=True):
-    """File the message with the dead letters: at once, or after as many failures as it may have."""
+    """Store the message with the dead letters. `exhausted`: after maxReconsumeTimes; otherwise at once."""
 
     exhausted: bool
 
 
 def judge(reconsume_times: int, verdict: BaseException, max_reconsume_times: int | None) -> Again | DeadLetter:
-    """Decide about a message that failed so many times before. `max_reconsume_times`: None is without limit. A `Later`
-    counts like any exception: its delay would let others overtake, so the queue's own pause holds."""
-    if not isinstance(verdict, Exception):  # A task was cancelled, say: the message is not to blame.
+    """Decide on a failed message. `reconsume_times`: earlier failures; `max_reconsume_times` None: no limit.
+
+    `Later` counts like any exception: with its own delay, others would overtake, so the queue's pause is used.
+    """
+    if not isinstance(verdict, Exception):  # a cancelled task, for example: not the message's fault
         return Again(0.0, counts=False)
     if isinstance(verdict, Reject):
         return DeadLetter(exhausted=False)
@@ -68,7 +70,7 @@ def judge(reconsume_times: int, verdict: BaseException, max_reconsume_times: int
 
 
 class Lease:
-    """Until when a queue may be consumed, in monotonic seconds; moved on with each renewal of the lock."""
+    """Time until which a queue may be consumed, monotonic seconds; extended with each renewal of the lock."""
 
     __slots__ = ("until",)
 
@@ -77,7 +79,7 @@ class Lease:
 
 
 class Effects(Protocol[M]):
-    """What ordered queues call back, from any thread."""
+    """Callbacks of ordered queues, from any thread."""
 
     def offer(self, queue: OrderedQueue[M]) -> None:
         """A queue has something for a taker. `each` or `batches` follow."""
@@ -287,7 +289,7 @@ class OrderedQueue(Generic[M]):
     # -------------------------------------------------------------- the taker
 
     def each(self) -> Generator[M]:
-        """The messages of one run, one by one. The one before must be settled when the next is asked for.
+        """Return the messages of one run, one by one. Each must be settled before the next is requested.
 
         Whoever was offered the queue goes through it, or closes it.
         """
@@ -303,11 +305,13 @@ class OrderedQueue(Generic[M]):
                 index = message.queue_offset - base
                 if marks[index]:  # Of a batch that failed in part.
                     continue
-                run.done = number  # First: whoever drops the window, and then looks, sees a hand or is seen.
+                # Before the check below: whoever drops the window and then looks at the hand either sees this message in hand,
+                # or is seen by the check.
+                run.done = number
                 if window.shut or monotonic() >= lease.until:
                     break
                 yield message
-                if not marks[index]:  # It failed, or somebody still works on it.
+                if not marks[index]:  # failed, or still being processed
                     return
             else:
                 run.done = len(messages)
@@ -316,7 +320,7 @@ class OrderedQueue(Generic[M]):
             self._end()
 
     def batches(self, limit: int) -> Generator[list[M]]:
-        """The same, as many as `limit` at a time; those of a batch that failed come again before others."""
+        """Return the messages of one run in batches of up to `limit`. Failed ones of a batch come again before others."""
         run = self._begin()
         if run is None:
             return
@@ -326,7 +330,7 @@ class OrderedQueue(Generic[M]):
                 with self._lock:
                     hand = self._next_hand(run, limit)
                     self._hand = len(hand)
-                if window.shut or monotonic() >= lease.until:  # Behind that, as in `each`.
+                if window.shut or monotonic() >= lease.until:  # after setting the hand, as in `each`
                     self._hand = 0
                     return
                 start, stop, count = hand[0].queue_offset - run.base, hand[-1].queue_offset - run.base + 1, len(hand)

@@ -1,10 +1,8 @@
-"""Failed messages: back to the broker (36), which files a copy for later or with the dead letters.
+"""Failed messages: CONSUMER_SEND_MSG_BACK (36), with which the broker stores a retry or a dead letter.
 
-If the answer is lost, the broker is asked again, for it may have filed the copy already, and recognises what it has
-taken (a RocketMQ does not, and files another). If the broker does not take one back, a new message is sent to the
-group's retry topic, by any broker; if that fails too, the message is handed out here once more after a while. Only when
-one of the three has worked is the message finished: so a failing message goes to the retry topic, to the dead letters,
-or comes again, and never nowhere.
+If the response is lost, the request is repeated: our brokers recognise it, a RocketMQ broker stores a second retry. If the broker
+refuses, a new message is sent to the group's retry topic, at any broker, as Java's client does. If that fails too, the message is
+delivered here again after a while. The message is finished only after one of the three has succeeded, so it is never lost.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ NOTHING: Mapping[str, str] = {}
 
 
 class SendBack:
-    """The failed messages of one group member. Lives in the background loop."""
+    """Sends back the failed messages of one group member. Runs on the background loop."""
 
     def __init__(
         self,
@@ -71,6 +69,7 @@ class SendBack:
         """Send a copy to the retry topic: a broker that takes a message back (36) cannot add the property with the
         reason."""
         while not chunk.window.dropped:
+            # Until it succeeds, or the queue goes to another member, which gets the message again.
             level = delay_level_of(error)
             try:
                 try:
@@ -87,7 +86,7 @@ class SendBack:
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def file_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
-        """File such a message with the dead letters at once. Raises MetaqError."""
+        """Store an undecodable message with the dead letters at once. Raises MetaqError."""
         times = message.reconsume_times
         try:
             await self._send_copy(message, DEAD_LETTER_LEVEL, times, times, reason_for(message, error))
@@ -96,14 +95,14 @@ class SendBack:
             await self._give_back(chunk, message, DEAD_LETTER_LEVEL)
 
     async def drain(self) -> None:
-        """Wait a while for those under way; the rest stay unfinished and come again."""
+        """Wait a while for requests in progress; other messages stay unfinished and are delivered again."""
         if self._busy:
             await asyncio.wait(list(self._busy), timeout=self._seconds.drain)
 
     async def _send(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         try:
             await self._give_back(chunk, message, delay_level)
-        except MetaqError as error:  # Not FAULTS alone: a request that no format carries must not lose the message.
+        except MetaqError as error:  # not only FAULTS: a request that cannot be encoded must not lose the message
             log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
             try:
                 await self._send_failed_copy(message, delay_level)
@@ -114,7 +113,7 @@ class SendBack:
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
-        """Give a message back, trying until there is an answer or `give_back` seconds have passed."""
+        """Send a message back, repeatedly until there is a response, for `give_back` seconds at most."""
         broker = chunk.window.queue.broker
         call = GiveBack(
             group=self._group,
@@ -131,9 +130,9 @@ class SendBack:
             try:
                 await self._core.ask_broker(broker, call)
             except FAULTS as error:
-                if judge(error, Purpose.GIVE_BACK).maybe_done:  # `repeated` lets a broker of ours recognise it.
+                if judge(error, Purpose.GIVE_BACK).maybe_done:  # `repeated`: our brokers recognise the request
                     call = structs.replace(call, repeated=True)
-                if not call.repeated:  # Surely not taken: a copy may go to the retry topic without being a second one.
+                if not call.repeated:  # surely not stored: a copy to the retry topic will be the only one
                     raise
                 pause = patience.pause(error, loop.time())
                 log.info("whether %s was taken back is unknown (%s): asking again", message, error)
@@ -142,14 +141,14 @@ class SendBack:
             await asyncio.sleep(pause)
 
     async def dead_letter(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, *, exhausted: bool) -> None:
-        """File a message with the dead letters, as RocketMQ's orderly consumer does. Raises MetaqError.
+        """Store a message with the dead letters, as RocketMQ's orderly consumer does. Raises MetaqError.
 
         One that is `exhausted`, which has failed as often as it may, is sent to the retry topic like any message: its
         broker sees that it may not be tried again. A rejected one is given back.
         """
         if exhausted:
             times, level = message.reconsume_times, FIRST_RETRY_LEVEL + message.reconsume_times
-            # Java's client sends them as properties too, and its tools show them.
+            # Java's client sends them as properties too, and RocketMQ's tools show them.
             counts = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}
             await self._send_copy(message, level, times, self._max, counts)
             return
@@ -162,8 +161,8 @@ class SendBack:
     async def _send_failed_copy(
         self, message: ReceivedMessage, delay_level: int, more: Mapping[str, str] = NOTHING
     ) -> None:
-        # A broker files a message with the dead letters that comes with as many tries as it may have. Of one that is
-        # given back it counts those before this one, so here, where this one is counted, the limit is one more.
+        # A broker makes a dead letter of a message that is sent to the retry topic with reconsumeTimes >= the limit. For 36 it
+        # compares the failures before this one; here this one is included, so the limit is one more.
         limit = self._max + 1
         if delay_level == DEAD_LETTER_LEVEL:
             await self._send_copy(message, delay_level, limit, limit, more)
@@ -174,15 +173,16 @@ class SendBack:
     async def _send_copy(
         self, message: ReceivedMessage, delay_level: int, times: int, times_max: int, more: Mapping[str, str] = NOTHING
     ) -> None:
-        """A new message to the retry topic, which its broker files with the dead letters if `times` reach `times_max`."""
+        """Send a new message to the retry topic, which its broker turns into a dead letter if `times` reach `times_max`."""
         pairs = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         pairs[props.RETRY_TOPIC] = self._core.namespace.wrapped(message.topic)
+        # As the broker does for 36, so that tools find the first copy.
         pairs[props.ORIGIN_MESSAGE_ID] = message.properties.get(props.ORIGIN_MESSAGE_ID, message.message_id)
         if delay_level != DEAD_LETTER_LEVEL:
             pairs[props.DELAY] = str(delay_level)
         pairs.update(more)
         body, sys_flag = message.body, 0
-        if len(body) > BODY_BYTES_MAX:  # It came compressed: no broker takes it otherwise.
+        if len(body) > BODY_BYTES_MAX:  # it came compressed, and no broker takes it uncompressed
             body = await asyncio.to_thread(compression.compress, body, COMPRESSION_ZLIB)
             sys_flag = int(SysFlag.COMPRESSED | COMPRESSION_ZLIB)
         outgoing = Outgoing(
@@ -199,6 +199,7 @@ class SendBack:
     async def _again(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage) -> None:
         await asyncio.sleep(self._seconds.again)
         message.reconsume_times += 1
+        # Counted locally, as Java's client does, so that it becomes a dead letter in the end.
         again = chunk.again(message)
         message._chunk = again  # noqa: SLF001  a slot for us
         self._handover.put(again)
@@ -212,11 +213,11 @@ _NOT_COPIED = {
 
 _REASON_BYTES_MAX = 512
 _ROOM = 1024
-"""Bytes of properties that the way through the retry topic adds."""
+"""Bytes of properties that brokers add on the way through the retry topic."""
 
 
 def reason_for(message: ReceivedMessage, error: Exception) -> dict[str, str]:
-    """The property that says why no value could be made of a body; none if the message's others leave no room for it."""
+    """Return the property with the reason why a body could not be deserialized; empty if there is no room for it."""
     room = props.PROPERTIES_BYTES_MAX - len(message.properties_raw) - _ROOM
     text = f"{type(error).__name__}: {error}".replace(props.NAME_END, " ").replace(props.PAIR_END, " ")
     reason = text.encode("utf-8", "replace")[: max(0, min(room, _REASON_BYTES_MAX))].decode("utf-8", "ignore").strip()

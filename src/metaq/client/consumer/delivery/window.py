@@ -1,4 +1,4 @@
-"""What of a queue has been handed out, and what of that is finished: the sliding window (pure, no I/O).
+"""Sliding window of a queue: what has been handed out, and what of that is finished (Java's ProcessQueue). Pure, no I/O.
 
     finished_offset      next_offset
     v                    v
@@ -30,14 +30,14 @@ Halt: TypeAlias = "Callable[[Chunk[M], M, float], None]"
 
 
 class Shut(enum.IntFlag):
-    """Reasons not to hand out anything of a window."""
+    """Reasons why nothing of a window is handed out."""
 
     DROPPED = 1
-    """For ever: the queue is no longer ours, or we are stopping."""
+    """Final: the queue is no longer ours, or the consumer stops."""
     HELD = 2
-    """The user wants nothing of the queue for now, or a handler asked for a pause: no more is pulled, either."""
+    """The user has paused the queue, or a handler has; nothing is pulled either."""
     SUSPENDED = 4
-    """The user has suspended the whole consumer."""
+    """The user has suspended the consumer."""
 
 
 _DROPPED, _HELD, _SUSPENDED = (int(reason) for reason in Shut)  # Plain numbers: `&` with the enum costs a microsecond.
@@ -88,7 +88,7 @@ class Chunk(Generic[M]):
 
 
 class Window(Generic[M]):
-    """The unfinished part of one queue."""
+    """The window of one queue."""
 
     def __init__(
         self,
@@ -108,11 +108,11 @@ class Window(Generic[M]):
         """Nothing is handed out unless this is 0, see `Shut`. An int: it is looked at for each message."""
         self._shutting = threading.RLock()  # A signal handler may stop the consumer in the thread that holds it.
         self.next_offset = next_offset
-        """Where the next pull begins."""
+        """Offset of the next pull."""
         self.broker_id = 0
-        """The broker id to pull from, as the broker suggested last; 0 is the master."""
+        """Broker id to pull from, as last suggested (suggestWhichBrokerId); 0: the master."""
         self.paused = False
-        """Nothing is pulled because too much is unfinished."""
+        """Whether flow control has stopped pulling."""
         self.parked: deque[Chunk[M]] = deque()
         """Chunks that takers found while the queue was held. Any thread appends, and looks at `held` again afterwards."""
         self._chunks: deque[Chunk[M]] = deque()
@@ -174,7 +174,7 @@ class Window(Generic[M]):
         self.next_offset = offset
 
     def finished_offset(self) -> int:
-        """The smallest unfinished offset; the next to be pulled if all is finished. This is what may be committed."""
+        """Return the smallest unfinished offset, or the next to be pulled: the offset to commit."""
         while self._chunks:
             head = self._chunks[0]
             unfinished = head.flags.find(0, head.scanned)
@@ -186,7 +186,7 @@ class Window(Generic[M]):
 
     @property
     def unfinished(self) -> int:
-        """Messages pulled and not finished."""
+        """Number of pulled and unfinished messages."""
         return sum(chunk.flags.count(0, chunk.scanned) for chunk in self._chunks)
 
     @property

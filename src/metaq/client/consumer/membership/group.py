@@ -1,4 +1,4 @@
-"""One member of a consumer group: subscriptions, its share of the queues, a pull loop per queue, progress.
+"""One member of a consumer group: subscriptions, rebalance, a pull loop per queue, offset commits.
 
 Everything here runs in the background loop. User threads touch three things only: they take chunks from the handover,
 set flags in them, and say that a message failed.
@@ -39,7 +39,7 @@ from metaq.model.topics.topic import RETRY_PREFIX
 log = logging.getLogger("metaq.client")
 
 QUEUES_AT_ONCE = 64
-"""Queues that are taken side by side: a request or two each."""
+"""Queues begun concurrently; each costs a request or two."""
 
 
 class GroupMember:
@@ -59,6 +59,7 @@ class GroupMember:
         self._retry_topic = RETRY_PREFIX + group
         everything: dict[str, Expression] = dict(topics)
         if options.model is MessageModel.CLUSTERING:
+            # As Java's push consumer: members of a clustering group consume their retry topic, broadcasting has no retries.
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
         faults = OnceLog(log)
@@ -79,10 +80,10 @@ class GroupMember:
         """Queues whose start offset is being looked up → where an administrator has moved them meanwhile."""
         self._paused: frozenset[MessageQueue] = frozenset()
         """Queues that the user has paused. Replaced as a whole: any thread reads it."""
-        self._pausing = threading.RLock()  # A signal handler may pause in the thread that holds it.
+        self._pausing = threading.RLock()  # re-entrant: a signal handler may call `pause` in the thread that holds it
         """Held while `_paused` is replaced, by users in any threads or the loop."""
         self._halts: Counter[MessageQueue] = Counter()
-        """Queue → pauses that handlers asked for and that are not over."""
+        """Queue → number of running pauses that handlers asked for."""
         self._unannounced: set[MessageQueue] = set()
         """Queues that are ours, but of which the listener has not been notified yet."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -109,22 +110,23 @@ class GroupMember:
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
+            # Notices come for all queues of the topic; only those of ours are worth a line.
             if queue in self._pullers or queue in self._beginning:
                 log.info("an administrator moved %s of group %s to %d", queue, self.group, offset)
+        # A queue whose start offset is being looked up has no puller yet: `_take` applies the new offset.
         beginning = self._beginning.keys() & offsets.keys()
         self._beginning.update((queue, offsets[queue]) for queue in beginning)
         self._core.spawn(self._moved_by_order({queue: to for queue, to in offsets.items() if queue not in beginning}))
 
     async def _moved_by_order(self, offsets: Mapping[MessageQueue, int]) -> None:
-        await (
-            self._sharing.settled.wait()
-        )  # A member that has just joined has not begun with the queues that it is to move.
+        # A member that has just joined has not begun the queues that are to be moved.
+        await self._sharing.settled.wait()
         await self.move(offsets)
 
     # -------------------------------------------------------------- life
 
     def start(self) -> None:
-        """Join: learn the routes, send a heartbeat, take our share."""
+        """Join the group: learn the routes, send a heartbeat, rebalance."""
         self._delivery.start()
         self._tasks = [
             self._core.spawn(self._share()),
@@ -170,12 +172,14 @@ class GroupMember:
         self._handover.resume()
 
     async def stop(self) -> None:
-        """Leave the group: stop pulling, keep the progress, notify the brokers."""
+        """Leave the group: stop pulling, commit offsets, notify the brokers."""
         tasks = [*self._tasks, *(puller.task for puller in self._pullers.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._delivery.drain()
+        # In this order: messages in progress end, offsets are committed, locks released, and last the brokers notified: the next
+        # owner loads the offsets then.
         await self.persist()
         await self._delivery.stopped()
         self._core.remove_member(self)
@@ -186,7 +190,7 @@ class GroupMember:
         await self._offsets.persist({queue: window.finished_offset() for queue, window in self.windows.items()})
 
     async def assigned(self) -> None:
-        """Return once the first rebalance is through."""
+        """Return after the first rebalance."""
         await self._sharing.settled.wait()
 
     # -------------------------------------------------------------- queues
@@ -208,6 +212,7 @@ class GroupMember:
         """Begin to consume queues. Returns False if the start of one could not be found out."""
         if self.options.on_share is not None:
             self._unannounced.update(queues)
+        # Orderly consumption: the lock first, then the offset, or another member might still move it.
         admitted = await self._delivery.admit(queues)
         taken = await together(self._take, admitted, QUEUES_AT_ONCE)
         return len(admitted) == len(queues) and all(taken)
@@ -226,6 +231,7 @@ class GroupMember:
             offset = moved
         self._begin(queue, offset)
         if moved is not None:
+            # At once: the broker's table still has the offset from before the reset.
             await self._offsets.persist({queue: moved})
         log.debug("group %s consumes %s from %d on", self.group, queue, offset)
         return True
@@ -257,14 +263,14 @@ class GroupMember:
         """Go on at other offsets in queues that are ours: with new windows, so that acks of the old ones count no more."""
         moved = {queue: offset for queue, offset in offsets.items() if queue in self._pullers}
         for queue, offset in moved.items():
-            if queue in self._pullers:  # It may have been given up while another was admitted.
+            if queue in self._pullers:  # it may have been given up while another queue was admitted
                 self._leave(queue)
             if await self._delivery.admit([queue]):
-                if queue in self._pullers:  # Shared out again meanwhile.
+                if queue in self._pullers:  # a rebalance has taken it again meanwhile
                     self._leave(queue)
                 self._begin(queue, offset)
         await self._offsets.persist(moved)
-        self._sharing.soon()  # For those that could not be taken again at once.
+        self._sharing.soon()  # for queues that could not be taken again at once
 
     async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
         """Go on at an offset, or at the first message stored at `time_ms` or later; None: in all our queues.
@@ -272,7 +278,8 @@ class GroupMember:
         Raises ConfigError: the queue is not ours. And what asking its broker raises.
         """
         if queue is None and not self._pullers:
-            await self._sharing.settled.wait()  # Of a member that has just joined: silence would look like a yes.
+            # Without queues yet, nothing would be moved, and the caller would not know.
+            await self._sharing.settled.wait()
         chosen = [one for one in self._pullers if one.topic != self._retry_topic] if queue is None else [queue]
         places = {
             one: offset
@@ -280,7 +287,7 @@ class GroupMember:
             else await self._core.converse(one.broker, first_at_or_after(one, time_ms))
             for one in chosen
         }
-        self.check_ours(chosen)  # Now, not before the brokers were asked.
+        self.check_ours(chosen)  # after the requests: a rebalance may have come meanwhile
         await self.move(places)
 
     def check_ours(self, queues: Iterable[MessageQueue]) -> None:
@@ -306,7 +313,7 @@ class GroupMember:
     def park(self, chunk: Chunk[ReceivedMessage]) -> None:
         """Any thread: keep messages of a queue that is held."""
         chunk.window.parked.append(chunk)
-        if not chunk.window.held:  # It was resumed meanwhile, and may not have seen them.
+        if not chunk.window.held:  # resumed meanwhile, perhaps before the chunk was parked
             self._delivery.look(chunk.window)
 
     def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
@@ -317,7 +324,7 @@ class GroupMember:
     def _halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
         window = chunk.window
         window.held = True
-        again = copy.copy(message)  # What its last holder still says is of the old one.
+        again = copy.copy(message)  # a copy: verdicts of the last holder are on the old object, and ignored
         again._chunk = kept = chunk.again(again)  # noqa: SLF001  a slot for us
         window.parked.appendleft(kept)
         self._halts[window.queue] += 1
@@ -349,15 +356,15 @@ class GroupMember:
         log.debug("group %s gave up %s", self.group, ", ".join(map(str, queues)))
 
     def kept(self, queue: MessageQueue) -> int:
-        """The progress of a queue that was kept last, as far as we know; 0 if there was none."""
+        """Return the last committed offset of a queue that we know; 0: none."""
         return self._offsets.kept(queue) or 0
 
     async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep the progress of queues that are other members' now."""
+        """Commit offsets of queues that have gone to other members."""
         await self._offsets.persist(offsets)
 
     def lost(self, queue: MessageQueue) -> None:
-        """Drop a queue that is another member's already: its progress is not ours to report any more."""
+        """Drop a queue that another member has already: committing its offset would overwrite that member's."""
         if queue in self._pullers:
             self._leave(queue)
         self._sharing.soon()

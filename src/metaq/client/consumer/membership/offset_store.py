@@ -1,8 +1,6 @@
-"""Where a group's progress is kept: at the brokers when its members share the work, in a file when each does all, or
-where the user wants it.
+"""Offset stores of a group: at the brokers (clustering), in a local file (broadcasting), or the user's own.
 
-Whatever the place: what could not be kept is said in the log and tried again, and a queue whose progress cannot be found
-out is not begun.
+For all of them: a failed commit is logged and repeated, and a queue whose offset cannot be loaded is not begun.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ log = logging.getLogger("metaq.client")
 
 BROKER, LOCAL = "broker", "local"
 COMMITS_AT_ONCE = 64
-"""Commits under way: thousands at once would crowd out pulls on the same connections."""
+"""Concurrent commits: thousands at once would crowd out pulls on the same connections."""
 OWN_TRIES = 2
-"""Tries in a row of a user's store; the next follow with the next commit."""
+"""Tries of a user's store per commit; the next follow with the next commit."""
 
 
 class OffsetStore(Protocol):
@@ -60,35 +58,35 @@ class OffsetStore(Protocol):
 
 
 class Offsets(Protocol):
-    """Loads and keeps the next offset to be consumed, per queue."""
+    """Loads and stores the next offset to be consumed, per queue."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """The stored offset, None if there is none. Raises one of FAULTS when that cannot be found out: then do not begin."""
+        """Load the stored offset; None: there is none. Raises one of FAULTS: unknown, so the queue must not be begun."""
         ...
 
     def kept(self, queue: MessageQueue) -> int | None:
-        """The stored offset as far as it is known without asking: what was loaded or kept last."""
+        """Return the offset that was last loaded or stored, without a request."""
         ...
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these offsets. Raises nothing: failures are logged, and tried again with newer numbers."""
+        """Store offsets. Raises nothing: failures are logged, and repeated with newer offsets."""
         ...
 
 
 class OffsetsUnknown(ClientError):
-    """The progress of a queue cannot be found out."""
+    """The offset of a queue cannot be loaded."""
 
     retriable = True
 
 
 class BrokerOffsets:
-    """Progress at the broker of each queue. Only what has changed is sent."""
+    """Offsets at the broker of each queue (14, 15). Only changed ones are sent."""
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core, self._group = core, group
         self._kept: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
-        """Pairs of broker and topic where the broker holds progress of ours."""
+        """(broker, topic) for which the broker has an offset of this group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
@@ -121,7 +119,7 @@ class BrokerOffsets:
 
 
 class LocalOffsets:
-    """Progress in one JSON file per group, in RocketMQ's form and under its path. The file is a thread's business."""
+    """Offsets in one JSON file per group, in RocketMQ's format and place. The file is read and written in threads."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
@@ -148,6 +146,7 @@ class LocalOffsets:
             try:
                 kept = await self._read_once()
                 self._unwritten.update(offsets)
+                # Nothing has changed: no write every few seconds for an idle group.
                 if (fresh := {**kept, **self._unwritten}) == kept:
                     self._unwritten.clear()
                     return
@@ -169,12 +168,14 @@ class LocalOffsets:
 
     def _write(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Written aside and synced, then renamed: a crash leaves the new file, the old one, or its copy, never half of one.
         temporary = self._path.with_suffix(".json.tmp")
         with temporary.open("wb") as file:
             file.write(bodies.queue_offsets(offsets))
             file.flush()
             os.fsync(file.fileno())
         if self._path.exists():
+            # RocketMQ's `.bak`, which it reads too if the file is damaged.
             self._path.replace(self._backup)
         temporary.replace(self._path)
 
@@ -199,7 +200,7 @@ class LocalOffsets:
 
 
 class OwnOffsets:
-    """Progress in a user's own store."""
+    """Offsets in a user's own store."""
 
     def __init__(self, store: OffsetStore, group: str) -> None:
         self._store, self._group = store, group
@@ -216,6 +217,7 @@ class OwnOffsets:
                 raise OffsetsUnknown(f"{name}.load({queue}) failed: {type(error).__name__}: {error}") from error
         if offset is None:
             return None
+        # A wrong offset would skip or repeat messages without a word: the queue waits instead.
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise OffsetsUnknown(f"{name}.load({queue}) returned {offset!r}: need None, or an offset from 0 on")
         self._kept[queue] = offset
@@ -280,7 +282,7 @@ def checked_store(given: str | os.PathLike[str] | OffsetStore | None, *, broadca
 def offsets_of(
     given: str | os.PathLike[str] | OffsetStore | None, core: ClientCore, group: str, *, client: str, broadcast: bool
 ) -> Offsets:
-    """The store that was asked for; None is RocketMQ's choice. `client` names the file of a local one."""
+    """Make the offset store. `given` None: as RocketMQ, the broker, or a file for broadcasting. `client`: folder of the file."""
     if given == LOCAL or (given is None and broadcast):
         return LocalOffsets(LocalOffsets.path(client, group))
     if given is None or given == BROKER:
@@ -292,16 +294,17 @@ def offsets_of(
 
 
 async def start_offset(core: ClientCore, offsets: Offsets, queue: MessageQueue, options: GroupOptions) -> int:
-    """Where a member begins in a queue: at the progress that is kept, else where the group is to start.
+    """Find the start offset of a queue: the stored one, else by `consume_from` (consumeFromWhere).
 
     Raises one of FAULTS: the offset cannot be found out, so the queue must not be begun.
     """
     stored = await offsets.load(queue)
     if stored is not None:
         return stored
-    # A new group's retry topic is read from its beginning, as RocketMQ does: what failed before the first commit is in it.
+    # A new group reads its retry topic from the beginning, as in RocketMQ: it has what failed before the first commit.
     if queue.topic.startswith(RETRY_PREFIX) or options.consume_from is ConsumeFrom.FIRST:
         return await core.ask_broker(queue.broker, GetMinOffset(queue))
     if options.consume_from is ConsumeFrom.TIMESTAMP:
         return await core.converse(queue.broker, first_at_or_after(queue, options.start_ms))
+    # CONSUME_FROM_LAST_OFFSET. On a young queue the broker has answered 0 above, as RocketMQ's does.
     return await core.ask_broker(queue.broker, GetMaxOffset(queue))

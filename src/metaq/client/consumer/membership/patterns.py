@@ -1,4 +1,4 @@
-"""Topics by pattern: which topics match, looked up at the name servers again and again while the member lives.
+"""Subscriptions by pattern: topics that match, looked up at the name servers periodically.
 
 A new topic is subscribed to at the next look, so within `poll_name_server_interval`, and consumed from where the group
 begins; of a young queue that is its first message (brokers say so), so that nothing is missed meanwhile. A topic that is gone is let
@@ -23,7 +23,7 @@ from metaq.model.filters.subscription import ALL
 log = logging.getLogger("metaq.client")
 
 LOOKS_UNTIL_GONE = 3
-"""Looks in a row that must miss a topic: a name server that has just started does not know all brokers yet."""
+"""Consecutive look-ups that must miss a topic before it is dropped: a restarted name server does not know all brokers yet."""
 AGAIN_SECONDS = 1.0
 """Seconds to the next look after one that failed."""
 

@@ -1,7 +1,7 @@
-"""What `PullConsumer.poll` hands out: a held pull for each of the member's queues, and what came until it is asked for.
+"""`PullConsumer.poll`: a long-polling pull for each of the member's queues, and a buffer of received messages.
 
-Everything here runs in the background loop. Nothing is pulled before the first `poll`, nor of a queue whose messages are
-not yet asked for.
+Runs on the background loop. Nothing is pulled before the first `poll`, nor from a queue with buffered
+messages.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from metaq.model import MessageQueue
 log = logging.getLogger("metaq.client")
 
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of bodies that wait to be polled, of all queues together: above that nothing more is pulled."""
+"""Buffered bytes of bodies of all queues, above which nothing more is pulled."""
 PAUSE_SECONDS = 1.0
-"""Seconds to the next pull after one that failed."""
+"""Pause after a failed pull, s."""
 
 
 class Batch(Protocol):
@@ -55,7 +55,7 @@ class PolledMember(Protocol):
 
 
 class _Place(Struct):
-    """One queue: messages that wait, and where the next ones begin."""
+    """One queue: its buffered messages, and the next offset to pull."""
 
     waiting: deque[ReadMessage] = field(default_factory=deque)
     next_offset: int = -1
@@ -76,7 +76,7 @@ class Polling:
         self._core, self._member, self._pull = core, member, pull
         self._places: dict[MessageQueue, _Place] = {}
         self._given: dict[MessageQueue, int] = {}
-        """What the last poll handed out: where the queues go on if it is consumed."""
+        """Queue → next offset, if what the last poll handed out is consumed."""
         self._paused: set[MessageQueue] = set()
         self._came = asyncio.Event()
         self._waiting_bytes = 0
@@ -87,7 +87,7 @@ class Polling:
         """Messages that were deleted before they were polled."""
 
     async def poll(self, timeout: float, count: int) -> list[ReadMessage]:
-        """Up to `count` messages of our queues; none after so many seconds. Raises ConfigError: another poll waits."""
+        """Return up to `count` messages of our queues; none after `timeout` seconds. Raises ConfigError: another poll is waiting."""
         if self._busy:
             raise ConfigError("another poll of this consumer is under way: poll in one thread or task")
         self._busy = True
@@ -98,22 +98,23 @@ class Polling:
                 self._came.clear()
                 self._look()
                 if found := self._take(count):
-                    self._look()  # What was emptied is pulled again while these are worked on.
+                    self._look()  # emptied queues are pulled again while these messages are processed
                     return found
                 try:
                     async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + PAUSE_SECONDS)):
-                        await self._came.wait()  # Not for ever: queues may be ours meanwhile.
+                        await self._came.wait()  # with a time-out: a rebalance may give us queues meanwhile
                 except TimeoutError:
                     if asyncio.get_running_loop().time() >= deadline:
                         return []
         finally:
             self._busy = False
 
+    # As Kafka's consumer: the next poll acknowledges the messages of the one before.
     def consumed(self) -> None:
-        """Count what the last poll handed out as consumed: its progress may be kept."""
+        """Count what the last poll handed out as consumed, so that its offsets may be committed."""
         given, self._given = self._given, {}
         for queue, offset in given.items():
-            with contextlib.suppress(ConfigError):  # It went to another member meanwhile.
+            with contextlib.suppress(ConfigError):  # the queue went to another member meanwhile
                 self._member.update(queue, offset)
 
     def position(self, queue: MessageQueue) -> int | None:
@@ -122,14 +123,14 @@ class Polling:
         return None if place is None or place.position < 0 else place.position
 
     def seek(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on there. Raises ConfigError: a queue is not ours."""
+        """Continue at these offsets. Raises ConfigError: a queue is not ours."""
         self._check_ours(offsets)
         for queue, offset in offsets.items():
             self._member.update(queue, offset)
             self.moved(queue)
 
     def moved(self, queue: MessageQueue) -> None:
-        """Go on where the progress of a queue was moved to."""
+        """Drop what is buffered of a queue whose offset was moved."""
         self._given.pop(queue, None)
         self._forget(queue)
 
@@ -166,6 +167,7 @@ class Polling:
         """Start a pull for each queue of ours that has nothing waiting."""
         ours = set(self._member.queues)
         for queue in self._places.keys() - ours:
+            # Buffered messages of lost queues are dropped: their new owner gets them.
             self._forget(queue)
         self._paused &= ours
         for queue in sorted(ours - self._paused):

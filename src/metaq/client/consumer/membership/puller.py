@@ -1,4 +1,4 @@
-"""The pull loop of one queue: when there is room, what an answer means, how long to wait after a failure."""
+"""Pull loop of a queue: flow control, processing of responses, and pauses after failures."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ the GIL one thread at a time runs."""
 
 
 class Pulling:
-    """What the pull loops of one member have in common."""
+    """State shared by the pull loops of one member."""
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
         faults: OnceLog, *, commits: bool,
     ) -> None:  # fmt: skip
-        """Args: commits: pulls carry the progress to the broker as well."""
+        """Args: commits: pulls carry the committed offset (commitOffset)."""
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
         self.retry_topic = RETRY_PREFIX + group
         self.delivery, self.faults, self.commits = delivery, faults, commits
         self.queues_of: Counter[str] = Counter()
-        """How many queues of each topic are pulled here."""
+        """Topic → number of its queues that are pulled here."""
         self.skipped = 0
-        """Messages that were never handed out: deleted before they were consumed, or skipped as wished."""
+        """Messages never handed out: deleted before they were consumed, or skipped by `skip_when_behind`."""
         self.replying = Replying(core, group)
         self.wanted = PullSettings(group, options.message_class, options.pull_bytes)
         self._heartbeat_from = 0.0
@@ -59,6 +59,7 @@ class Pulling:
         judgement = judge(error, Purpose.PULL)
         if judgement.no_heartbeat:
             now = self.core.clock.monotonic()
+            # A restarted broker refuses the pulls of all queues at once.
             if now >= self._heartbeat_from:  # One for the pulls of all queues.
                 self._heartbeat_from = now + judgement.pause
                 self.core.spawn(self.core.send_heartbeats())
@@ -81,9 +82,10 @@ class Pulling:
                 log.exception("on_skip raised")
 
     def limits(self, topic: str) -> tuple[int, int]:
-        """Messages and bytes of one queue of the topic that may be pulled and unfinished."""
+        """Return the flow-control limits of one queue of a topic: unfinished messages, and bytes."""
         options, queues = self.options, max(1, self.queues_of[topic])
         messages, size = options.queue_messages_max, options.queue_bytes_max
+        # RocketMQ's pullThresholdForTopic: divided by the number of queues.
         if options.topic_messages_max is not None:
             messages = max(1, options.topic_messages_max // queues)
         if options.topic_bytes_max is not None:
@@ -92,7 +94,7 @@ class Pulling:
 
 
 class QueuePuller:
-    """One queue of a member, from the moment it is taken until it is released."""
+    """Pull loop of one queue, from assignment to release."""
 
     def __init__(self, pulling: Pulling, queue: MessageQueue, offset: int, *, held: bool = False) -> None:
         self._pulling, self._options = pulling, pulling.options
@@ -111,12 +113,13 @@ class QueuePuller:
         return self._pulling.replying.begin(message, reply, self.look)
 
     def look(self) -> None:
-        """Look whether there is room for more."""
+        """Wake the loop, to see whether there is room for the next pull."""
         self._wake.set()
 
     def release(self) -> None:
-        """Pull no more, and hand out nothing more."""
+        """Stop pulling and handing out."""
         self.window.dropped = True
+        # First: a pull that returns now is dropped.
         self._pulling.queues_of[self.queue.topic] -= 1
         self.task.cancel()
 
@@ -126,7 +129,7 @@ class QueuePuller:
                 await asyncio.sleep(pause)
 
     async def _pull_once(self) -> float:
-        """One pull, when there is room for it. Returns how many seconds to wait before the next."""
+        """Pull once, when there is room. Returns the pause before the next pull, s."""
         pulling, window, queue, seconds = self._pulling, self.window, self.queue, self._options.seconds
         count = await self._room()
         asked = pulling.core.clock.monotonic()
@@ -139,30 +142,32 @@ class QueuePuller:
             log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
             return seconds.retry
         except FAULTS as error:
-            window.broker_id = 0  # The suggested slave may be the fault: the master is asked next.
+            window.broker_id = 0  # the suggested slave may be down: ask the master next
             return pulling.after_failure(queue, error)
-        if window.dropped:  # The queue went to another member while the pull was under way.
+        if window.dropped:  # the queue went to another member during the pull
             return 0.0
         pulling.faults.over(f"pull {queue}")
         result = pulled.result
         window.broker_id = result.suggested_broker_id
         if result.status is PullStatus.OUT_OF_RANGE:
+            # Java's client waits 10 s and drops the queue until the next rebalance; here it continues at once.
             await self._out_of_range(result)
             return seconds.pause
         limit = self._options.skip_when_behind
         if queue.topic == pulling.retry_topic:
-            limit = None  # What waits there has failed before: it is not old news, and nobody else has it.
+            limit = None  # retries are not outdated news: they would be lost
         if limit is not None and result.max_offset - window.next_offset > limit:
             pulled = await self._skip_to(result.max_offset - limit, pulled)
         if self._options.decode is not None and pulled.messages:
-            # The user's code: in the loop it would hold up heartbeats and every other client of the process.
+            # User code: on the loop it would delay heartbeats, and every other client of the process.
             pulled = await in_thread(decoded, pulled, self._options.decode)
             if window.dropped:
                 return 0.0
         pulling.delivery.deliver(window, pulled)
+        # A request that came alone: let its reply go out before the next pull takes the loop.
         if len(pulled.messages) == 1 and REPLY_MARK in pulled.messages[0].properties_raw:
             await self._wait(REPLY_SECONDS)
-        # A broker that does not hold pulls must not be asked all the time.
+        # A broker without long polling (longPollingEnable=false, or a full table) must not be asked in a busy loop.
         unheld = result.status is PullStatus.NOTHING_NEW and pulling.core.clock.monotonic() - asked < seconds.pause
         return max(self._options.pull_interval, seconds.pause if unheld else 0.0)
 
@@ -170,7 +175,7 @@ class QueuePuller:
         return self.window.finished_offset() if self._pulling.commits else 0
 
     async def _skip_to(self, offset: int, pulled: PulledMessages[ReceivedMessage]) -> PulledMessages[ReceivedMessage]:
-        """Go on at `offset` in a queue that is too far behind. Returns the part of `pulled` from there on."""
+        """Continue at `offset` in a queue that is too far behind. Returns the part of `pulled` from there on."""
         gone = range(self.window.next_offset, offset)
         self.window.add([], offset)
         limit = self._options.skip_when_behind
@@ -186,7 +191,7 @@ class QueuePuller:
         if wanted < result.min_offset:
             await self._pulling.skip(self.queue, range(wanted, result.min_offset), "were deleted before")
             self.window.add([], result.next_offset)
-        else:  # The broker has lost its newest messages, or was replaced by an older copy: begin where its queue is.
+        else:  # the broker has lost its newest messages, or an older slave was promoted: continue at its end
             log.warning(
                 "%s ends at %d, group %s wanted %d: going on at %d",
                 self.queue, result.max_offset, self._pulling.group, wanted, result.next_offset,
@@ -194,20 +199,21 @@ class QueuePuller:
             self.window.reset(result.next_offset)
 
     async def _room(self) -> int:
-        """Wait until so little is unfinished that a pull is due. Returns how many messages to ask for."""
+        """Wait until the flow-control limits allow a pull. Returns the number of messages to ask for."""
         core, options, window = self._pulling.core, self._options, self.window
-        # A RocketMQ gives 32 at most; asking for more would wait for room that is not used.
+        # A RocketMQ broker returns 32 at most; for more, this would wait for room that is not used.
         most = options.pull_count if core.is_ours(self.queue.broker) else min(options.pull_count, PLAIN_COUNT)
         stalled_at = core.clock.monotonic() + options.seconds.stall
         while True:
             if window.held:
+                # Paused by the user: that is no stall.
                 await self._wait(options.seconds.retry)
                 stalled_at = core.clock.monotonic() + options.seconds.stall
                 continue
             finished = window.finished_offset()
             messages_max, bytes_max = self._pulling.limits(self.queue.topic)
             free = messages_max - window.unfinished
-            # A whole pull must fit: many small pulls cost the broker more than they bring.
+            # Room for a whole pull: many small ones cost the broker more than they bring.
             if (
                 free >= min(most, messages_max)
                 and window.next_offset - finished <= options.span_max
@@ -239,7 +245,7 @@ class QueuePuller:
 
 
 def decoded(pulled: PulledMessages[ReceivedMessage], decode: Decode) -> PulledMessages[ReceivedMessage]:
-    """In a thread: give each message its value; those of which none can be made are taken out."""
+    """In a thread: deserialize each message; those that fail are removed."""
     messages, undecodable = list[ReceivedMessage](), list[tuple[ReceivedMessage, Exception]]()
     for message in pulled.messages:
         try:

@@ -1,12 +1,11 @@
-"""Who consumes which queue: pure functions that every member of a group computes alike (reference section 5.5).
+"""Allocation strategies: pure functions with which every member of a group computes its share of the queues.
 
-A strategy gets all queues of a topic, all member ids, both in Java's order (`in_order`), and the member's own id; it
-returns the member's share. The members' shares together are all queues, each once, provided that all see the same two
-lists; while they do not, a queue has for a moment no owner or two, and its messages are delivered late or twice, never
-lost. The strategies here give what RocketMQ's classes of the same purpose give, so members in Python and in Java can
-share a group; all members of a group must use the same.
+A strategy gets all queues of a topic and all member ids, both in Java's order (`in_order`), and the member's own id; it returns that
+member's share. If all members see the same lists, the shares are disjoint and complete; while they do not, a queue may have no owner
+or two for a moment, and its messages are delivered late or twice, never lost. The strategies give the same results as RocketMQ's
+AllocateMessageQueue classes, so members in Python and Java can share a group; all members must use the same one.
 
-What a strategy of the user's returns is looked at before it counts (`checked_share`).
+The result of a user's strategy is checked (`checked_share`).
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], Iterable[Messa
 RING_NODES = 10
 """Virtual nodes of each member on the consistent-hash ring, as in Java."""
 RETURNED_MORE_MAX = 1000
-"""Bound on what a strategy may return: beyond twice the queues there are, nothing more is looked at."""
+"""Bound of a strategy's result, beyond twice the number of queues."""
 NAMED_MAX = 5
 """Queues named in one warning."""
 
 
 def java_order(text: str) -> bytes:
-    """A key that sorts texts as Java does: by UTF-16 code units, which differs from Python's order beyond U+FFFF."""
+    """Return a key that sorts as Java does: by UTF-16 code units, which differs from Python's order beyond U+FFFF."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def in_order(members: Iterable[str]) -> list[str]:
-    """Member ids as all members sort them, each once."""
+    """Return distinct member ids in the order in which all members sort them."""
     return sorted(set(members), key=java_order)
 
 
 def queues_in_order(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Queues as all members sort them."""
+    """Return queues in the order in which all members sort them."""
     return sorted(queues, key=lambda queue: (java_order(queue.topic), java_order(queue.broker), queue.queue_id))
 
 
@@ -54,6 +53,7 @@ def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> 
     index = _index(members, me)
     if index is None:
         return []
+    # With more members than queues, `whole` is 0 and the surplus members get none, as in Java.
     whole, rest = divmod(len(queues), len(members))
     start = index * whole + min(index, rest)
     return list(queues[start : start + whole + (index < rest)])
@@ -190,14 +190,14 @@ def strategy_of(given: str | Strategy) -> Strategy:
 
 
 class Share(Struct, frozen=True):
-    """What is rightly a member's, and what was wrong with what its strategy returned ("" if nothing was)."""
+    """A member's checked share, and the complaint about its strategy's result ("": none)."""
 
     queues: list[MessageQueue]
     wrong: str = ""
 
 
 def checked_share(strategy: Strategy, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Share:
-    """The member's share by `strategy`, without what is not rightly its own.
+    """Compute a member's share by `strategy`, without queues that are not its own.
 
     Queues that are not among `queues` are left out, and of one returned twice the second. A strategy that is not ours is
     asked for the other members' shares as well: a queue in several shares is that member's whose id comes first, so that
@@ -214,6 +214,7 @@ def checked_share(strategy: Strategy, queues: Sequence[MessageQueue], members: S
         twice = [queue for queue in mine if returned.count(queue) > 1]
         complaints.append(f"{len(twice)} queues twice ({_named(twice)})")
     if not isinstance(strategy, fixed):
+        # Members before this one in the order win, for all members alike: so each contested queue has one owner.
         before = list(itertools.takewhile(lambda member: member != me, members))
         taken = {queue for member in before for queue in _returned(strategy, queues, members, member)}
         if others := [queue for queue in mine if queue in taken]:
@@ -225,7 +226,7 @@ def checked_share(strategy: Strategy, queues: Sequence[MessageQueue], members: S
 def _returned(
     strategy: Strategy, queues: Sequence[MessageQueue], members: Sequence[str], member: str
 ) -> list[MessageQueue]:
-    # Not without end: a generator may be.
+    # Bounded, because a user's generator may be endless.
     returned = list(itertools.islice(strategy(queues, members, member), 2 * len(queues) + RETURNED_MORE_MAX))
     if wrong := [one for one in returned if not isinstance(one, MessageQueue)]:
         raise TypeError(f"it returned {wrong[0]!r}, which is no MessageQueue")

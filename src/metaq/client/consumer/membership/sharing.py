@@ -1,4 +1,4 @@
-"""Sharing out: which of its topics' queues are this member's, looked at again whenever somebody says that it changed.
+"""Rebalance of one member: which queues of its topics it owns, recomputed after every notice of a change.
 
 What taking and giving up a queue means is its owner's business. Topics, and the queues of one, are dealt with side by
 side: a group with a thousand queues must not be without owners while one after the other is asked for.
@@ -41,11 +41,11 @@ class Assignee(Protocol):
         ...
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
-        """Begin to consume queues of one topic. Returns False if some of it must be tried again soon."""
+        """Begin to consume queues of one topic. Returns False if some have to be retried soon."""
         ...
 
     async def give_up(self, queues: Sequence[MessageQueue]) -> None:
-        """Give up queues of one topic: they are other members' now."""
+        """Give up queues of one topic, which other members own now."""
         ...
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
@@ -65,7 +65,7 @@ _UNSETTLED, _AS_IT_WAS = _Outcome(settled=False), _Outcome(settled=True)
 
 
 class Sharing:
-    """One member's part in sharing out the queues of its group. Lives in the background loop."""
+    """The rebalance of one member. Runs on the background loop."""
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, retry_topic: str, options: GroupOptions,
@@ -90,13 +90,14 @@ class Sharing:
         self.soon()
 
     def soon(self) -> None:
-        """Rebalance soon: the group's members or the queues may have changed."""
+        """Schedule a rebalance: the group's members or the queues may have changed."""
         self._due.set()
 
     async def run(self) -> None:
         """Rebalance periodically and when asked, until cancelled."""
         await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
         await self._core.send_heartbeats()
+        # Before the first rebalance: brokers list this client as a member only after a heartbeat.
         while True:
             self._due.clear()
             try:
@@ -104,11 +105,12 @@ class Sharing:
             except FAULTS as error:
                 log.debug("rebalance of group %s: %s", self._group, error)
                 settled = False
-            except Exception:  # A member that shares no more would be silent for good.
+            except Exception:  # a member that stops rebalancing would be silent for good
                 log.exception("sharing out the queues of group %s failed, trying again", self._group)
                 settled = False
             if settled and not self._due.is_set():
                 self.settled.set()
+            # RocketMQ's broker registers a new group's retry topic asynchronously, so its route is missing for a moment.
             soon = not settled or 0 < self._retry_topic_missing <= RETRY_TOPIC_LOOKS
             try:
                 async with asyncio.timeout(self._seconds.retry if soon else self._seconds.rebalance):
@@ -124,7 +126,7 @@ class Sharing:
             log.debug("no route for %s yet: %s", topic, error)
 
     async def _rebalance(self) -> bool:
-        """Take and give up queues. Returns False if something must be tried again soon."""
+        """Take and give up queues. Returns False if something has to be retried soon."""
         self._asked.clear()
         for topic in self._subscriptions.leaving:
             if topic not in self._subscriptions:
@@ -138,7 +140,8 @@ class Sharing:
             await self._core.send_heartbeats()
         outcomes = await together(self._rebalance_topic, self._subscriptions, TOPICS_AT_ONCE)
         if any(outcome.changed for outcome in outcomes):
-            # Java's clients do so as well: another version makes brokers take the subscription anew.
+            # As Java's clients: the new version makes brokers replace the subscription. Pulls that overtake this heartbeat are
+            # refused with SUBSCRIPTION_NOT_LATEST (25) by RocketMQ, and repeated.
             self._subscriptions.renew()
             await self._core.send_heartbeats()
         return all(outcome.settled for outcome in outcomes)
@@ -148,7 +151,7 @@ class Sharing:
             queues = queues_in_order(await self._core.routes.subscribe_queues(topic))
             share = await self._share(topic, queues)
         except NoRoute as error:
-            if topic == self._retry_topic:  # Created by the broker behind the group's first heartbeat.
+            if topic == self._retry_topic:  # created by the broker after the group's first heartbeat
                 self._retry_topic_missing += 1
                 return _AS_IT_WAS
             self._faults.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
@@ -183,11 +186,11 @@ class Sharing:
                 )
 
     async def _change(self, topic: str, queues: list[MessageQueue], share: list[MessageQueue]) -> _Outcome:
-        """Make `share` ours, and no other queue of the topic."""
+        """Take the queues of `share`, and give up the topic's others."""
         mine = frozenset(share)
         before = self._owned(topic)
         settled = True
-        if lost := sorted(before - mine):  # First, so that their new owners find the progress kept and the locks free.
+        if lost := sorted(before - mine):  # first, so that their new owners find offsets committed and locks released
             await self._owner.give_up(lost)
         if gained := [queue for queue in share if queue not in self._owner.owned()]:
             settled = await self._owner.take(gained)
@@ -211,13 +214,13 @@ class Sharing:
             log.exception("the listener for the share of topic %s raised", topic)
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue] | None:
-        """The queues of the topic that are our share; None: keep what we have, because the strategy failed."""
+        """Return our share of the topic's queues; None: keep what we have, because the strategy failed."""
         if self._options.model is MessageModel.BROADCASTING:
             return queues
         members = in_order(await self._members(queues))
         me = self._core.client_id
         if me not in members:
-            # The broker has restarted, or our heartbeat is under way: no reason to give up what we have.
+            # The broker has restarted, or our heartbeat is on its way: keep the queues, and send another heartbeat.
             self._core.spawn(self._core.send_heartbeats())
             raise _NotListed(f"the broker does not list this client as a member of {self._group} yet")
         key = f"strategy {topic}"
@@ -244,8 +247,9 @@ class Sharing:
         return share.queues
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
-        """Client ids of the group, from any broker of the topic. Asked once in a rebalance, however many topics there are."""
+        """Return client ids of the group, from any broker of the topic. Queried once per rebalance, not per topic."""
         names = sorted({queue.broker for queue in queues})
+        # A random broker of the topic, as Java's clients: each knows all members, and the load is spread.
         start = self._core.clock.random_below(len(names)) if names else 0
         addresses = [self._core.address_of(name) for name in names[start:] + names[:start]]
         found = tuple(one for one in addresses if one is not None)

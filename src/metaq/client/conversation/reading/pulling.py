@@ -76,6 +76,7 @@ class Pull(Call[PullResult], frozen=True, kw_only=True):
 
     def request(self) -> Command:
         sys_flag = headers.PullHeader.SUSPEND if self.hold else 0
+        # Java's push consumer sets the flag for offsets above 0 only.
         if self.commit_offset > 0:
             sys_flag |= headers.PullHeader.COMMIT_OFFSET
         if self.inline:

@@ -87,6 +87,7 @@ class Send(Call[Stored], frozen=True):
             broker_name=self.queue.broker,
         )
         if outgoing.reply:
+            # V2 codes with one-letter names, as Java's client: shorter, and decoded on brokers' fast path.
             code = RequestCode.SEND_REPLY_MESSAGE_V2
         else:
             code = RequestCode.SEND_BATCH_MESSAGE if outgoing.batch else RequestCode.SEND_MESSAGE_V2

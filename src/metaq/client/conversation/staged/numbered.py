@@ -50,7 +50,7 @@ def choose_coordinator(row: str, brokers: Collection[str]) -> str:
 def find_row(
     row: str, brokers: Collection[str], seconds: float, now: Callable[[], float]
 ) -> Steps[dict[str, RowState]]:
-    """Ask all brokers whether they have the row. Returns those that do, by name.
+    """Ask all brokers for the row. Returns the rows found, by broker name.
 
     Raises NotSupported: a broker knows no staged transactions; the last fault of a broker that could not be asked, if no other
     one has the row: it may.
