@@ -268,6 +268,7 @@ def _compose(
         store.watch_flushes(loop.add_reader, loop.remove_reader)
 
         def call_soon(work: Callable[[], None]) -> None:
+            # call_soon_threadsafe costs a system call, to wake the loop.
             if threading.get_ident() == own_thread:
                 loop.call_soon(work)
             else:

@@ -161,6 +161,7 @@ def _read_file(path: str) -> _File | ServerIni:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration file {path}: {error}") from None
     first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
+    # A file whose first line is no section is RocketMQ's: Java properties have none.
     if not first.startswith("[") and not path.endswith(".toml"):
         return _File(path, True, {"": read_properties(text)})
     import tomllib  # here and not above: the start without a file is measured in milliseconds
@@ -312,7 +313,7 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
     warnings = []
     everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}
     for key, value in parsed.pairs[""].items():
-        forbidden, why = _REFUSED.get(key, ("\0", ""))
+        forbidden, why = _REFUSED.get(key, ("\0", ""))  # a value that no file has
         if value.strip().lower() == forbidden or (forbidden == "," and forbidden in value):
             raise ConfigError(f"{key}={value} in {parsed.path}: {why}")
         takers = [section for section in serving if key in SECTIONS[section].spellings()]

@@ -122,7 +122,7 @@ class BrokerPeers:
     def _look_up_ended(self, task: asyncio.Task[None]) -> None:
         self._looking_up, self._looked_up = None, asyncio.get_running_loop().time()
         if not task.cancelled():
-            task.exception()  # fetched: those who waited for it may all be gone
+            task.exception()  # retrieved: those that waited may all be gone, and asyncio would log it
 
     async def _read_cluster(self, name_servers: NameServers) -> None:
         def answer(step: At[Any]) -> Awaitable[object]:

@@ -47,7 +47,7 @@ def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -
     """
     gc.enable()  # cli.main turns the collector off during imports
     keep_freed_memory()
-    raise_file_limit()
+    raise_file_limit()  # each queue in use holds files, each client a socket
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(start, reload))

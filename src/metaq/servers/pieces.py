@@ -55,7 +55,7 @@ class ColdReads:
             loop = asyncio.get_running_loop()
             try:
                 future = loop.run_in_executor(self._readers, job)
-            except RuntimeError as error:  # no more threads, or the server is closed
+            except RuntimeError as error:  # no more threads, or the server is closed: `done` hears of it all the same
                 future = loop.create_future()
                 future.set_exception(error)
             future.add_done_callback(partial(self._done, done))

@@ -378,7 +378,7 @@ class Metaq1Session:
             checksum=line.checksum,
             born_host=self.born_host,
         )
-        if line.transactional:
+        if line.transactional:  # stored at the commit: partition and id are known now, the position is not
             return space.transactions.put(line, put, self)
         return self._stored(line.topic, functools.partial(space.partitions.put, put, self.caller))
 
@@ -489,6 +489,7 @@ class Metaq1Session:
         match line:
             case PutLine():
                 counters.count(Counted.PUT_FAILED, line.topic)
+                # The original's text, except for closed partitions (403) and puts into transactions, which have none.
                 if code is not Code.FORBIDDEN and not line.transactional:
                     place = f"[broker '{self._space.url}'] [partition '{line.topic[:TEXT_CHARS_MAX]}-{line.partition}']"
                     text = f"Put message to {place} failed.Detail:{text}"
@@ -499,6 +500,7 @@ class Metaq1Session:
     def _told(self, line: Command, error: BaseException) -> tuple[Code, str]:
         if isinstance(error, Refused):
             code = CODE_OF[error.reason]
+            # The original's codes: 400 for a get with an impossible size, 500 for any other bad command.
             if error.reason is Reason.INVALID and isinstance(line, GetLine):
                 code = Code.BAD_REQUEST
             elif isinstance(line, TransactionLine) or (isinstance(line, PutLine) and line.transactional):

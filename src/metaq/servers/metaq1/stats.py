@@ -92,7 +92,7 @@ class StatsBodies:
             ("port", self._port),
             ("uptime", int(self._clock.monotonic() - self._started)),
             ("version", self._version),
-            ("slave", "false"),
+            ("slave", "false"),  # a broker is nobody's 1.x slave
             ("curr_connections", self._connections()),
             ("threads", threading.active_count()),
             ("cmd_put", totals[Counted.PUT]),

@@ -132,7 +132,9 @@ class RemotingSession:
             if not size or start + size > end:
                 self._needed = size
                 break
-            with data[start + LENGTH_BYTES : start + size] as frame:
+            with data[
+                start + LENGTH_BYTES : start + size
+            ] as frame:  # released: the loop's buffer must not stay exported
                 command = decode(frame)
             start += size
             self.handle(command)
@@ -164,7 +166,7 @@ class RemotingSession:
 
     def answer(self, command: Command) -> Command | None:
         """Return the answer to a command; None: it comes later, or never."""
-        if command.is_response:
+        if command.is_response:  # of a client to a request of ours (326)
             self.handling.questions.answered(self, command)
             return None
         handler = self.handling.handlers.get(command.code)

@@ -12,6 +12,7 @@ from metaq.servers.remoting.session import RETRY_LIMIT_VERSION, SENDS, Workspace
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 
+# Java 5.x's lite pull consumer sends 361 in place of 11.
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -38,6 +39,7 @@ class MessageHandlers:
             message_id=sent.message_id, queue_id=sent.queue_id, queue_offset=sent.put.queue_offset
         )
         trace = "true" if options.trace_on else "false"
+        # Java's client reads both from each answer, and crashes on one without ext fields.
         return Reply({**answer.to_ext(), "MSG_REGION": options.region_id, "TRACE_ON": trace})
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendBackHeader, Action.SUBSCRIBE)

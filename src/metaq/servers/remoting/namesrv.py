@@ -80,6 +80,7 @@ class BrokerRegistration:
             raise Refused(
                 Reason.INVALID, f"crc32 not match: the registration of {header.broker_name} was damaged on its way"
             )
+        # Brokers before V3_0_11 send the topic table without a wrapper.
         bare = call.version < MODERN_REGISTRATION_VERSION
         version, topics = bodies.registration_of(body, compressed=header.compressed, bare=bare)
         who = BrokerIdentity(

@@ -44,6 +44,7 @@ class ReplyHandlers:
             message_id=outcome.message_id, queue_id=outcome.queue_id, queue_offset=outcome.queue_offset
         )
         trace = "true" if options.trace_on else "false"
+        # As in the answer to a send.
         return Reply({**answer.to_ext(), "MSG_REGION": options.region_id, "TRACE_ON": trace})
 
 

@@ -208,7 +208,9 @@ class BrokerSession(RemotingSession):
                 self._singles = 0
                 self._one(row)
             elif kind == _PULL:
-                if peer.congested:
+                if (
+                    peer.congested
+                ):  # answers to pulls are long; those to sends are not, and sends are taken all the same
                     break
                 self._singles = 0
                 row = self._pulls(row, rows)
@@ -271,7 +273,7 @@ class BrokerSession(RemotingSession):
         oneway = table.flag(row) & ONEWAY_FLAG
         reply_to = (table.opaque(row), table.binary(row))
         try:
-            if not oneway:
+            if not oneway:  # nobody would see the messages
                 pull = space.broker.pulls.make(self, self.caller, _new_tuple(PullRequest, table.pull(row)), reply_to)
                 if fast_path is not None:
                     key = hot.pull_key(table, row)
