@@ -1,4 +1,4 @@
-"""Time and chance, the two things a test must own. No other module reads the wall clock or draws random numbers."""
+"""Time and random numbers, which tests replace. No other module reads the wall clock or draws random numbers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time and randomness come from."""
+    """Source of time and random numbers."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch, UTC. May step back when the machine's clock is set."""
+        """Return milliseconds since the Unix epoch, UTC. May step back when the machine's clock is set."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never steps back. For time-outs and rates."""
+        """Return seconds from an arbitrary start; never steps back. For time-outs and rates."""
         ...
 
     def random_below(self, stop: int) -> int:
-        """A number in [0, stop), for choices that must spread."""
+        """Return a number in [0, stop), for choices that must spread."""
         ...
 
     def token(self) -> str:
-        """32 hex characters that nobody can guess."""
+        """Return 32 hex characters that nobody can guess."""
         ...
 
 
 class SystemClock:
-    """The machine's own time and randomness."""
+    """The machine's time and random numbers."""
 
     __slots__ = ("_random",)
 
@@ -39,7 +39,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic = staticmethod(time.monotonic)  # Without a frame of ours: consumers in order ask for each message.
+    monotonic = staticmethod(time.monotonic)  # not wrapped: consumers in order ask for each message
 
     def random_below(self, stop: int) -> int:
         return int(self._random.random() * stop)
@@ -49,7 +49,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that stands still until it is told to advance. Randomness comes from a fixed seed."""
+    """A clock that stands still until `advance`, with random numbers of a fixed seed. For tests."""
 
     __slots__ = ("_monotonic", "_now_ms", "_random")
 
@@ -81,11 +81,11 @@ class FakeClock:
 
 
 Chance = random.Random
-"""A source of chances that can be handed about."""
+"""A source of random numbers that can be handed on."""
 
 
 def seeded(seed: int | str) -> Chance:
-    """Chances that are the same for the same seed, also in another process: for tests that are to be repeated."""
+    """Return random numbers that are the same for the same seed, also in another process. For repeatable tests."""
     return random.Random(seed)  # noqa: S311  a test wants the same numbers
 
 

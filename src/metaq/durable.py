@@ -1,4 +1,4 @@
-"""Files and folders that outlive a power cut, and what is said when the disk does not take them."""
+"""Files and folders that survive a power cut, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from metaq.errors import ConfigError, StoreError, StoreFailed, StoreFull
 
 
 def make_or_refuse(what: str, folder: Path, ways: str = "") -> None:
-    """`make_folder`. Raises ConfigError: it cannot be made; the text calls it `what` and ends with `ways` out."""
+    """Make a folder as `make_folder` does. Raises ConfigError: it cannot be made.
+
+    Args:
+        what: name of the folder in the error.
+        folder: its path.
+        ways: remedies, for the end of the error.
+    """
     try:
         make_folder(folder)
     except FileExistsError as fault:
@@ -20,15 +26,16 @@ def make_or_refuse(what: str, folder: Path, ways: str = "") -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, so that they survive a power cut. Raises OSError, with `filename`."""
+    """Make a folder and its missing parents, durably. Raises OSError, with `filename`."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
+    # A new folder is an entry of its parent: without an fsync of that, a power cut may take it with all its files.
     for place in missing:
         sync_folder(place.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` survive a power cut."""
+    """Make renames, new files and deletions in `folder` survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -37,7 +44,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file, whole and safe from a power cut. Raises OSError."""
+    """Replace a file, durably: after a power cut it has the old or the new content. Raises OSError."""
     making = path.with_name(f".{path.name}.tmp")
     with making.open("wb") as file:
         file.write(data)
@@ -48,6 +55,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def sync_file(path: Path) -> None:
+    """Make the content of a file survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -56,7 +64,7 @@ def sync_file(path: Path) -> None:
 
 
 def disk_fault(fault: OSError, what: str) -> StoreError:
-    """Our error for a fault of the file system: one sentence, and what to do."""
+    """Return the error for a fault of the file system: one sentence, and what to do."""
     why = fault.strerror or str(fault)
     where = f" ({fault.filename})" if fault.filename else ""
     if fault.errno in {errno.ENOSPC, errno.EDQUOT}:

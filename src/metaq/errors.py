@@ -1,23 +1,23 @@
-"""One tree of errors. The class says who must act; the text says what happened, where, and what to do.
+"""Errors of MetaQ, in one tree. The class says who must act; the text says what happened, where, and what to do.
 
 `MetaqError`
 ├── `ConfigError`              our user: a setting, a flag or a file
 ├── `ProtocolError`
-│   ├── `RemoteProtocolError`  the peer sent garbage: its connection is closed, nothing else is touched
-│   ├── `BadRequest`           the peer sent a well-formed frame with a malformed value: it gets an answer
-│   └── `LocalProtocolError`   we were about to send garbage: a bug, or a value the protocol cannot carry
+│   ├── `RemoteProtocolError`  the peer broke the framing: its connection is closed
+│   ├── `BadRequest`           a well-framed request with a malformed value: it is answered
+│   └── `LocalProtocolError`   a value that the protocol cannot carry: nothing was sent
 │       └── `InvalidMessage`   our user: a message with an empty body, a reserved property, ... (a ValueError too)
 ├── `StoreError`
 │   ├── `StoreLocked`, `StoreForeign`, `StoreCorrupt`   raised while opening a folder: nothing was changed
 │   ├── `StoreFull`            no room; nothing was written; retry when there is room
 │   ├── `MessageIllegal`       this message can never be stored
 │   └── `StoreFailed`          an fsync failed: durability is unknown, the broker must stop
-├── `ChangesBroken`            a topic of row changes has something that its pipeline was told to stop at
-├── `Refused`                  a service of ours does not do what was asked; its `Reason` says why
+├── `ChangesBroken`            a topic of row changes has something at which its pipeline must stop
+├── `Refused`                  a service does not do what was asked; its `Reason` says why
 ├── `BrokerError`              a broker or name server answered with an error code
 └── `ClientError`
     ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
-    ├── `RowsNotSent`            `send_arrow`: some rows of the table are acknowledged, some not; it says how many
+    ├── `RowsNotSent`          `send_arrow`: some rows of the table were not acknowledged; it says which
     ├── `OffsetOutOfRange`, `MessagesLost`
     ├── `TransactionEnded`, `TransactionFailed`, `StaleBatch`
     ├── `NotSupported`
@@ -36,7 +36,7 @@ class MetaqError(Exception):
     """Base of everything that MetaQ raises on purpose."""
 
     retriable = False
-    """Whether doing the same again can help."""
+    """Repeating the call can help."""
 
 
 class ConfigError(MetaqError):
@@ -52,16 +52,15 @@ class RemoteProtocolError(ProtocolError):
 
 
 class BadRequest(ProtocolError):
-    """A well-framed request whose bytes cannot be read: a field or body is missing, malformed or hostile. It is answered,
-    not fatal."""
+    """A well-framed request with a missing or malformed field or body. It is answered; the connection stays open."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried to encode a value that the protocol cannot carry. Nothing was sent."""
+    """A value that the protocol cannot carry. Nothing was sent."""
 
 
 class InvalidMessage(LocalProtocolError, ValueError):
-    """A part of a message that no broker takes or no format carries. The text says which. Nothing was sent."""
+    """A part of a message that no broker takes or no format carries; the text says which. Nothing was sent."""
 
 
 class StoreError(MetaqError):
@@ -91,16 +90,18 @@ class MessageIllegal(StoreError):
 
 
 class StoreFailed(StoreError):
-    """An fsync or a write failed: what is durable is unknown. The broker stops acknowledging and exits."""
+    """An fsync or a write failed: what is durable is unknown. The broker acknowledges nothing more and exits."""
 
 
 class ChangesBroken(MetaqError):
-    """A topic of row changes has something that its pipeline was told to stop at: a gap, a step back, a body that cannot be
-    read. The text says where, and what to do. Nothing of the micro-batch was applied."""
+    """A topic of row changes has a gap, a step back or an unreadable body, at which its pipeline was told to stop.
+
+    The text says where, and what to do. Nothing of the micro-batch was applied.
+    """
 
 
 class Reason(enum.Enum):
-    """Why a service refuses. Each server has a code of its protocol for each of them (`metaq.servers.remoting.dispatch`)."""
+    """Why a service refuses. Each protocol server has a code for each reason (`metaq.servers.remoting.dispatch`)."""
 
     INVALID = "a value in the request is impossible"
     NO_PERMISSION = "this is forbidden, here or to this client"
@@ -121,8 +122,12 @@ class Reason(enum.Enum):
 
 
 class Refused(MetaqError):
-    """A service does not do what was asked of it, and nothing has changed. `text` says what, to which topic, group or
-    queue, and what to do."""
+    """A service does not do what was asked, and nothing has changed.
+
+    Args:
+        reason: decides the code of the answer.
+        text: says what was refused, of which topic, group or queue, and what to do.
+    """
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(reason, text)
@@ -136,8 +141,12 @@ class Refused(MetaqError):
 class BrokerError(MetaqError):
     """A broker or name server answered with an error code.
 
-    `code` is the response code (`metaq.wire.codes.ResponseCode`), `remark` the peer's text, `address` the peer.
-    `retriable` depends on the code (`metaq.client.conversation.retry.refusal`).
+    Args:
+        code: the response code (`metaq.wire.codes.ResponseCode`).
+        remark: the peer's text.
+        address: the peer's.
+        action: what was asked, for the text.
+        retriable: depends on the code (`metaq.client.conversation.retry.refusal`).
     """
 
     def __init__(self, code: int, remark: str, address: str = "", action: str = "", *, retriable: bool = False) -> None:
@@ -246,11 +255,14 @@ class TransactionEnded(ClientError):
 
 
 class TransactionFailed(ClientError):
-    """A transaction of several messages (`producer.atomic()`) was not completed. `state` is what is known of it:
+    """A transaction of several messages (`producer.atomic()`) was not completed. `state`:
 
-    "rolled back": nothing of it is or will be delivered. "open": no commit was sent; nothing will be delivered, and brokers
-    drop it by themselves. "prepared": it waits for a decision. "unknown": a commit was sent and nobody could be asked what became
-    of it. For the last two `producer.outcome(error.transaction_id)` tells, later, and `producer.settle` decides.
+    - "rolled back": nothing of it is or will be delivered.
+    - "open": no commit was sent; nothing will be delivered, and brokers drop it by themselves.
+    - "prepared": it waits for a decision.
+    - "unknown": a commit was sent, and its outcome could not be asked for.
+
+    For the last two ask `producer.outcome(error.transaction_id)` later, or decide by `producer.settle`.
     """
 
     def __init__(self, text: str, transaction_id: str, state: str) -> None:
@@ -263,11 +275,11 @@ class TransactionFailed(ClientError):
 
 
 class StaleBatch(ClientError):
-    """A numbered write is older than one that is committed: somebody has gone on who counts as the same writer."""
+    """A numbered write is older than a committed one: another process has gone on as the same writer."""
 
 
 class NotSupported(ClientError):
-    """The broker does not know what was asked of it: a RocketMQ, or a MetaQ that is older than this client."""
+    """The broker does not know the request: it is a RocketMQ, or a MetaQ older than this client."""
 
 
 class ClientClosed(ClientError):
@@ -289,11 +301,11 @@ REMEDIES: Mapping[int, str] = {
     errno.ENOSPC: "the server's disk is full: free some space, or keep messages for a shorter time (fileReservedTime)",
     errno.EDQUOT: "the quota of the server's disk is spent: raise it, or keep messages for a shorter time",
 }
-"""What the system refuses, and what to do."""
+"""errno → what the system lacks, and what to do."""
 
 
 def shortage(error: Exception) -> str:
-    """What to tell of an error that says that the system has no more to give; empty for any other."""
+    """Return the remedy of an error that means that the system has run out of something; "" for any other."""
     if isinstance(error, MemoryError):
         return NO_MEMORY
     remedy = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) else None

@@ -1,7 +1,6 @@
-"""Logging of what may happen a thousand times a second: told at once the first time, then counted.
+"""Rate-limited logging of events that may come a thousand times a second: the first is logged at once, then they are counted.
 
-What is left out is never silent: its number is in the next line of the same kind, or in the line that `tick` writes when
-the kind has not come again.
+The number left out is in the next line of the same kind, or in a line of `tick` if the kind does not come again.
 """
 
 from __future__ import annotations
@@ -15,41 +14,48 @@ from msgspec import Struct
 from metaq.clock import SYSTEM, Clock
 
 SECONDS = 10.0
+"""Shortest interval between two lines of one kind."""
 KINDS_MAX = 1024
-"""A key that peers choose, such as an address, must not make a table without end."""
+"""Most kinds that are remembered: keys that peers choose, such as addresses, have no end."""
 
 
 class _Kind(Struct):
-    """One kind of event that was told, and what came since."""
+    """A kind of event: its last line, and the events since."""
 
     told: float
-    """Monotonic seconds."""
+    """Time of the last line, monotonic seconds."""
     level: int
     text: str
     left_out: int = 0
 
 
 class RateLimitedLog:
-    """Writes each kind of event to `logger` at most once in `seconds`. Safe to use from any thread."""
+    """Writes each kind of event to `logger` at most once in `seconds`. For any thread.
+
+    Args:
+        logger: gets the lines.
+        clock: of the interval.
+        seconds: the interval.
+    """
 
     def __init__(self, logger: logging.Logger, clock: Clock = SYSTEM, seconds: float = SECONDS) -> None:
         self._logger, self._clock, self._seconds = logger, clock, seconds
         self._kinds: dict[int, _Kind] = {}
-        """By the hash of the key: what peers put into keys may be long."""
+        """Hash of the key → kind: keys of peers may be long."""
         self._lock = threading.Lock()
 
     def warning(self, key: Hashable, text: str, *args: object, error: BaseException | None = None) -> bool:
-        """`text % args` as a warning, or a count; see `write`."""
+        """Write `text % args` as a warning, or count it; see `write`."""
         return self.write(logging.WARNING, key, text, *args, error=error)
 
     def error(self, key: Hashable, text: str, *args: object, error: BaseException | None = None) -> bool:
-        """`text % args` as an error, or a count; see `write`."""
+        """Write `text % args` as an error, or count it; see `write`."""
         return self.write(logging.ERROR, key, text, *args, error=error)
 
     def write(self, level: int, key: Hashable, text: str, *args: object, error: BaseException | None = None) -> bool:
-        """Write a line, unless one of the same `key` was written in the last `seconds`: then count it.
+        """Write a line, or count it if one of the same `key` was written in the last `seconds`. Return whether it was written.
 
-        Args: error: its traceback goes with the line. Returns whether a line was written.
+        `error`: its traceback goes with the line.
         """
         if not self._logger.isEnabledFor(level):
             return False
@@ -71,7 +77,7 @@ class RateLimitedLog:
         return True
 
     def tick(self) -> None:
-        """Let time pass: tell how many were left out of the kinds whose time is over, and forget those kinds."""
+        """Log how many events were left out of kinds whose interval is over, and forget those kinds."""
         now, over = self._clock.monotonic(), list[_Kind]()
         with self._lock:
             while self._kinds:

@@ -1,6 +1,6 @@
-"""What a table of options is: typed fields with a sentence, bounds and spellings each, read from text, changed while running.
+"""Option tables: typed fields, each with a sentence, bounds and spellings; read from text, changed while running.
 
-Apart from the servers' tables (`metaq.options`), which take longer to make than all that a client or a Spark worker imports.
+Apart from the servers' tables (`metaq.options`), whose classes take longer to make than all that a client or a Spark worker imports.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def option(
     choices: tuple[str, ...] = (),
     hot: bool = False,
 ) -> Any:
-    """A field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive bounds."""
+    """Make a field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive bounds."""
     facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot}
     return field(default=default, metadata=facts)
 
 
 def camel(name: str) -> str:
-    """The spelling in RocketMQ's files: `broker_ip1` is `brokerIP1`, `store_path_root_dir` is `storePathRootDir`."""
+    """Return the spelling in RocketMQ's files: `brokerIP1` for `broker_ip1`, `storePathRootDir` for `store_path_root_dir`."""
     head, *tail = name.split("_")
     return head + "".join("IP" + word[2:] if re.fullmatch(r"ip\d?", word) else word.capitalize() for word in tail)
 
 
 def nearest(key: str, names: Iterable[str]) -> str:
-    """What to add to an error about a name that there is not: `; the nearest is ...`, or nothing."""
+    """Return the end of an error about an unknown name: `; the nearest is ...`, or ""."""
     import difflib  # here and not above: a start that meets no wrong key goes without
 
     lowered = {name.lower(): name for name in names if "_" not in name}
@@ -50,7 +50,7 @@ def nearest(key: str, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OptionTable:
-    """Base of the tables: checks bounds when made, reads any accepted spelling."""
+    """Base of the tables: checks bounds when made, reads all accepted spellings."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -66,7 +66,7 @@ class OptionTable:
 
     @classmethod
     def spellings(cls) -> dict[str, str]:
-        """Every accepted key → field name."""
+        """Return every accepted key → field name."""
         table: dict[str, str] = {}
         for item in fields(cls):
             for key in (item.name, camel(item.name), *item.metadata.get("aliases", ())):
@@ -75,10 +75,10 @@ class OptionTable:
 
     @classmethod
     def read(cls, pairs: Mapping[str, Any], where: str = "") -> tuple[Self, set[str]]:
-        """Make a table of `pairs` (text or typed values, any spelling).
+        """Make a table of `pairs` (text or typed values, any spelling). Return it with the keys that it took.
 
-        Returns: the table and the keys that it took; the caller decides what the others mean.
-        Raises: ConfigError: a value of the wrong type or out of bounds; `where` names the file or flag.
+        The caller decides what other keys mean. Raises ConfigError: a value of the wrong type or out of bounds; `where` names
+        the file or flag.
         """
         table, hints = cls.spellings(), typing.get_type_hints(cls)
         values: dict[str, Any] = {}
@@ -88,15 +88,15 @@ class OptionTable:
         return cls(**values), {key for key in pairs if key in table}
 
     def values(self) -> dict[str, Any]:
-        """Field name → value."""
+        """Return field name → value."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def properties(self) -> dict[str, str]:
-        """All values that are set, as texts under RocketMQ's names."""
+        """Return all values that are set, as texts under RocketMQ's names."""
         return {camel(name): _text(value) for name, value in self.values().items() if value is not None}
 
     def properties_text(self) -> str:
-        """All values as Java properties, the form in which RocketMQ tells its configuration (codes 26 and 319)."""
+        """Return all values as Java properties, the form of RocketMQ's answers to 26 and 319."""
         return "".join(f"{key}={value}\n" for key, value in self.properties().items())
 
     def replace(self, **changes: Any) -> Self:
@@ -104,7 +104,7 @@ class OptionTable:
 
     @classmethod
     def hot_names(cls) -> frozenset[str]:
-        """The fields that may be changed while running."""
+        """Return the fields that may be changed while running."""
         return frozenset(item.name for item in fields(cls) if item.metadata["hot"])
 
 
@@ -143,7 +143,7 @@ def _typed(key: str, value: Any, hint: Any, where: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An option, under RocketMQ's key, that has or is to have another value."""
+    """Change of an option, under RocketMQ's key."""
 
     key: str
     old: Any
@@ -155,14 +155,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of changes: those in force, by field name, and those that need a restart. What is as it was is neither."""
+    """Outcome of changes, by field name: those in force, and those that need a restart. Unchanged options are in neither."""
 
     changed: Mapping[str, Change]
     refused: Mapping[str, Change]
 
 
 def judge(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
-    """What `apply` would do. Changes nothing."""
+    """Return what `apply` would do, without doing it."""
     wanted, taken = type(options).read({**options.values(), **changes}, where)
     if unknown := changes.keys() - taken:
         raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
@@ -179,13 +179,17 @@ def judge(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> 
 
 
 def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
-    """Change the hot options of a table that a server runs with; the others stay as they are.
+    """Change the hot options of a table that a server runs with; other options stay as they are.
 
-    Everybody who has the table sees the new values; who keeps something made of them is told by `Settings`. Nothing else
+    All holders of the table see the new values; `Settings` notifies those that keep something derived from them. Nothing else
     changes a table.
 
-    Args: changes: any spelling → text or typed value. where: names the file or request in errors.
-    Raises: ConfigError: an unknown key, a wrong type, a value out of bounds; nothing was changed.
+    Args:
+        options: the table.
+        changes: any spelling → text or typed value.
+        where: names the file or request in errors.
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value out of bounds; nothing was changed.
     """
     applied = judge(options, changes, where)
     for name, change in applied.changed.items():
@@ -194,21 +198,21 @@ def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> 
 
 
 class Settings:
-    """The option tables that one server runs with, and who must hear of a change."""
+    """The option tables of one server, and the watchers of changes."""
 
     def __init__(self, *tables: OptionTable) -> None:
         self.tables = tables
         self._watchers: list[Callable[[frozenset[str]], None]] = []
 
     def watch(self, changed: Callable[[frozenset[str]], None]) -> None:
-        """From now on, call `changed` with the names of options that have changed: for whoever keeps what was made of them."""
+        """Call `changed` with the names of options that have changed, from now on."""
         self._watchers.append(changed)
 
     def change(self, changes: Mapping[str, Any], where: str = "") -> Applied:
-        """`apply` to the tables, each key to the one that knows it, and tell everybody who watches.
+        """Apply changes to the tables, each key to the one that knows it, and call the watchers.
 
-        Raises ConfigError: nothing was changed. What a watcher raises comes when all others have been told: the options
-        are changed then, and would not be told again.
+        Raises ConfigError: nothing was changed. What a watcher raises is raised after all others were called: the options have
+        changed, and they would not be called again.
         """
         known = [{key: value for key, value in changes.items() if key in table.spellings()} for table in self.tables]
         if unknown := changes.keys() - set().union(*known):

@@ -1,9 +1,9 @@
-"""Tables that are kept in a file: a change is on the disk before anybody sees it, or it is refused and never was.
+"""Tables in files: a change is on disk before anybody sees it, or it is refused and never was.
 
-Nothing here waits. A change that is asked for gets an object that ends later, and whoever needs it goes on then. All
-changes asked for while a save is running go into the next save together, so that 10 000 of them cost some dozens of
-saves and not 10 000; a file's own thread writes it (`metaq.store.config_file.BackgroundFile`). A file with a journal
-(`metaq.store.journalled_file`) is not written whole for each save, so that one costs the same however large the table is.
+Nothing here blocks. A change is a `Pending`, which ends later. All changes that come while a save is running go into the next save
+together, so that 10 000 of them cost some dozens of saves; a thread of the file writes it
+(`metaq.store.config_file.BackgroundFile`). A file with a journal (`metaq.store.journalled_file`) is not written whole for each
+save, so a save costs the same however large the table is.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from metaq.saved_file import ChangeFormat, Key, TableFile, TableFormat, Value, V
 log = logging.getLogger(__name__)
 
 SHOWN_PER_TURN: Final = 8
-"""Changes that take effect in one go: whoever waits for them works then, and others want their turn."""
+"""Most changes that take effect in one turn of the loop: what waits for them runs then, and others want their turn."""
 RETRY_SECONDS: Final = 1.0
+"""Pause before a failed save is tried again."""
 QUIET_SECONDS, FOLD_SECONDS = 0.25, 2.0
-"""A journal goes when its table has not changed for so long, but not more often: others may read the file, or take it over."""
+"""A journal is folded into its file when the table has not changed for QUIET_SECONDS, at most every FOLD_SECONDS: other programs
+read the file alone, and a RocketMQ may take it over."""
 
 
 class Pending:
-    """Something that is under way and ends once: it has taken effect, or was refused and changed nothing."""
+    """A change that ends once: it takes effect, or is refused and has changed nothing."""
 
     __slots__ = ("_acts", "done", "error")
 
@@ -39,7 +41,7 @@ class Pending:
         self._acts: list[Callable[[Refused | None], None]] = []
 
     def when_done(self, act: Callable[[Refused | None], None]) -> None:
-        """Call `act` at the end, with the refusal if there is one; at once if it is over. First come, first called."""
+        """Call `act` at the end, with the refusal or None; at once if it has ended. Calls come in the order of their requests."""
         if self.done:
             act(self.error)
         else:
@@ -51,11 +53,11 @@ class Pending:
         for act in acts:
             try:
                 act(error)
-            except Exception:  # one who waited must not spoil it for the next
+            except Exception:  # the others that wait must be called all the same
                 log.exception("what waited for a change failed")
 
     def settle(self) -> None:
-        """Return if it has taken effect. Raises the refusal, or Saving while it is under way."""
+        """Return if it has taken effect. Raises the refusal; Saving while it has not ended."""
         if not self.done:
             raise Saving(self)
         if self.error is not None:
@@ -63,17 +65,18 @@ class Pending:
 
 
 def over() -> Pending:
-    """One that has taken effect already."""
+    """Return a change that has taken effect."""
     pending = Pending()
     pending.finish()
     return pending
 
 
 class Saving(Exception):
-    """Not an error: the request needs a change that is being saved. Nothing was done; do it again afterwards.
+    """Not an error: a request needs changes that are being saved. Nothing was done; servers repeat it later (`metaq.servers.waiting`).
 
-    `then`: what to do afterwards instead, if doing it again would not be right. Servers know what to do with this
-    (`metaq.servers.waiting`).
+    Args:
+        pending: the changes.
+        then: to be called later instead, where repeating the request would be wrong.
     """
 
     def __init__(self, *pending: Pending, then: Callable[[], Any] | None = None) -> None:
@@ -82,7 +85,7 @@ class Saving(Exception):
 
 
 class _Change(Pending, Generic[Key, Value]):
-    """One entry that becomes `value`; None takes it away."""
+    """Change of one entry to `value`; None deletes it."""
 
     __slots__ = ("entry", "key", "value", "version")
 
@@ -93,7 +96,7 @@ class _Change(Pending, Generic[Key, Value]):
 
 
 class _Step(Struct, Generic[Key, Value, Version]):
-    """Of a `SavedTable`: `entries` stays as it is while the step is saved."""
+    """A `Step` of a `SavedTable`. `entries` does not change while the step is saved."""
 
     format: TableFormat[Key, Value, Version]
     changes: ChangeFormat[Key, Value, Version] | None
@@ -133,17 +136,22 @@ def _apply(changed: Mapping[Key, str | None], entries: dict[Key, str]) -> None:
 
 
 def at_once(act: Callable[[], None]) -> None:
-    """What brings a call to the thread that makes it."""
+    """Call at once: `call_soon` of a table that is used in one thread."""
     act()
 
 
 class SavedTable(Generic[Key, Value, Version]):
-    """A table in a file. `table` and `version` are what everybody may see: all of it is on the disk.
+    """A table in a file. `table` and `version` may be seen by everybody: all of them is on disk.
 
-    Args: table, version: what the file says, and what is known without it. call_soon: brings a call from another thread to
-          the one that owns the table. shown: called with the key of each change that has taken effect, before those who
-          wait for it. stored: called in the file's thread with the keys of a save, before they take effect: for what
-          should not be done on the event loop afterwards.
+    Args:
+        file: the file and its format.
+        table: content of the file.
+        version: version of that content.
+        clock: of versions and pauses.
+        call_soon: brings a call from another thread to the one that owns the table.
+        shown: called with the key of each change that takes effect, before those that wait for it.
+        stored: called in the file's thread with the keys of a save, before they take effect: for work that would hold up the
+            event loop.
     """
 
     def __init__(
@@ -159,7 +167,7 @@ class SavedTable(Generic[Key, Value, Version]):
     ) -> None:
         self.table, self.version = table, version
         self.failing = ""
-        """Why the file could not be saved last; "" when it could. It may then hold what was refused, until it can."""
+        """Why the last save failed; "" if it did not. Until a save succeeds the file may hold refused changes."""
         self._file, self._format, self._changes, self._journal = file.file, file.format, file.changes, file.journal
         self._clock, self._call_soon, self._when_shown, self._when_stored = clock, call_soon, shown, stored
         self._entries = {key: self._format.entry(key, value) for key, value in table.items()}
@@ -172,26 +180,26 @@ class SavedTable(Generic[Key, Value, Version]):
         self._outcome: list[OSError | None] = []
         self._retry_at = self._saved_at = self._fold_at = 0.0
         if self._journal is not None and self._journal.is_behind:
-            self._write_whole()  # what an earlier process has written may not be durable, and here it is believed
+            self._write_whole()  # an earlier process may have ended before its writes were durable
 
     # -- questions
     @property
     def count(self) -> int:
-        """Entries, those that are being saved included."""
+        """Number of entries, with those being saved."""
         return len(self.table) + len(self._latest)
 
     def pending(self, key: Key) -> Pending | None:
-        """The newest change of this entry that is under way."""
+        """Return the newest change of an entry that has not ended."""
         return self._latest.get(key)
 
     def coming(self, key: Key) -> Value | None:
-        """What the entry will be when all that is under way has taken effect."""
+        """Return the value of an entry once all its changes have taken effect."""
         latest = self._latest.get(key)
         return self.table.get(key) if latest is None else latest.value
 
     # -- changes
     def change(self, key: Key, value: Value | None) -> Pending:
-        """Save, then show, a new value for an entry; None takes it away. What already is so is over at once."""
+        """Save, then show, a new value of an entry; None deletes it. A change to the present value ends at once."""
         latest = self._latest.get(key)
         if latest is None and self.table.get(key) == value:
             return over()
@@ -200,7 +208,7 @@ class SavedTable(Generic[Key, Value, Version]):
         return self._begin(key, value)
 
     def renew(self, key: Key) -> Pending:
-        """Save and show an entry again as it is, so that the version moves on: what is told of the table has changed."""
+        """Save and show an entry as it is, for a new version of the table: name servers compare versions alone."""
         return self._begin(key, self.coming(key))
 
     def _begin(self, key: Key, value: Value | None) -> Pending:
@@ -217,9 +225,9 @@ class SavedTable(Generic[Key, Value, Version]):
         return change
 
     def start_with(self, entries: Mapping[Key, Value]) -> None:
-        """Show entries at once that are known without the file: they are there even if it cannot be saved.
+        """Show entries at once that must be there even if the file cannot be saved.
 
-        While starting, and when a broker begins to lead: then a save may be under way, and the file follows behind it.
+        At the start, and when a broker begins to lead: a save may be running then, and the file follows behind it.
         """
         self._set(entries)
         if self._running:
@@ -231,7 +239,7 @@ class SavedTable(Generic[Key, Value, Version]):
             self._tell(key)
 
     def _write_whole(self) -> None:
-        """Write the file whole, and wait for it. Only while no save is under way."""
+        """Write the file whole, and wait for it. Not while a save is running."""
         errors: list[OSError | None] = []
         step = self._whole()
         if self._journal is not None:
@@ -243,12 +251,12 @@ class SavedTable(Generic[Key, Value, Version]):
             self._failed(errors[0])
 
     def _whole(self) -> _Step[Key, Value, Version]:
-        """The step that changes nothing."""
+        """Return the step that changes nothing."""
         version = self._saved_version
         return _Step(self._format, self._changes, self._entries, {}, version, version)
 
     def put_back(self, key: Key, value: Value) -> None:
-        """Show an entry again that was taken away, at once: what took it away went wrong later. The file follows."""
+        """Show a deleted entry again, at once: the deletion failed later on. The file follows."""
         self._set({key: value})
         self._has_put_back = self._running
         self._tell(key)
@@ -256,15 +264,14 @@ class SavedTable(Generic[Key, Value, Version]):
         self.tick()
 
     def _set(self, entries: Mapping[Key, Value]) -> None:
-        self._entries = dict(self._entries)  # those of a step under way stay as they are
+        self._entries = dict(self._entries)  # those of a running step must not change
         for key, value in entries.items():
             self.table[key] = value
             self._entries[key] = self._format.entry(key, value)
         self.version = self._saved_version = self._saved_version.next(self._clock.now_ms())
 
     def tick(self) -> None:
-        """Let time pass: the file is written again if it could not be saved, as it must not keep what was refused; and
-        whole, without a journal, if nothing has changed lately."""
+        """Save again after a failure, since the file must not keep refused changes; fold the journal if nothing has changed lately."""
         if self._running or self._closed:
             return
         now = self._clock.monotonic()
@@ -280,11 +287,11 @@ class SavedTable(Generic[Key, Value, Version]):
             self._journal.fold_soon(self._whole())
 
     def close(self) -> None:
-        """Refuse further changes, and return when no save is running any more; there is no journal then."""
+        """Refuse further changes, wait for a running save, and fold the journal."""
         self._closed = True
         self._file.flush()
         if self._journal is not None:
-            # Of a save that has ended, this thread may not have heard yet.
+            # A save may have ended in the file's thread without this thread having heard of it.
             self._journal.fold(self._step if self._running and self._outcome == [None] else self._whole())
 
     # -- saving
@@ -294,7 +301,7 @@ class SavedTable(Generic[Key, Value, Version]):
         version = self._saved_version
         now_ms = self._clock.now_ms()
         for change in batch:
-            changed.pop(change.key, None)  # a new entry comes last
+            changed.pop(change.key, None)  # so that a new entry comes last in the file
             changed[change.key] = None if change.value is None else change.entry
             change.version = version = version.next(now_ms)
         step = self._step = _Step(
@@ -325,7 +332,7 @@ class SavedTable(Generic[Key, Value, Version]):
         if error is None:
             self._saved_at = self._clock.monotonic()
             _apply(step.changed, self._entries)
-            if put_back:  # what was saved is without that, whose version these changes would have
+            if put_back:  # the file lacks the entries put back, which have taken the versions of these changes
                 for change in batch:
                     change.version = self._saved_version = self._saved_version.next(self._clock.now_ms())
             else:

@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Versioned(Protocol):
-    """What moves with every change of a table (`metaq.model.DataVersion`)."""
+    """Version of a table, which changes with it (`metaq.model.DataVersion`)."""
 
     def next(self, now_ms: int) -> Self:
-        """The version after one more change."""
+        """Return the version after one more change."""
         ...
 
 
@@ -33,11 +33,11 @@ Content = TypeVar("Content")
 Content_co = TypeVar("Content_co", covariant=True)
 
 Done = Callable[[OSError | None], None]
-"""Is told how a save ended, perhaps from another thread."""
+"""Called at the end of a save, with its error or None, perhaps in another thread."""
 
 
 class SavedText(Protocol):
-    """A small file that is replaced as a whole: one of `metaq.store.config_file`, or a test's memory."""
+    """A small file that is replaced as a whole: of `metaq.store.config_file`, or in a test's memory."""
 
     @property
     def where(self) -> str:
@@ -45,7 +45,7 @@ class SavedText(Protocol):
         ...
 
     def load(self) -> str:
-        """The text, "" if there is none yet."""
+        """Return the text, "" if there is no file yet."""
         ...
 
     def save(self, text: str) -> None:
@@ -53,43 +53,40 @@ class SavedText(Protocol):
         ...
 
     def save_soon(self, text: Callable[[], str], done: Done) -> None:
-        """Replace the text durably, then call `done`, with the error if it could not be done.
-
-        Both may be called from another thread, or before this returns.
-        """
+        """Replace the text durably, then call `done`. `text` and `done` may be called in another thread, or before this returns."""
         ...
 
     def flush(self) -> None:
-        """Return when what was saved is on the disk, or could not be put there."""
+        """Wait until all saves have ended."""
         ...
 
 
 class Step(Protocol):
-    """From one state of a table to the next, for the thread that writes it down. Good until the save has ended."""
+    """Change from one state of a table to the next, for the thread that writes it. Valid until its save has ended."""
 
     def begins(self) -> str:
-        """How a journal begins that this is the first step of."""
+        """Return the first line of a journal that begins with this step."""
         ...
 
     def line(self) -> str:
-        """What a journal says of it, without a line break."""
+        """Return the line of this step in a journal, without a line break."""
         ...
 
     def goes_on(self) -> str:
-        """How a journal begins that comes after it."""
+        """Return the first line of a journal that begins after this step."""
         ...
 
     def text(self) -> str:
-        """The whole file's text after it."""
+        """Return the text of the file after this step."""
         ...
 
     def snapshot(self) -> Callable[[], str]:
-        """The same, also when the table has gone on."""
+        """Return what makes the text of the file after this step, valid also when the table has changed further."""
         ...
 
 
 class JournalFound(Struct, frozen=True):
-    """A journal that an earlier process has left: the texts of its lines, that with which it begins first."""
+    """A journal of an earlier process: the texts of its lines, its beginning first."""
 
     where: str
     lines: Sequence[str]
@@ -97,92 +94,91 @@ class JournalFound(Struct, frozen=True):
 
 @runtime_checkable
 class JournalledText(SavedText, Protocol):
-    """A file that is not written whole for each change: one of `metaq.store.journalled_file`."""
+    """A file that is not written whole for each change (`metaq.store.journalled_file`)."""
 
     @property
     def is_behind(self) -> bool:
-        """The file is to be written whole before anybody believes what was read."""
+        """The file must be written whole before what was read may be relied on."""
         ...
 
     def journals(self) -> Sequence[JournalFound]:
-        """Those that there are, the oldest first. Raises ConfigError."""
+        """Return the journals found, oldest first. Raises ConfigError."""
         ...
 
     def change_soon(self, step: Step, done: Done) -> None:
-        """Write a step down durably, then call `done`, as `save_soon` does."""
+        """Write a step durably, then call `done`, as `save_soon` does."""
         ...
 
     def replace_soon(self, step: Step, done: Done) -> None:
-        """Write the file whole, as it is after a step, then call `done`."""
+        """Write the file whole, as of after a step, then call `done`."""
         ...
 
     @property
     def has_journal(self) -> bool:
-        """The file alone does not say all that was changed."""
+        """There are changes that the file itself does not have."""
         ...
 
     def fold(self, step: Step) -> None:
-        """Leave the file whole, as it is after the newest step, and no journal. What cannot be done is logged."""
+        """Write the file whole, as of after the newest step, and delete the journals. Failures are logged."""
         ...
 
     def fold_soon(self, step: Step) -> None:
-        """The same, before whatever is asked for next."""
+        """Fold in the file's thread, before the next save."""
         ...
 
 
 class Readable(Protocol[Content_co]):
-    """How what a file says is read (`metaq.wire.files`)."""
+    """The reading half of a file's format (`metaq.wire.files`)."""
 
     @property
     def name(self) -> str:
-        """The file's, without its folder."""
+        """Name of the file, without its folder."""
         ...
 
     @property
     def remedy(self) -> str:
-        """What to do if it cannot be read."""
+        """What to do if the file cannot be read, for the error."""
         ...
 
     def parse(self, text: str) -> Content_co:
-        """What the text says. Raises BadRequest."""
+        """Parse the text of the file. Raises BadRequest."""
         ...
 
 
 class TextFormat(Readable[Content], Protocol[Content]):
-    """How something stands in a file that is written as a whole."""
+    """Format of a file that is written as a whole."""
 
     def text(self, content: Content) -> str:
-        """The file's text."""
+        """Return the text of the file."""
         ...
 
 
 class TableFormat(Readable[tuple[Version, dict[Key, Value]]], Protocol[Key, Value, Version]):
-    """How a table stands in its file. The text is put together of its entries': a large table is not written anew for
-    each change."""
+    """Format of a table's file. Its text is put together of the texts of its entries, so that a change formats one entry only."""
 
     @property
     def what(self) -> str:
-        """The table's name in errors and in the log."""
+        """Name of the table in errors and in the log."""
         ...
 
     def entry(self, key: Key, value: Value) -> str:
-        """The text of one entry."""
+        """Return the text of one entry."""
         ...
 
     def whole(self, entries: Mapping[Key, str], version: Version) -> str:
-        """The file's text from those of all entries. Called in the file's thread."""
+        """Return the text of the file, from those of all entries. Called in the file's thread."""
         ...
 
 
 class ChangeFormat(Protocol[Key, Value, Version]):
-    """How changes of a table stand in its journal."""
+    """Format of a table's journal."""
 
     def change(self, entries: Mapping[Key, str | None], version: Version) -> str:
-        """One line: the entries that are new or changed, None for those that are gone, and the version after that."""
+        """Return a line with the texts of changed entries (None: deleted) and the version after the change."""
         ...
 
     def parse_change(self, text: str) -> tuple[Version, dict[Key, Value | None]]:
-        """What a line says. Raises BadRequest."""
+        """Parse a line into version and changed values (None: deleted). Raises BadRequest."""
         ...
 
 
@@ -193,12 +189,12 @@ class TextFile(Struct, Generic[Content], frozen=True):
     format: TextFormat[Content]
 
     def read(self) -> Content | None:
-        """What the file says, None if there is none yet. Raises ConfigError."""
+        """Return the content of the file, None if there is none yet. Raises ConfigError."""
         return read(self.file, self.format)
 
 
 class TableFile(Struct, Generic[Key, Value, Version], frozen=True):
-    """A table's file, its format, and that of its journal, if the file may have one."""
+    """A table's file, its format, and that of its journal, if it may have one."""
 
     file: SavedText
     format: TableFormat[Key, Value, Version]
@@ -210,9 +206,9 @@ class TableFile(Struct, Generic[Key, Value, Version], frozen=True):
         return self.file if self.changes is not None and isinstance(self.file, JournalledText) else None
 
     def read(self, new: Version, check: Callable[[Key], object] | None = None) -> tuple[Version, dict[Key, Value]]:
-        """Version and table; `new` and an empty one if there is no file yet. Raises ConfigError.
+        """Return version and table; `new` and an empty table if there is no file yet. Raises ConfigError.
 
-        Entries whose key `check` refuses are left out, and the log says so.
+        Entries whose key `check` refuses are left out and logged.
         """
         version, table = read(self.file, self.format) or (new, {})
         if self.changes is not None and self.journal is not None:
@@ -229,7 +225,7 @@ class TableFile(Struct, Generic[Key, Value, Version], frozen=True):
 
 
 def read(file: SavedText, form: Readable[Content]) -> Content | None:
-    """What a file says, None if there is none yet. Raises ConfigError: it cannot be read."""
+    """Return the content of a file, None if there is none yet. Raises ConfigError: it cannot be read."""
     text = file.load()
     if not text:
         return None
@@ -240,7 +236,7 @@ def read(file: SavedText, form: Readable[Content]) -> Content | None:
 
 
 class _Recorded(Struct, Generic[Key, Value, Version]):
-    """A line of a journal, or its beginning: then it changes nothing."""
+    """A parsed line of a journal. Its first line (`begins`) changes nothing."""
 
     where: str
     version: Version
@@ -252,7 +248,7 @@ class _Recorded(Struct, Generic[Key, Value, Version]):
 def _recorded(
     journals: Sequence[JournalFound], changes: ChangeFormat[Key, Value, Version]
 ) -> list[_Recorded[Key, Value, Version]]:
-    """The lines of all journals. Raises ConfigError: one cannot be understood."""
+    """Return the parsed lines of all journals. Raises ConfigError: one cannot be parsed."""
     found = list[_Recorded[Key, Value, Version]]()
     for journal in journals:
         for number, line in enumerate(journal.lines):
@@ -270,12 +266,12 @@ def _recorded(
 def _replayed(
     where: str, version: Version, table: dict[Key, Value], recorded: Sequence[_Recorded[Key, Value, Version]]
 ) -> Version:
-    """Bring a file's table up to what its journals say; returns the version after that.
+    """Apply journals to a file's table. Return the version after that.
 
-    The file is the table as it was at the last place with its version: what lies before is in it already. A journal that
-    only begins, at some other version, was of no use: the process ended before it was.
+    The file is the table as of the last line with its version; lines before that are in it already. A journal with a first line
+    only, at some other version, is ignored: its process ended before the first change.
 
-    Raises ConfigError: the journals are another file's, or one of them is missing.
+    Raises ConfigError: the journals belong to another file, or one of them is missing.
     """
     place = max((at for at, one in enumerate(recorded) if one.version == version), default=-1)
     if place < 0:

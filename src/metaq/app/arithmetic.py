@@ -1,4 +1,4 @@
-"""Sums and products in a configuration file: `1024*1024`."""
+"""Arithmetic in a server.ini: `maxSegmentSize=1024*1024*1024`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _LARGEST: Final = 2**63
 
 
 def calculate(text: str) -> int:
-    """The whole number that sums, differences, products, quotients and remainders of whole numbers come to, as in Java.
+    """Return the value of an expression of whole numbers with + - * / % and parentheses, by Java's rules.
 
-    Raises ConfigError: it is no such expression, or beyond 64 bits.
+    Raises ConfigError: no such expression, or beyond 64 bits.
     """
     try:
         return _calculated(ast.parse(text.strip(), mode="eval").body)
@@ -56,6 +56,6 @@ def _combined(op: ast.operator, left: int, right: int) -> int:
 
 
 def _quotient(left: int, right: int) -> int:
-    """Towards zero."""
+    """Divide towards zero, as Java does; Python rounds down."""
     size = abs(left) // abs(right)
     return size if (left < 0) == (right < 0) else -size

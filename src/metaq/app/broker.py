@@ -52,12 +52,12 @@ class Delivery:
         self._next: asyncio.Handle | None = None
 
     def start(self, deliver: Callable[[], float]) -> None:
-        """Call `deliver` from now on; it returns the seconds until the next call, 0 for as soon as others had their turn."""
+        """Call `deliver` from now on. It returns the seconds until the next call; 0: as soon as others had their turn."""
         self._deliver = deliver
         self._next = self._loop.call_later(FAILED_PAUSE_SECONDS, self._run)
 
     def read(self, job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
-        """Run `job` in a thread, give `done` its result, and deliver (`metaq.broker.environment.ReadCold`)."""
+        """Run `job` in a thread, pass its result to `done`, and deliver (`metaq.broker.environment.ReadCold`)."""
 
         def finish(future: asyncio.Future[ReadResult]) -> None:
             if future.cancelled():
@@ -80,7 +80,7 @@ class Delivery:
             pause = self._deliver()
         except Exception:
             log.exception("delivering delayed messages failed; it is tried again")
-        # 0: time ran out, not the work. The connections have their turn, then it goes on.
+        # 0: its share of the turn ran out, not the work.
         self._next = self._loop.call_later(pause, self._run) if pause else self._loop.call_soon(self._run)
 
     def stop(self) -> None:
@@ -91,7 +91,7 @@ class Delivery:
 
 
 class Tasks(NamedTuple):
-    """What works for a broker in the event loop, beside its protocol servers."""
+    """A broker's work in the event loop beside its protocol servers."""
 
     delivery: Delivery
     registrations: Sequence[Registration]
@@ -99,21 +99,26 @@ class Tasks(NamedTuple):
 
 
 class Front(NamedTuple):
-    """How clients reach a broker and learn of it."""
+    """A broker's protocol servers, and its registrations."""
 
     serving: Serving[BrokerServices]
     remoting: PeerServer[BrokerServices]
-    """The one among them whose address names the broker: in records, and in the routes of name servers."""
+    """The server whose address stands for the broker in records and in routes."""
     name_servers: NameServerRegistration
     registrations: Sequence[Registration]
-    """All, that at the name servers first."""
+    """All registrations, that at the name servers first."""
 
 
 class RunningBroker:
     """A broker whose store is open. Made by `start_broker`.
 
-    `failure` gets the reason when the store cannot keep its promise any more. `addresses`: where each protocol server
-    listens, by its name.
+    `failure` gets the reason when the store cannot keep its promise any more. `addresses`: of each protocol server, by name.
+
+    Args:
+        address: the broker's, `host:port`.
+        services: for the protocol servers.
+        serving: the protocol servers.
+        tasks: the work beside them.
     """
 
     def __init__(self, address: str, services: BrokerServices, serving: Serving[BrokerServices], tasks: Tasks) -> None:
@@ -146,7 +151,7 @@ class RunningBroker:
             except StoreFailed as error:
                 self._fail(str(error))
             except Exception as error:  # noqa: BLE001
-                # One service's fault, or a full disk, must not stop the clock of the others; what it did is in the log.
+                # One service's fault, or a full disk, must not stop the timers of the others.
                 self._faults.error(type(error).__name__, "a timer of the broker failed", error=error)
         self._faults.tick()
 
@@ -154,14 +159,14 @@ class RunningBroker:
         self._broker.store.keeper.tick(self._clock.now_ms())
 
     def _on_store_failure(self, why: str) -> None:
-        self._loop.call_soon_threadsafe(self._fail, why)  # it comes from the flush thread
+        self._loop.call_soon_threadsafe(self._fail, why)  # called in the flush thread
 
     def _fail(self, why: str) -> None:
         if not self.failure.done():
             self.failure.set_result(why)
 
     async def accept(self) -> None:
-        """Let clients in, and then tell them where: who finds the broker in a registry must find all its servers.
+        """Accept clients, and register then: whoever finds the broker in a registry must find all its servers.
 
         Raises ConfigError: another process took a port, or a registry can never be used.
         """
@@ -170,7 +175,7 @@ class RunningBroker:
             await registration.start(self._services)
 
     async def close(self) -> None:
-        """Leave the registries, let the peers go, save, flush, and mark the store as closed."""
+        """Unregister, close connections, save, flush, and mark the store as closed."""
         self._timer.cancel()
         self._tasks.delivery.stop()
         try:
@@ -179,7 +184,7 @@ class RunningBroker:
             await self._serving.close()
             await self._tasks.peers.close()
             self._broker.close()
-        finally:  # whatever failed before, for example saving offsets on a full disk
+        finally:  # whatever has failed, such as saving offsets on a full disk
             self._broker.store.close()
 
 
@@ -191,12 +196,18 @@ async def start_broker(
     metaq1: Metaq1Settings | None = None,
     servers: Sequence[Server[BrokerServices]] = (),
 ) -> RunningBroker:
-    """Start a broker with a copy of the options; returns when it accepts connections and, if it has name servers, is registered at one.
+    """Start a broker. Return once it accepts connections and, with name servers, is registered at one of them.
 
-    Args: disk: for tests, a `metaq.testing.FaultyDisk`. metaq1: to serve MetaQ 1.x, with these settings. servers: those of
-          further protocols, not bound yet.
-    Raises: ConfigError: a port is taken, a configuration file is broken, or a name server's address is no address.
-    StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
+    Args:
+        options: copied.
+        store_options: copied.
+        clock: a test's, or the system's.
+        disk: for tests, a `metaq.testing.FaultyDisk`.
+        metaq1: settings of MetaQ 1.x; None: it is not served.
+        servers: servers of further protocols, not bound yet.
+    Raises:
+        ConfigError: a port is taken, a configuration file is broken, or a name server's address is no address.
+        StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
     options, store_options = options.replace(), store_options.replace()
     # A wrong address should be found before anything is touched.
@@ -223,7 +234,7 @@ def _front(
     name_servers: Sequence[str],
     more: Sequence[Server[BrokerServices]],
 ) -> Front:
-    """The protocol servers that the options ask for and `more`, and where the broker announces itself."""
+    """Make the protocol servers of the options, with `more`, and the registrations."""
     limits = listen_limits(options)
     remoting = remoting_server(options, limits)
     servers: list[Server[BrokerServices]] = [remoting]
@@ -259,6 +270,7 @@ def _compose(
         store.flusher.watch(loop.add_reader, loop.remove_reader)
 
         def call_soon(work: Callable[[], None]) -> None:
+            # call_soon_threadsafe costs a system call, to wake the loop.
             if threading.get_ident() == own_thread:
                 loop.call_soon(work)
             else:

@@ -1,9 +1,9 @@
-"""From files, flags and the environment to option tables; and back, as a commented template.
+"""Configuration: option tables of files, flags and the environment, and a commented template of them.
 
-Three kinds of file are read. A RocketMQ `broker.conf` or `namesrv.properties` is taken as it stands: Java properties,
-where a key that we do not have is worth a warning. A `server.ini` of MetaQ 1.x is taken as it stands, too
-(`metaq.app.server_ini`). A `metaq.toml` is ours: sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`. A wrong key
-in one of those two stops the start. What a flag says beats the file, which beats the environment.
+Three kinds of file are read: RocketMQ's `broker.conf` or `namesrv.properties`, Java properties in which a key that we do not have is
+worth a warning; a `server.ini` of MetaQ 1.x (`metaq.app.server_ini`); and our own `metaq.toml` with the sections `[broker]`,
+`[store]`, `[metaq1]` and `[namesrv]`. A wrong key in one of the latter two stops the start. Flags beat the file, which beats the
+environment.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; bindin
 
 
 class Configuration(Struct, frozen=True):
-    """What one process runs with, and what its user should know about how that came to be."""
+    """Options of one process, and warnings for its user."""
 
     broker: BrokerOptions
     store: StoreOptions
@@ -53,20 +53,20 @@ class Configuration(Struct, frozen=True):
     namesrv: NamesrvOptions
     warnings: tuple[str, ...] = ()
     sections: tuple[TopicSection, ...] | None = None
-    """Of topics of MetaQ 1.x; None: nothing was said of topics, so the broker's autoCreateTopicEnable decides."""
+    """Sections of topics of MetaQ 1.x; None: the configuration has none, so autoCreateTopicEnable decides."""
     server_ini: bytes = b""
-    """The text of the `server.ini`, or of one that says the same; empty without 1.x."""
+    """Text of the `server.ini`, or of an equivalent one; empty without 1.x. Clients read it with `stats config`."""
 
     @property
     def rules(self) -> PartitionRules:
-        """Which topics 1.x clients may use, and how."""
+        """Rules for the topics of 1.x clients."""
         from metaq.app import partition_sections
 
         return partition_sections.rules(self.metaq1, self.sections)
 
     @property
     def metaq1_settings(self) -> Metaq1Settings | None:
-        """What a broker is to serve MetaQ 1.x by: a copy that it may change; None: it does not."""
+        """Settings for a broker that serves MetaQ 1.x, a copy that it may change; None: it does not serve it."""
         if not self.metaq1.enable:
             return None
         from metaq.broker.metaq1.settings import Metaq1Settings
@@ -75,7 +75,7 @@ class Configuration(Struct, frozen=True):
 
 
 class _File(Struct, frozen=True):
-    """A parsed file. `rocketmq`: the keys have no sections, so that each goes to every table that knows it."""
+    """A parsed file. `rocketmq`: keys have no sections; each goes to all tables that know it."""
 
     path: str
     rocketmq: bool
@@ -88,7 +88,7 @@ _REFUSED: Final[dict[str, tuple[str, str]]] = {
     "enableDLegerCommitLog": ("true", "DLedger's log has another format than the commit log of a RocketMQ 4.9 broker"),
     "storePathCommitLog": (",", "several commit-log folders are not supported"),
 }
-"""RocketMQ keys that would change what the user is promised. Key → (value that is refused, why)."""
+"""RocketMQ keys whose neglect would break a promise: key → (value that is refused, why)."""
 
 _ROCKETMQ_ONLY: Final = frozenset(DEFAULTS) | {
     "brokerIP2",
@@ -106,14 +106,14 @@ _ROCKETMQ_ONLY: Final = frozenset(DEFAULTS) | {
     "rocketmqHome",
     "storePathDLedgerCommitLog",
 }
-"""Keys of RocketMQ 4.9.8's broker, store, network and name-server configuration that mean nothing here."""
+"""Keys of RocketMQ 4.9.8's broker, store, network and name server that have no effect here."""
 
 
 # ---- files ------------------------------------------------------------------------------------------------------
 
 
 def read_properties(text: str) -> dict[str, str]:
-    r"""Parse Java properties: `#` and `!` comments, `=`, `:` or blank between key and value, `\` escapes and joins."""
+    r"""Parse Java properties: `#` and `!` comments; `=`, `:` or a blank between key and value; `\` escapes, and joins lines."""
     pairs: dict[str, str] = {}
     for line in _logical_lines(text):
         match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", line, re.DOTALL)
@@ -153,7 +153,7 @@ def _read_file(path: str) -> _File | ServerIni:
     """Raises ConfigError: the file cannot be read, or is of none of the three kinds."""
     try:
         raw = pathlib.Path(path).read_bytes()
-        from metaq.app.server_ini import is_server_ini, read_server_ini  # here and not above: a start without a file
+        from metaq.app.server_ini import is_server_ini, read_server_ini  # here and not above: most starts have no file
 
         if is_server_ini(path, raw.decode("utf-8", "replace")):
             return read_server_ini(path)
@@ -161,6 +161,7 @@ def _read_file(path: str) -> _File | ServerIni:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration file {path}: {error}") from None
     first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
+    # A file whose first line is no section is RocketMQ's: Java properties have none.
     if not first.startswith("[") and not path.endswith(".toml"):
         return _File(path, True, {"": read_properties(text)})
     import tomllib  # here and not above: the start without a file is measured in milliseconds
@@ -188,14 +189,18 @@ def load(
     environment: Mapping[str, str] | None = None,
     insecure: bool = False,
 ) -> Configuration:
-    """Make the tables for one process.
+    """Make the option tables of one process.
 
-    Args: file: a RocketMQ properties file, a `server.ini` or a `metaq.toml`. flags: section → option → value; None means not given.
-          settings: `key=value` or `section.key=value` of `-o`. serving: the sections that this process obeys; a plain
-          key of `settings` or of a properties file goes to those that have it. defaults: as flags, but every source beats
-          them, also the sizes of the files that the store's folder already has.
-          environment: for NAMESRV_ADDR. insecure: consent to listen beyond this machine without access control.
-    Raises: ConfigError: naming the key, its place and the nearest name.
+    Args:
+        file: a RocketMQ properties file, a `server.ini` or a `metaq.toml`.
+        flags: section → option → value; None means not given.
+        settings: `key=value` or `section.key=value` of `-o`.
+        serving: sections that this process obeys; a plain key of `settings` or of a properties file goes to those that have it.
+        defaults: as `flags`, but every source beats them, also the sizes of files that the store's folder already has.
+        environment: for NAMESRV_ADDR.
+        insecure: consent to listen beyond this machine without access control.
+    Raises:
+        ConfigError: names the key, its place and the nearest name.
     """
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     warnings: list[str] = []
@@ -218,8 +223,9 @@ def load(
         elif parsed.rocketmq:
             rocketmq = True
             warnings += _take_properties(parsed, values, [section for section in serving if section != METAQ1])
-            values["broker"].setdefault("vip_port_enable", True)  # RocketMQ serves it always
-            values["broker"].setdefault("enable_property_filter", False)  # as RocketMQ, where nothing is said
+            # Two of RocketMQ's defaults that are not ours: it always listens on the VIP port, and refuses SQL filters.
+            values["broker"].setdefault("vip_port_enable", True)
+            values["broker"].setdefault("enable_property_filter", False)
         else:
             for section, pairs in parsed.pairs.items():
                 if section == METAQ1:
@@ -242,7 +248,7 @@ def load(
         for name in values[METAQ1]:
             partition_sections.check_value(name, getattr(metaq1, name))
         named = set(values[METAQ1])
-        if server_ini is not None:  # 1.x's defaults hold then; the size of log files may be what the folder has
+        if server_ini is not None:  # 1.x's defaults hold as if the file named them, except the size of log files
             named |= metaq1.values().keys() - {"max_segment_size"}
         if sections is not None:
             warnings += partition_sections.notices(metaq1, sections, file or "")
@@ -307,7 +313,7 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
     warnings = []
     everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}
     for key, value in parsed.pairs[""].items():
-        forbidden, why = _REFUSED.get(key, ("\0", ""))
+        forbidden, why = _REFUSED.get(key, ("\0", ""))  # a value that no file has
         if value.strip().lower() == forbidden or (forbidden == "," and forbidden in value):
             raise ConfigError(f"{key}={value} in {parsed.path}: {why}")
         takers = [section for section in serving if key in SECTIONS[section].spellings()]
@@ -321,7 +327,7 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
 
 
 def _check_address(section: str, values: dict[str, Any], *, everywhere: bool, insecure: bool) -> list[str]:
-    # A file of RocketMQ or MetaQ 1.x that names no address means "all of them", and its author knows that.
+    # RocketMQ and MetaQ 1.x listen on all addresses when a file names none, and its author relies on that.
     address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
     if address == "localhost" or is_loopback(address):
         return []
@@ -335,7 +341,7 @@ def _check_address(section: str, values: dict[str, Any], *, everywhere: bool, in
 
 
 def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
-    """What the options say about peers."""
+    """Return the limits of peers in the options."""
     return ListenLimits(
         connections_max=options.connections_max,
         unanswered_bytes_max=options.unanswered_bytes_max,
@@ -349,7 +355,7 @@ def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
 
 
 def template(tables: Mapping[str, OptionTable], topics: Sequence[TopicSection] | None = None) -> str:
-    """A complete `metaq.toml` with these values, a sentence above each. `load` gives the same tables and topics back."""
+    """Return a complete `metaq.toml` with these values, a sentence above each. `load` reads the same tables and topics from it."""
     lines = ["# A complete metaq.toml. Every option stands here with its value; those commented out have none."]
     for section, table in tables.items():
         lines += ["", f"[{section}]"]
@@ -379,7 +385,7 @@ def _limits(item: dataclasses.Field[Any]) -> str:
 
 
 def _topic_key(key: str) -> str:
-    """`num_partitions` is `numPartitions`, the filter of a group `group."G"`."""
+    """Return a TOML key: `numPartitions` for `num_partitions`, `group."G"` for the filter of a group."""
     head, dot, group = key.partition(".")
     return f"{head}.{_toml(group)}" if dot else camel(key)
 

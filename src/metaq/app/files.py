@@ -24,10 +24,11 @@ Value = TypeVar("Value")
 def broker_files(
     open_file: Callable[[str], SavedText], open_table: Callable[[str], SavedText] | None = None
 ) -> BrokerFiles:
-    """A broker's files, of RocketMQ's names and formats.
+    """Return a broker's files, with RocketMQ's names and formats.
 
-    Args: open_file: the file of a name, `consumerOffset.json` for example. open_table: the same for the tables that grow
-          large and may have a journal.
+    Args:
+        open_file: opens a file by name, such as `consumerOffset.json`.
+        open_table: the same for tables that grow large, which may have a journal; None: as `open_file`.
     """
     open_table = open_table or open_file
     return BrokerFiles(
@@ -41,7 +42,9 @@ def broker_files(
 
 
 def fold_tables(root: Path, clock: Clock = SYSTEM, disk: Disk | None = None) -> dict[str, bool]:
-    """Leave `topics.json` and `subscriptionGroup.json` whole, without journals. Returns for each whether it had any.
+    """Fold the journals into `topics.json` and `subscriptionGroup.json`. Return for each file whether it had any.
+
+    Afterwards a RocketMQ broker can take over the folder: it does not read journals.
 
     Raises StoreLocked: a broker is running on the folder. StoreForeign: it is no store. ConfigError: a file or a journal
     cannot be read. StoreError: a file could not be written.

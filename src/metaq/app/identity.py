@@ -1,7 +1,6 @@
-"""One broker has one identity and one store, by whichever generation's names they are configured.
+"""Options of MetaQ 1.x that also mean the broker and its store: a broker has one identity and one log for both generations.
 
-What a configuration says in the words of MetaQ 1.x holds for broker and store too, unless it says otherwise there.
-docs/metaq1-configuration.md has the table.
+They hold unless [broker] or [store] say otherwise. docs/metaq1-configuration.md has the table.
 """
 
 from __future__ import annotations
@@ -20,9 +19,12 @@ _PARTITION_FOLDER: Final = re.compile(r".+-\d+")
 
 
 def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRules) -> dict[str, dict[str, Any]]:
-    """Values for [broker] and [store], by section and field.
+    """Return values for [broker] and [store], by section and field.
 
-    Args: given: fields of `options` that the configuration names.
+    Args:
+        options: of [metaq1].
+        given: fields of `options` that the configuration names.
+        rules: of topics.
     """
     broker: dict[str, Any] = {
         "broker_name": f"broker-{options.broker_id}" if "broker_id" in given else platform.node() or None
@@ -49,7 +51,7 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
 
 
 def settled(options: Metaq1Options, broker: BrokerOptions, store: StoreOptions) -> Metaq1Options:
-    """The options with what the other sections had the last word on."""
+    """Return the options with the values of [broker] and [store] where those decide."""
     return options.replace(
         host_name=broker.broker_ip1,
         data_path=store.store_path_root_dir,
@@ -58,7 +60,7 @@ def settled(options: Metaq1Options, broker: BrokerOptions, store: StoreOptions) 
 
 
 def old_data(folder: str) -> str:
-    """A warning if messages of an original broker lie in the folder; "" if not."""
+    """Return a warning if messages of an original 1.x broker lie in the folder, else ""."""
     root = pathlib.Path(folder).expanduser()
     try:
         found = [
@@ -66,7 +68,7 @@ def old_data(folder: str) -> str:
             for path in root.iterdir()
             if _PARTITION_FOLDER.fullmatch(path.name) and next(path.glob("*.meta"), None) is not None
         ]
-    except OSError:  # whoever opens the folder says what is wrong with it
+    except OSError:  # opening the store will say what is wrong with it
         return ""
     if not found:
         return ""

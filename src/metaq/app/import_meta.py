@@ -1,6 +1,6 @@
-"""Taking over what a server of MetaQ 1.x has stored: every message with its id and its position.
+"""Import of the data of a MetaQ 1.x server: every message keeps its id and its position.
 
-The queues say themselves how far an import has come, so one that was cut goes on where it stopped.
+The queues themselves tell how far an import has come, so an interrupted one continues where it stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from metaq.wire.record import decode_record
 
 _BATCH_BYTES: Final = 256 * 1024
 _RECORD_MORE: Final = 400
-"""Bytes that a record has beyond its frame, about."""
+"""Bytes of a record beyond its frame, about."""
 _SETTLE_SECONDS: Final = 0.01
 _FLUSH_EVERY: Final = 32 * 1024 * 1024
 _ID_TIME_SHIFT: Final = 22
@@ -53,24 +53,28 @@ class Imported(Struct):
     topic: str
     partition: int
     begin: int
-    """Position of the first message that it has."""
+    """Position of the first message."""
     end: int
-    """Position behind the last one that was taken."""
+    """Position behind the last message taken."""
     messages: int = 0
-    """Taken in this run."""
+    """Messages taken in this run."""
     bytes: int = 0
     already: int = 0
-    """Bytes that an earlier run had taken."""
+    """Bytes taken by earlier runs."""
     damaged: str = ""
-    """What stands behind `end` in the last file, and was not taken: a server of 1.x would have cut it off as well."""
+    """What follows `end` in the last file and was not taken: a server of 1.x would cut it off at its start, too."""
     problem: str = ""
-    """Why it could not be taken, or not wholly; empty if all is well."""
+    """Why the partition was not taken, or not wholly; empty if it was."""
 
 
 class PartitionImport:
     """One run over the segments of a data folder.
 
-    Args: progress: told after each batch. stopped: asked between batches; True: it ends early, as after a crash.
+    Args:
+        broker: the broker to import into; it serves nobody.
+        segments: the data files, by partition.
+        progress: called after each batch.
+        stopped: asked between batches; True ends the run, as a crash would.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class PartitionImport:
         self._batch_bytes = min(_BATCH_BYTES, self._store.log.file_bytes // 4)
 
     def run(self) -> list[Imported]:
-        """Take all partitions, one after the other. Raises Refused NOT_STORED, StoreError: the disk is full or broken."""
+        """Import all partitions, one after the other. Raises Refused NOT_STORED, StoreError: the disk is full or broken."""
         results = []
         for (topic, partition), found in itertools.groupby(self._segments, lambda one: (one.topic, one.partition)):
             segments = list(found)
@@ -152,7 +156,7 @@ class PartitionImport:
             self._settled(topics.saved.change(topic, more).settle)
 
     def _goes_on(self, imported: Imported, queue: ConsumeQueue, segments: Sequence[Segment]) -> bool:
-        """Find out how far an earlier run has come. False: the queue holds something else, which is said."""
+        """Find where an earlier run ended. Returns False if the queue holds something else; `imported.problem` says so."""
         topic, partition = imported.topic, imported.partition
         positions = self._bases.find(topic, partition)
         if positions is None:
@@ -231,7 +235,7 @@ class PartitionImport:
             )
 
     def _settled(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns, as soon as what it needs is saved."""
+        """Return the result of `work`, repeated until what it needs is saved."""
         while True:
             try:
                 return work()
@@ -245,7 +249,7 @@ class PartitionImport:
 
 
 def _last_before(segments: Sequence[Segment], end: int) -> Found | None:
-    """The frame that ends at a position; None: none does."""
+    """Return the frame that ends at a position, None if none does."""
     for segment in reversed(segments):
         if segment.start < end:
             for found in SegmentReader(segment):
@@ -255,7 +259,10 @@ def _last_before(segments: Sequence[Segment], end: int) -> Found | None:
 
 
 def _born_ms(message_id: int, modified_ms: int) -> int:
-    """When a message was put: its id knows if its server's clock was the wall's; else the file's time stands for it."""
+    """Return when a message was put, ms: the time in its id, else that of its file.
+
+    From 1.4.5 on the time in ids counts from an arbitrary start, mostly boot, and ids are negative.
+    """
     told = (message_id >> _ID_TIME_SHIFT) + ID_EPOCH_MS
     return told if message_id > 0 and told <= modified_ms + 1000 else modified_ms
 
@@ -267,7 +274,7 @@ def import_meta(
     progress: Callable[[Imported], None],
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[Imported]:
-    """Take over the `.meta` files under `folder`. See `PartitionImport`.
+    """Import the `.meta` files under `folder` (`PartitionImport`), by a broker without servers on the store.
 
     Raises StoreForeign: there are none. StoreLocked: a broker runs on the store. Others as a broker's start.
     """

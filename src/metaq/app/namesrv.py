@@ -1,4 +1,4 @@
-"""Composition of a name server: its KV file, its service, its server, its listening port."""
+"""Composition of a name server: KV file, service, protocol server, port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from metaq.store.disk import Disk
 from metaq.wire.files import KV_CONFIG
 
 EXPIRY_SECONDS: Final = 10.0
-"""Interval of the search for brokers whose lease has ended, as in RocketMQ."""
+"""Interval of the search for expired leases, as in RocketMQ."""
 
 KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 
@@ -59,9 +59,12 @@ class RunningNamesrv:
 
 
 async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None) -> RunningNamesrv:
-    """Start a name server with a copy of the options. Raises ConfigError: its port is taken or its KV file cannot be read.
+    """Start a name server. Raises ConfigError: its port is taken or its KV file cannot be read.
 
-    Args: disk: for tests, a `metaq.testing.FaultyDisk`.
+    Args:
+        options: copied.
+        clock: a test's, or the system's.
+        disk: for tests, a `metaq.testing.FaultyDisk`.
     """
     options = options.replace()
     loop = asyncio.get_running_loop()

@@ -29,7 +29,7 @@ TOPIC_FIELDS: Final = (
     "stat",
 )
 TOPICS: Final = "topics"
-"""Of the section [metaq1] of a `metaq.toml`: tables [metaq1.topics.NAME]."""
+"""Key of the tables [metaq1.topics.NAME] in a `metaq.toml`."""
 FILTER_PREFIX: Final = "group."
 FILTER_CHARS_MAX: Final = 200
 LOAD_SECONDS: Final = 30.0
@@ -41,14 +41,14 @@ _FILTER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class Said(Struct, frozen=True):
-    """A value of a section, and where it stands."""
+    """A value of a section, and its place for errors."""
 
     value: Any
     where: str
 
 
 class TopicSection(Struct, frozen=True):
-    """One topic's, or a wildcard's. Keys are field names, or `group.` and a group."""
+    """Section of a topic or a wildcard. Keys are field names, or `group.` and a group."""
 
     name: str
     where: str
@@ -56,12 +56,12 @@ class TopicSection(Struct, frozen=True):
 
 
 def topic_spellings() -> dict[str, str]:
-    """Key of a topic's section → field."""
+    """Return key of a topic's section → field."""
     return {key: name for key, name in Metaq1Options.spellings().items() if name in TOPIC_FIELDS}
 
 
 def check_value(name: str, value: Any) -> Any:
-    """A value of [system], [zookeeper] or a topic's section, with its type. Raises ConfigError."""
+    """Return a value of [system], [zookeeper] or a topic's section with its type. Raises ConfigError."""
     typed = getattr(Metaq1Options.read({camel(name): value})[0], name)
     if name == "delete_policy":
         DeletePolicy.parse(typed)
@@ -75,7 +75,7 @@ def check_value(name: str, value: Any) -> Any:
 
 
 def check_section(section: TopicSection) -> TopicSection:
-    """The section with the types of its values. Raises ConfigError, which names the place."""
+    """Return the section with typed values. Raises ConfigError, which names the place."""
     if WILDCARD not in section.name:
         try:
             check_partition_topic(section.name)
@@ -100,7 +100,7 @@ def _filter(value: Any) -> str:
 
 
 def rules_of(options: Metaq1Options, sections: Sequence[TopicSection]) -> PartitionRules:
-    """The rules that checked sections make, together with what [system] says."""
+    """Return the rules of checked sections, with the defaults of [system]."""
     topics, wildcards = dict[str, PartitionSettings](), list[str]()
     for section in sections:
         if WILDCARD in section.name:
@@ -118,7 +118,7 @@ def rules_of(options: Metaq1Options, sections: Sequence[TopicSection]) -> Partit
 
 
 def notices(options: Metaq1Options, sections: Sequence[TopicSection], file: str) -> list[str]:
-    """What sections say that has no effect here."""
+    """Return warnings about what sections say without effect here."""
     said = []
     if not sections:
         said.append(
@@ -141,12 +141,12 @@ def notices(options: Metaq1Options, sections: Sequence[TopicSection], file: str)
 
 
 def rules(options: Metaq1Options, sections: tuple[TopicSection, ...] | None) -> PartitionRules:
-    """The rules that hold; None: nothing was said of topics."""
+    """Return the rules; without sections (None) all topics have the defaults."""
     return PartitionRules(PartitionSettings.of(options)) if sections is None else rules_of(options, sections)
 
 
 def split_topics(pairs: Mapping[str, Any], file: str) -> tuple[dict[str, Any], tuple[TopicSection, ...] | None]:
-    """The options of [metaq1], and the tables [metaq1.topics.NAME] if there are any."""
+    """Split [metaq1] into its options and its tables [metaq1.topics.NAME]; None if there are none."""
     tables = pairs.get(TOPICS)
     if tables is None:
         return dict(pairs), None
@@ -169,9 +169,13 @@ def split_topics(pairs: Mapping[str, Any], file: str) -> tuple[dict[str, Any], t
 
 
 def check_filters(sections: Iterable[TopicSection], path: str) -> None:
-    """Load each filter once, in a process of its own. It may block. Raises ConfigError, with the place of the first that fails.
+    """Load each filter once, in a process of its own: importing runs the operator's code. Blocks.
 
-    Args: path: folders in which modules are looked for (appClassPath).
+    Raises ConfigError, with the place of the first filter that cannot be loaded.
+
+    Args:
+        sections: of topics.
+        path: folders in which modules are looked for (appClassPath).
     """
     named = {
         said.value: said.where

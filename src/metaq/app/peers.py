@@ -1,7 +1,7 @@
-"""The way from a broker to others of its cluster, for what they ask each other about staged transactions.
+"""Requests from a broker to others of its cluster, about staged transactions.
 
-Brokers are found by their names at the name servers. The outcome of one look-up is kept until a broker is not in it, or
-does not answer where it was; those who need another at the same time wait for the same one.
+Brokers are found by name at the name servers. The result of a look-up is kept until a broker is not in it or does not answer at
+its address; questions that need a look-up at the same time wait for the same one.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from metaq.errors import NoRoute
 log = logging.getLogger(__name__)
 
 QUESTIONS_MAX: Final = 256
-"""To one broker, that wait for their answers."""
+"""Most open questions to one broker."""
 LOOK_UP_SECONDS: Final = 1.0
-"""At least between two look-ups, so that a broker that is away does not make name servers busy."""
+"""Shortest pause between two look-ups, so that an absent broker does not keep the name servers busy."""
 
 
 class BrokerPeers:
-    """A `metaq.broker.staged.peers.Peers` over the remoting protocol. Lives in the broker's event loop.
+    """A `metaq.broker.staged.peers.Peers` over the remoting protocol. Runs in the broker's event loop.
 
-    Args: look_up_seconds: at least between two look-ups at the name servers.
+    Args:
+        name_servers: addresses; none: other brokers cannot be found.
+        look_up_seconds: shortest pause between two look-ups.
     """
 
     def __init__(self, name_servers: Sequence[str], look_up_seconds: float = LOOK_UP_SECONDS) -> None:
@@ -38,9 +40,9 @@ class BrokerPeers:
         self._name_servers = NameServers(name_servers) if name_servers else None
         self._look_up_seconds = look_up_seconds
         self._addresses: dict[str, str] = {}
-        """Of masters, by name."""
+        """Broker name → address of its master."""
         self._doubted: set[str] = set()
-        """Brokers that did not answer as they should where they were."""
+        """Brokers that did not answer at their address: looked up before the next question."""
         self._looked_up = -float("inf")
         self._looking_up: asyncio.Task[None] | None = None
         self._waiting = Counter[str]()
@@ -48,7 +50,7 @@ class BrokerPeers:
         self._closed = False
 
     def ask(self, broker: str, question: Question, done: Callable[[PeerAnswer], None]) -> None:
-        """Ask the broker of that name. `done` is called once."""
+        """Ask a broker by name. `done` is called once."""
         if self._closed:
             done(NoAnswer("this broker stops"))
             return
@@ -61,7 +63,7 @@ class BrokerPeers:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Drop all connections; what was asked has no answer."""
+        """Close all connections. Open questions get no answer."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -90,12 +92,12 @@ class BrokerPeers:
                 log.exception("what was to be done with the answer of the broker %s failed", broker)
 
     async def _answer(self, broker: str, call: Call[Any]) -> Any:
-        """Raises what asking raises, NoRoute: nobody knows where the broker is."""
+        """Find the broker and ask it. Raises what asking raises; NoRoute: its address is unknown."""
         address = await self._find(broker)
         try:
             return await driver.ask(self._transport, address, call)
         except FAULTS:
-            self._doubted.add(broker)  # it may have moved: whoever asks next looks it up
+            self._doubted.add(broker)  # it may have moved: look it up before the next question
             raise
 
     async def _find(self, broker: str) -> str:
@@ -120,7 +122,7 @@ class BrokerPeers:
     def _look_up_ended(self, task: asyncio.Task[None]) -> None:
         self._looking_up, self._looked_up = None, asyncio.get_running_loop().time()
         if not task.cancelled():
-            task.exception()  # fetched: those who waited for it may all be gone
+            task.exception()  # retrieved: those that waited may all be gone, and asyncio would log it
 
     async def _read_cluster(self, name_servers: NameServers) -> None:
         def answer(step: At[Any]) -> Awaitable[object]:
@@ -132,7 +134,7 @@ class BrokerPeers:
 
 
 def call_of(question: Question, broker: str) -> Call[Any]:
-    """How a broker is asked a question over the remoting protocol."""
+    """Return the remoting request of a question."""
     from metaq.client.conversation.staged import (
         staging as conversation,
     )  # here and not above: most brokers never ask one

@@ -1,4 +1,4 @@
-"""The program of a helper process: asked for a predicate and some records, it answers which of them pass.
+"""Program of a helper process: for a predicate and some records, it answers which of them pass.
 
     python -m metaq.app.predicate_helper '{"predicates": {"large": "shop:is_large"}, "memory": 268435456, "filters": false}'
 
@@ -9,8 +9,8 @@ Over standard input and output go frames: 4 bytes of length (big-endian) and so 
     answer         a byte for each record (0 no, 1 yes, 2 it raised), then the text of the first exception
     or             0xFF alone: out of memory; the process ends
 
-With `filters` they are those of MetaQ 1.x groups (docs/predicates.md): classes with `accept(group, message)`, of which one object each
-is made, such objects, or functions. A request has, behind the name, group and topic, each with its length in two bytes before
+With `filters` they are filters of MetaQ 1.x groups (docs/predicates.md): classes with `accept(group, message)`, one object of each
+is made, such objects, or functions. Behind the name, a request then has group and topic, each with its length in two bytes before
 it, and frames instead of records.
 
 It ends with its input. What predicates print goes to standard error, which is the broker's.
@@ -39,13 +39,16 @@ M = TypeVar("M")
 _TEXT_CHARS_MAX = 500
 _PR_SET_PDEATHSIG = 1
 _RESERVE_BYTES = 1 << 20
+"""Memory that is freed when a predicate has used up the rest: enough to say so."""
 _STATM = pathlib.Path("/proc/self/statm")
 _DATA = 5
+"""The sixth number of statm: pages of data and stacks."""
 
 
 def main() -> None:
     """Serve until the input ends."""
     asked = json.loads(sys.argv[1])
+    # Answers go to a copy of standard output; the descriptor itself becomes standard error, for what predicates print.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb")
@@ -107,7 +110,7 @@ def _accept_of(value: Any) -> Callable[..., Any] | None:
 
 
 def _die_with_parent() -> None:
-    """A broker that is killed must leave nobody behind in a predicate without end. Linux only."""
+    """Have the kernel kill this process with its broker: a killed broker must leave no endless predicate behind. Linux only."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -115,7 +118,7 @@ def _die_with_parent() -> None:
 
 
 def _read_nothing() -> None:
-    """A predicate that reads standard input, or starts a program that does, must not take our requests."""
+    """Replace standard input by an empty pipe: a predicate, or a program that it starts, must not read our requests."""
     nothing, ended = os.pipe()
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -136,7 +139,7 @@ def data_bytes() -> int:
 
 
 def _limit_memory(more: int) -> None:
-    """Let the process take so many bytes more than it has now. Where that cannot be limited it is not."""
+    """Limit the memory of this process to `more` bytes beyond what it has now, where the system can."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""A helper process and the thread that talks to it: the loop hands in a question, and is called when there is an answer."""
+"""A helper process and the thread that talks to it: the loop hands in questions, and is called with the answers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_SECONDS = 2.0
+"""Longest wait for the end of a process or its thread."""
 LOOK_MS = 50
-"""So often it is looked whether a process still lives that does not answer."""
+"""Interval at which a process that does not answer is checked for being alive."""
 _KILL = 9
 """SIGKILL."""
 
 
 class HelperProcess:
-    """One process. `ask`, `kill` and `close` are for the loop; the functions that it was given are called there.
+    """One helper process. `ask`, `kill` and `close` are for the loop, where `told` is called too.
 
-    Args: told: called with (helper, answer), or with None and why there will be none: then the process is gone. The first
-          answer is what the process says when it is ready. filters: they are those of MetaQ 1.x.
+    Args:
+        predicates: name → `module:function`.
+        path: folders in which modules are looked for first.
+        memory: bytes that predicates may use.
+        filters: the predicates are filters of MetaQ 1.x.
+        call_soon: brings a call from another thread to the event loop.
+        told: called with (helper, answer), or with None and a reason once the process is gone. The first answer is its report
+            that it is ready.
     """
 
     def __init__(
@@ -68,7 +75,7 @@ class HelperProcess:
         self._questions.put(question)
 
     def kill(self, why: str) -> None:
-        """End it at once, whatever it does; `why` is told."""
+        """Kill the process at once; `why` is the reason that is reported."""
         with self._lock:
             self._killed = self._killed or why
             if self._process is not None:
@@ -76,7 +83,7 @@ class HelperProcess:
         self._questions.put(None)
 
     def close(self) -> None:
-        """The same, and wait for its end."""
+        """Kill the process and wait for its end."""
         self.kill("the broker stops")
         self._thread.join(END_SECONDS)
 
@@ -128,19 +135,19 @@ class HelperProcess:
             return process.wait()
 
     def _tell(self, answer: bytes | None, why: str) -> None:
-        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody wants to know.
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._call_soon(lambda: self._told(self, answer, why))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """It and what it has started, which may hold its ends of our pipes, so that we would never hear of its end."""
-    if process.returncode is None:  # so the number is still its own
+    """Kill a process with what it has started: that may hold the other ends of our pipes, and we would never see them close."""
+    if process.returncode is None:  # not reaped yet, so its pid and group are still its own
         with contextlib.suppress(OSError):
             os.killpg(process.pid, _KILL)
 
 
 class _Pipes:
-    """The pipes of a process, as long as that lives: what it has started may outlive it, and hold the other ends."""
+    """The pipes of a process, used only while it lives: what it has started may outlive it, and hold the other ends."""
 
     def __init__(self, process: subprocess.Popen[bytes], lock: threading.Lock) -> None:
         assert process.stdin is not None, "it was started so"
@@ -151,7 +158,7 @@ class _Pipes:
             os.set_blocking(pipe, False)
 
     def ask(self, question: bytes) -> None:
-        """Raises BrokenPipeError: nobody will read it."""
+        """Write a question. Raises BrokenPipeError: the process has ended."""
         data = memoryview(len(question).to_bytes(4, "big") + question)
         while data:
             try:
@@ -161,7 +168,7 @@ class _Pipes:
                     raise BrokenPipeError from None
 
     def answer(self) -> bytes | None:
-        """None: it has ended."""
+        """Read an answer. Return None if the process has ended."""
         head = self._read(4)
         return None if head is None else self._read(int.from_bytes(head, "big"))
 
@@ -171,7 +178,7 @@ class _Pipes:
             try:
                 piece = os.read(self._from, size - len(data))
             except BlockingIOError:
-                if not lives:  # What it had said before its end is read by now.
+                if not lives:  # what it wrote before its end is read by now
                     return None
                 lives = self._lives(self._from, select.POLLIN)
                 continue
@@ -181,7 +188,7 @@ class _Pipes:
         return bytes(data)
 
     def _lives(self, pipe: int, event: int) -> bool:
-        """Wait for a pipe. False: the process has ended."""
+        """Wait for a pipe. Return False if the process has ended."""
         poll = select.poll()
         poll.register(pipe, event)
         while not poll.poll(LOOK_MS):
@@ -193,16 +200,16 @@ class _Pipes:
 
 
 def _has_ended(pid: int) -> bool:
-    """Without taking note: until somebody waits for it the number is its own."""
+    """Return whether a process has ended, without reaping it: its pid stays its own until then."""
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     return True
 
 
 def program(path: str, asked: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of a helper process that finds modules in the folders of `path` first."""
+    """Return command and environment of a helper process that looks for modules in the folders of `path` first."""
     paths = [*filter(None, path.split(os.pathsep)), *filter(None, sys.path)]
-    # Without caches of compiled code: one that was written within the same second as an edit would hide it from a reload.
+    # No caches of compiled code: one written within the same second as an edit would hide the edit from a reload.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     return [sys.executable, "-m", "metaq.app.predicate_helper", asked], environment
 
@@ -210,7 +217,7 @@ def program(path: str, asked: str) -> tuple[list[str], dict[str, str]]:
 def filter_helpers(
     options: BrokerOptions, metaq1: Metaq1Options, call_soon: Callable[[Callable[[], None]], None]
 ) -> MakeFilterHelper:
-    """How a broker with these options gets processes for filters of MetaQ 1.x."""
+    """Return what makes the processes for filters of MetaQ 1.x."""
 
     def make_for(names: Mapping[str, str]) -> MakeHelper:
         def make(told: OnHelperAnswer) -> HelperProcess:
@@ -225,7 +232,7 @@ def filter_helpers(
 
 
 def predicate_helpers(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> MakeHelper:
-    """How a broker with these options gets processes for its predicates."""
+    """Return what makes the processes for predicates."""
 
     def make(told: OnHelperAnswer) -> HelperProcess:
         return HelperProcess(

@@ -53,7 +53,7 @@ _HEADINGS = {
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_INTRODUCTION]
     for section, table in SECTIONS.items():
         parts += [_HEADINGS[section], _table(table)]

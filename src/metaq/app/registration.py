@@ -1,4 +1,4 @@
-"""Where a broker announces itself: at name servers, and in ZooKeeper for clients of MetaQ 1.x."""
+"""Registrations of a broker: at name servers, and in ZooKeeper for clients of MetaQ 1.x."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ if TYPE_CHECKING:
 
 
 class Registration(Protocol):
-    """One registry, and this broker in it."""
+    """This broker's registration in one registry."""
 
     async def start(self, services: BrokerServices) -> None:
-        """Register; clients come from then on, so all servers listen already. Raises ConfigError: it can never work."""
+        """Register. Clients come from then on: all servers must be listening. Raises ConfigError: it can never work."""
         ...
 
     async def stop(self) -> None:
-        """Withdraw, before any server stops listening."""
+        """Unregister, before any server stops listening."""
         ...
 
 
 class NameServerRegistration:
-    """Registers a broker at its name servers, says what changes there, and withdraws it.
+    """Registers a broker and its changes at its name servers.
 
-    Args: name_servers: may be empty. name: the broker's. server: the one that the name servers tell clients of.
+    Args:
+        name_servers: addresses; may be empty.
+        name: the broker's.
+        server: the one whose address clients get.
     """
 
     def __init__(self, name_servers: Sequence[str], name: str, server: PeerServer[BrokerServices]) -> None:
@@ -45,14 +48,14 @@ class NameServerRegistration:
         self._registrar: Registrar | None = None
 
     def when_announced(self, done: Callable[[], None]) -> None:
-        """Call `done` when the name servers know the topics as they are; at once if there are none."""
+        """Call `done` once the name servers know the topics as they are; at once without name servers."""
         if self._registrar is None:
             done()
         else:
             self._registrar.when_registered(done)
 
     async def start(self, services: BrokerServices) -> None:
-        """Register; returns once one name server has accepted, or at once if there are none."""
+        """Register. Return once one name server has accepted; at once without name servers."""
         if not self._name_servers:
             return
         broker, host, port = services.broker, services.host, self._server.port
@@ -92,7 +95,7 @@ class NameServerRegistration:
 
 
 def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
-    """What the options say of ZooKeeper."""
+    """Return the settings of ZooKeeper in the options."""
     from metaq.registry.zookeeper.registrar import ZookeeperSettings
 
     return ZookeeperSettings(
@@ -105,10 +108,12 @@ def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
 
 
 class ZookeeperRegistration:
-    """Publishes a broker's MetaQ 1.x topics in ZooKeeper, for 1.x clients to find; not without `zk.zkConnect`, nor with
-    `zk.zkEnable=false`. The registrar and kazoo are loaded by such a broker alone.
+    """Publishes a broker's MetaQ 1.x topics in ZooKeeper, where 1.x clients find them; not without `zk.zkConnect`, nor with
+    `zk.zkEnable=false`. Registrar and kazoo are loaded only then.
 
-    Args: server: the one that ZooKeeper tells clients of.
+    Args:
+        settings: of MetaQ 1.x.
+        server: the one whose address clients get.
     """
 
     def __init__(self, settings: Metaq1Settings, server: PeerServer[BrokerServices]) -> None:
@@ -117,7 +122,7 @@ class ZookeeperRegistration:
         self._asking: set[asyncio.Task[dict[tuple[str, int], int] | None]] = set()
 
     async def start(self, services: BrokerServices) -> None:
-        """Register; returns when that is done, or cannot be done now and goes on being tried.
+        """Register. Return when that is done, or when it fails for now and is tried on in the background.
 
         Raises ConfigError: kazoo is missing.
         """
@@ -145,11 +150,11 @@ class ZookeeperRegistration:
         await registrar.start()
 
     def _ask(self, group: str, topic: str | None, tell: OnPositions) -> None:
-        """How far a group has come, from ZooKeeper."""
+        """Read a group's positions from ZooKeeper."""
         registrar = self._registrar
         assert registrar is not None, "asked when it is there"
         task = asyncio.get_running_loop().create_task(registrar.positions(group, topic))
-        self._asking.add(task)  # the loop alone keeps no task
+        self._asking.add(task)  # the loop holds tasks weakly: without this one may be collected while it runs
 
         def told(task: asyncio.Task[dict[tuple[str, int], int] | None]) -> None:
             self._asking.discard(task)
@@ -158,6 +163,6 @@ class ZookeeperRegistration:
         task.add_done_callback(told)
 
     async def stop(self) -> None:
-        """Leave, and wait as long as clients may take to notice."""
+        """Unregister, and wait as long as clients may take to notice."""
         if self._registrar is not None:
             await self._registrar.stop()

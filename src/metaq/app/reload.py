@@ -1,4 +1,4 @@
-"""A server's configuration is read again, at SIGHUP or at a client's wish, and what may change while it runs does."""
+"""Reload: a server's configuration is read again, at SIGHUP or at a client's request, and hot options are applied."""
 
 from __future__ import annotations
 
@@ -23,39 +23,41 @@ log = logging.getLogger(__name__)
 
 
 class Reloadable(Protocol):
-    """A service whose configuration may change."""
+    """A service whose configuration can be reloaded."""
 
     @property
     def settings(self) -> Mapping[str, Settings]:
-        """What of the configuration it obeys, by section."""
+        """Its option tables, by section."""
         ...
 
     @property
     def metaq1(self) -> Metaq1Settings | None:
-        """What it serves MetaQ 1.x by, if it does."""
+        """Its settings of MetaQ 1.x; None if it does not serve it."""
         ...
 
     @property
     def reloading(self) -> Reloading | None:
-        """The way of its clients' wishes."""
+        """Reload requests of its clients; None if it takes none."""
         ...
 
 
 class Reload:
-    """Reads the configuration again and applies what has changed in it since it was read last.
+    """Reads the configuration again and applies its changes since the last time.
 
-    Options that are not hot keep their values until a restart, and are named each time until then. A configuration that
-    is wrong anywhere changes nothing.
+    Options that are not hot keep their values until a restart, and are named at each reload until then. A configuration that is
+    wrong anywhere changes nothing.
 
-    Args: file: its name, for the log. load: reads all again, flags and environment too; it runs in another thread.
-          loaded: what the server was started with.
+    Args:
+        file: its name, for the log.
+        load: reads everything again, flags and environment too; runs in another thread.
+        loaded: the configuration at the start.
     """
 
     def __init__(self, file: str, load: Callable[[], Configuration], loaded: Configuration) -> None:
         self._file, self._load, self._loaded = file, load, loaded
 
     async def whenever(self, told: asyncio.Event, service: Reloadable) -> None:
-        """Do it each time that `told` is set, and for each wish of a client, until cancelled."""
+        """Reload each time that `told` is set and for each request of a client, until cancelled."""
         reloading = service.reloading
         if reloading is not None:
             reloading.by(told.set)
@@ -74,7 +76,7 @@ class Reload:
                 ended(asked, None, Refused(Reason.NOT_STORED, f"{self._file} could not be applied: {error!r}"))
 
     def apply(self, found: Configuration, service: Reloadable) -> Reloaded:
-        """Apply what differs from the configuration before, log what became of it, and return that.
+        """Apply the differences from the previous configuration; log and return the outcome.
 
         Raises ConfigError: nothing was changed.
         """
@@ -110,7 +112,7 @@ class Reload:
 
 
 def differences(before: PartitionRules, after: PartitionRules) -> Iterator[str]:
-    """What is new, and what is different, in the rules for topics: a text for each."""
+    """Yield a text for each new or changed rule of a topic."""
     for name in sorted(after.topics):
         old, new = before.topics.get(name), after.topics[name]
         if old is None:
@@ -128,7 +130,7 @@ def _changes(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def lasting(before: PartitionRules, wanted: PartitionRules) -> Iterator[str]:
-    """What a running broker keeps though the configuration says otherwise: topics that are gone, partitions that are fewer."""
+    """Yield a text for each rule that a running broker keeps against the configuration: removed topics, fewer partitions."""
     for name in sorted(before.topics.keys() - wanted.topics.keys()):
         yield f"topic {name} has no section any more and stays in use until then"
     for name in sorted(set(before.wildcards) - set(wanted.wildcards)):

@@ -1,4 +1,4 @@
-"""One process: its event loop, its signals, its memory settings, its exit code."""
+"""The process of a server: event loop, signals, memory settings, exit code."""
 
 from __future__ import annotations
 
@@ -24,32 +24,30 @@ EXIT_USAGE: Final = 2
 
 
 class Running(Reloadable, Protocol):
-    """A service that accepts connections."""
+    """A running service."""
 
     @property
     def ready(self) -> str:
-        """The line for standard output, beginning with `ready`."""
+        """Line for standard output, beginning with `ready`."""
         ...
 
     failure: asyncio.Future[str]
-    """Gets a text when the service cannot go on; the process then stops and exits with 1."""
+    """Gets a reason when the service cannot go on; the process then stops, with exit code 1."""
 
     async def close(self) -> None:
-        """Stop cleanly: say good-bye to peers, flush, mark the store as closed. Safe to call once."""
+        """Stop cleanly: unregister, close connections, flush, mark the store as closed. To be called once."""
         ...
 
 
 def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -> int:
     """Run one service until SIGTERM, Ctrl-C or its own failure. Returns the exit code.
 
-    At SIGHUP its configuration is read again by `reload`. Without one there is nothing to read, and SIGHUP stops it: its
-    terminal has been closed.
-
-    A failure to start (ConfigError, StoreLocked, a taken port) is reported in one line on standard error.
+    SIGHUP reloads the configuration by `reload`. Without one there is nothing to read, and SIGHUP stops the service: its terminal
+    was closed. A failure to start (ConfigError, StoreLocked, a taken port) is one line on standard error.
     """
-    gc.enable()  # the command line has it off while it imports
+    gc.enable()  # cli.main turns the collector off during imports
     keep_freed_memory()
-    raise_file_limit()
+    raise_file_limit()  # each queue in use holds files, each client a socket
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(start, reload))
@@ -71,7 +69,7 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
     reloading: asyncio.Future[None] | None = None
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():  # a signal came during the start, for example while waiting for a name server
+        if not starting.done():  # a signal during the start, for example while waiting for a name server
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await starting
@@ -80,7 +78,7 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
         if reload is not None:
             reloading = asyncio.ensure_future(reload.whenever(hung_up, service))
         print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
-        # Objects of the start live as long as the process: frozen, the collector does not walk them in every full run.
+        # Objects of the start live as long as the process: frozen, they are not walked in every full collection.
         gc.collect()
         gc.freeze()
         return_freed_memory()
@@ -106,9 +104,9 @@ def _stop_at_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop's loop where it is installed (15 % less CPU per unpipelined request), else asyncio's own.
+    """Return the maker of uvloop's loop (15 % less CPU per unpipelined request), else of asyncio's.
 
-    METAQ_UVLOOP=0 chooses asyncio's own in any case.
+    METAQ_UVLOOP=0 takes asyncio's in any case.
     """
     if os.environ.get("METAQ_UVLOOP", "1") != "0":
         try:
@@ -122,7 +120,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def loop_name() -> str:
-    """Which loop `run` takes, in words."""
+    """Return which loop `run` takes, in words."""
     if os.environ.get("METAQ_UVLOOP", "1") == "0":
         return "asyncio's own, because METAQ_UVLOOP=0"
     return "asyncio's own, because uvloop is not installed" if loop_factory() is asyncio.new_event_loop else "uvloop"

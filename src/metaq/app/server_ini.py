@@ -39,7 +39,7 @@ from metaq.options import Metaq1Options, camel, nearest
 
 TOPIC_FILE: Final = "topic.ini"
 PROVIDED: Final = "provided"
-"""Folder beside that of the file: there the classes of filters are looked for if nothing is said."""
+"""Folder beside that of the file, in which classes of filters are looked for by default, as in 1.x."""
 NAMES: Final = ("server.ini", "server.properties", TOPIC_FILE)
 SYSTEM: Final = "system"
 ZOOKEEPER: Final = "zookeeper"
@@ -53,24 +53,24 @@ TAKEN: Final = {
     "max_checkpoints": "is passed over: checkpoints of transactions are records of the log and last as long as it",
     "dashboard_http_port": "is kept for later: this version has no HTTP server",
 }
-"""Options that this broker needs not, and why."""
+"""Options of 1.x without effect here, and why."""
 _NUMBER: Final = re.compile(r"[-+*/%()\s0-9]{1,200}")
 
 
 class ServerIni(Struct, frozen=True):
-    """What such a file says, checked."""
+    """Checked content of a `server.ini`."""
 
     path: str
     values: Mapping[str, Any]
-    """Of [system] and [zookeeper]: field of `Metaq1Options` → value. What is empty in the file is not there."""
+    """[system] and [zookeeper]: field of `Metaq1Options` → value. Empty values of the file are left out."""
     sections: tuple[TopicSection, ...]
     text: bytes
-    """The file's, and that of a `topic.ini` beside it: what `stats config` and the checksum in ZooKeeper tell."""
+    """Bytes of the file and of a `topic.ini` beside it, for `stats config` and the checksum in ZooKeeper."""
     warnings: tuple[str, ...]
 
 
 class Entry(NamedTuple):
-    """A key of a section, as it stands there."""
+    """A key of a section, unparsed."""
 
     section: str
     key: str
@@ -79,7 +79,7 @@ class Entry(NamedTuple):
 
 
 class _Parsed(Struct):
-    """Files that are being read."""
+    """Content of the files read so far."""
 
     values: dict[str, Said] = {}
     sections: dict[str, TopicSection] = {}
@@ -87,7 +87,7 @@ class _Parsed(Struct):
 
 
 def is_server_ini(path: str, text: str) -> bool:
-    """Whether a file is one of MetaQ 1.x, by its name or by its first section."""
+    """Return whether a file is a server.ini of MetaQ 1.x, by its name or its first section."""
     if pathlib.PurePath(path).name in NAMES:
         return True
     lines = (line.strip() for line in text.splitlines())
@@ -97,7 +97,7 @@ def is_server_ini(path: str, text: str) -> bool:
 
 
 def read_server_ini(path: str) -> ServerIni:
-    """Read the file, and the `topic.ini` beside it. Raises ConfigError, with the number of the line that is wrong."""
+    """Read the file and a `topic.ini` beside it. Raises ConfigError, with the number of the wrong line."""
     file = pathlib.Path(path)
     parsed, texts = _Parsed(), list[bytes]()
     beside = file.with_name(TOPIC_FILE)
@@ -132,7 +132,7 @@ def _raw(file: pathlib.Path) -> bytes:
 
 
 def _decoded(file: pathlib.Path, raw: bytes) -> str:
-    """UTF-8, or GBK, in which old files have their comments."""
+    """Decode UTF-8, or GBK, in which old files have their comments."""
     for encoding in ("utf-8-sig", "gbk"):
         try:
             return raw.decode(encoding)
@@ -142,9 +142,9 @@ def _decoded(file: pathlib.Path, raw: bytes) -> str:
 
 
 def entries(text: str, path: str) -> Iterator[Entry]:
-    """Each key of a file, with its section; a section without keys yields one entry with an empty key.
+    """Yield each key of a file with its section; first, for each section, an entry with an empty key.
 
-    Keys before the first section belong to no section (""). Raises ConfigError: a line that is neither.
+    Keys before the first section belong to the section "". Raises ConfigError: a line that is neither section nor key.
     """
     section = ""
     for number, raw in enumerate(text.splitlines(), 1):
@@ -230,7 +230,7 @@ def _take_topic(parsed: _Parsed, entry: Entry) -> None:
 
 
 def _shown(spellings: Mapping[str, str]) -> list[str]:
-    """The spellings that an original file has: `zk.zkRoot` and not `zkRoot`."""
+    """Return the spellings of an original file: `zk.zkRoot`, not `zkRoot`."""
     return [key for key, name in spellings.items() if name.startswith("zk_") == key.startswith("zk.")]
 
 
@@ -238,7 +238,7 @@ _NUMBERS: Final = {name for name, hint in Metaq1Options.__annotations__.items() 
 
 
 def _evaluated(name: str, value: str, where: str = "") -> Any:
-    """What an expression like `1024 * 1024` comes to; other values as they are."""
+    """Return the value of an expression such as `1024 * 1024`; other values as they are."""
     if name not in _NUMBERS or not _NUMBER.fullmatch(value):
         return value
     from metaq.app.arithmetic import calculate  # here and not above: plain numbers go without its parser
@@ -252,7 +252,7 @@ def _evaluated(name: str, value: str, where: str = "") -> Any:
 
 
 def written(options: Metaq1Options, sections: Sequence[TopicSection]) -> bytes:
-    """A server.ini that says the same: what a broker without one shows to those who ask for it (`stats config`)."""
+    """Return an equivalent server.ini, which a broker without one answers to `stats config`."""
     lines = {SYSTEM: list[str](), ZOOKEEPER: list[str]()}
     for name, value in options.values().items():
         if name != "enable":

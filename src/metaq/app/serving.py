@@ -1,4 +1,4 @@
-"""The protocol servers of one process, from the first address taken to the last connection closed."""
+"""Lifecycle of the protocol servers of one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Services = TypeVar("Services")
 
 
 class Serving(Generic[Services]):
-    """Runs servers in the order in which they are given; one that fails to start ends all."""
+    """Runs servers in the given order; one that fails to start ends all."""
 
     def __init__(self, servers: Sequence[Server[Services]]) -> None:
         names = [server.name for server in servers]
@@ -25,11 +25,11 @@ class Serving(Generic[Services]):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """`host:port` by the server's name; known once they are bound."""
+        """Server name → `host:port`; known once they are bound."""
         return {server.name: server.address for server in self._servers}
 
     async def bind(self) -> None:
-        """Take all addresses, before anything else is opened: one that is taken is reported with nothing touched.
+        """Take all addresses, before anything else is opened: a taken one is reported with nothing touched.
 
         Raises ConfigError: none is held then.
         """
@@ -41,23 +41,23 @@ class Serving(Generic[Services]):
             raise
 
     async def start(self, services: Services) -> None:
-        """Let clients in. Raises ConfigError; whoever calls closes, then."""
+        """Accept clients. Raises ConfigError; the caller closes then."""
         for server in self._servers:
             await server.start(services)
             self._started.append(server)
             log.info("the %s server listens at %s", server.name, server.address)
 
     def started(self) -> Iterator[Server[Services]]:
-        """Those that serve clients, whose time passes."""
+        """Yield the servers that accept clients."""
         return iter(self._started)
 
     def limit(self, limits: ListenLimits) -> None:
-        """What peers may take of the process from now on."""
+        """Set what peers may take of the process."""
         for server in self._servers:
             server.limit(limits)
 
     async def close(self) -> None:
-        """Close all, also those that have only taken their address. One that fails does not keep the others open."""
+        """Close all servers, also those that have only taken their address. One that fails does not keep the others open."""
         self._started.clear()
         for server in self._servers:
             try:

@@ -12,7 +12,7 @@ from metaq.store.disk import Disk
 
 
 class RunningUp:
-    """Both, running. Made by `start_up`."""
+    """A running name server and broker. Made by `start_up`."""
 
     def __init__(self, namesrv: RunningNamesrv, broker: RunningBroker, data: str) -> None:
         self.namesrv, self.broker, self.data = namesrv, broker, data
@@ -37,7 +37,10 @@ async def start_up(
     disk: Disk | None = None,
     metaq1: Metaq1Settings | None = None,
 ) -> RunningUp:
-    """Start both; the broker registers at this very name server (and at those of `namesrvAddr`, if it is set)."""
+    """Start both. The broker registers at this name server, and at those of `namesrvAddr`.
+
+    Raises as `start_namesrv` and `start_broker`.
+    """
     first = await start_namesrv(namesrv, clock)
     try:
         own = first.address.replace(EVERYWHERE, LOOPBACK)

@@ -1,6 +1,6 @@
-"""The name server's KV configuration: text by namespace and key, the only thing that a name server keeps on disk.
+"""KV configuration of a name server: text by namespace and key, all that it keeps on disk.
 
-A change is on the disk before anybody sees it, or it is refused and nothing has changed.
+A change is on disk before anybody sees it, or it is refused and nothing has changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ Place = tuple[str, str]
 class KvTable:
     """Namespaces of keys and values, bounded so that a peer cannot fill the memory.
 
-    Raises ConfigError: the file cannot be read.
+    Args:
+        file: `kvConfig.json`.
+        clock: of versions.
+        call_soon: brings a call from another thread to the event loop.
+    Raises:
+        ConfigError: the file cannot be read.
     """
 
     def __init__(
@@ -40,7 +45,7 @@ class KvTable:
             self._tables.setdefault(namespace, {})[key] = value
 
     def put(self, namespace: str, key: str, value: str) -> Pending:
-        """Raises Refused if the value is too long or the table is full."""
+        """Set a value. Raises Refused INVALID: it is too long, or the table is full."""
         if len(namespace) + len(key) + len(value) > TEXT_CHARS_MAX:
             raise Refused(
                 Reason.INVALID, f"the KV value of {namespace[:40]}/{key[:40]} is above {TEXT_CHARS_MAX} characters"
@@ -54,13 +59,13 @@ class KvTable:
         return self._tables.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> Pending:
-        """Deleting what is not there is over at once."""
+        """Delete a value. A missing one is no error."""
         return self.saved.change((namespace, key), None)
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """A copy of one namespace, or None if it has no keys; that of order tells that it has none any more.
+        """Return a copy of one namespace, None if it has no keys.
 
-        Brokers hear of ordered topics by it, and also that there are none left.
+        That of ordered topics stays, empty, once it had any: brokers must hear that none are left.
         """
         table = self._tables.get(namespace)
         return None if table is None else dict(table)

@@ -1,9 +1,9 @@
-"""The route table: which brokers hold which topics, kept on heartbeat leases and nowhere else.
+"""The route table: which brokers hold which topics, on leases and in memory only.
 
-A broker that registers every 30 seconds keeps its lease; one that falls silent, or whose connection breaks, is gone with
-all its queues. Nothing is written to disk: brokers tell everything again within one period of a restart. Two facts of
-RocketMQ that are easy to miss (4.9, RouteInfoManager): a registration never removes a topic, only the broker's end or a
-deletion does; and only a master's registration writes queue data, and only when its DataVersion moved.
+A broker that registers every 30 seconds keeps its lease; one that falls silent, or whose connection breaks, is dropped with all its
+queues. Nothing is on disk: brokers register everything again within one period after a restart. Two rules of RocketMQ that are
+easy to miss (4.9, RouteInfoManager): a registration never removes a topic, only the broker's end or a deletion does; and only a
+master's registration writes queue data, and only when its DataVersion has changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metaq.model.topics.topic import READ_WRITE
 
 
 class _Lease(Struct):
-    """A live address: when it was last heard of, through which connection, and what it told then."""
+    """Lease of a broker's address: time and connection of its last registration, and what that said."""
 
     heard: float
     connection: object
@@ -29,9 +29,11 @@ class _Lease(Struct):
 
 
 class RouteTable:
-    """Who is alive and what they hold. All methods decide; none touches a socket or a file.
+    """Live brokers and their queues. No method touches a socket or a file.
 
-    Args: clock: its monotonic time ages the leases. lease_ms: a broker unheard of for longer is dropped by `expire`.
+    Args:
+        clock: its monotonic time ages the leases.
+        lease_ms: silence after which `expire` drops a broker.
     """
 
     def __init__(self, clock: Clock, lease_ms: int = 120_000) -> None:
@@ -43,9 +45,9 @@ class RouteTable:
     # ---------------------------------------------------------------- brokers come and go
 
     def register(self, registration: Registration, connection: object) -> BrokerData:
-        """Take a broker's registration and renew its lease. Returns the broker's data, with all its addresses.
+        """Take a broker's registration and renew its lease. Return the broker's data, with all its addresses.
 
-        Another id under the same address is dropped first: the process there has changed its role.
+        Another id at the same address is dropped first: the process there has changed its role.
         """
         who = registration.who
         known = self._brokers.get(who.broker)
@@ -65,12 +67,12 @@ class RouteTable:
         return broker
 
     def ha_address(self, address: str) -> str | None:
-        """The replication address that the broker at `address` told, if it is alive."""
+        """Return the replication address of the broker at `address`, None if it is not alive."""
         lease = self._leases.get(address)
         return lease.ha_address if lease else None
 
     def check_version(self, address: str, asked: DataVersion) -> VersionCheck:
-        """For a broker that asks whether it must tell all again. Renews its lease if not."""
+        """Return whether a broker must register again. Renews its lease if not."""
         lease = self._leases.get(address)
         if lease is None or lease.version != asked:
             return VersionCheck(changed=True, known=lease.version if lease else None)
@@ -78,20 +80,20 @@ class RouteTable:
         return VersionCheck(changed=False, known=lease.version)
 
     def unregister(self, broker: str, broker_id: int, address: str) -> None:
-        """A broker says goodbye. Unknown brokers, and an address that has a new owner, are left alone."""
+        """Drop a broker that unregisters. Unknown ones, and an address with a new owner, are ignored."""
         data = self._brokers.get(broker)
         if data is not None and data.addresses.get(broker_id) == address:
             self._remove(address)
 
     def disconnected(self, connection: object) -> list[str]:
-        """Drop what was registered through a connection that broke. Returns the addresses."""
+        """Drop the brokers that registered through a broken connection. Return their addresses."""
         gone = [address for address, lease in self._leases.items() if lease.connection is connection]
         for address in gone:
             self._remove(address)
         return gone
 
     def expire(self) -> list[str]:
-        """Drop the addresses whose lease has ended, and return them."""
+        """Drop the addresses whose lease has ended. Return them."""
         oldest = self._clock.monotonic() - self._lease
         gone = [address for address, lease in self._leases.items() if lease.heard < oldest]
         for address in gone:
@@ -118,7 +120,7 @@ class RouteTable:
     # ---------------------------------------------------------------- topics
 
     def route(self, topic: str) -> Route | None:
-        """The topic's route, or None if no queue of it is on a broker that is up."""
+        """Return the topic's route, None if no live broker has a queue of it."""
         holders = self._queues.get(topic)
         if not holders:
             return None
@@ -126,14 +128,14 @@ class RouteTable:
         return Route(topic, tuple(holders.values()), brokers) if brokers else None
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """Names of all topics, or of those that a broker of `cluster` holds; sorted."""
+        """Return the names of all topics, or of those at brokers of `cluster`, sorted."""
         if cluster is None:
             return sorted(self._queues)
         names = {name for name, data in self._brokers.items() if data.cluster == cluster}
         return sorted(topic for topic, holders in self._queues.items() if not names.isdisjoint(holders))
 
     def topics_flagged(self, keep: Iterable[int], drop: int = 0) -> list[str]:
-        """Topics of which some queue data has one of the flags in `keep` and not `drop` (unit topics)."""
+        """Return the topics of which some queue data has a flag of `keep` and none of `drop` (unit topics)."""
         bits = 0
         for flag in keep:
             bits |= flag
@@ -144,7 +146,7 @@ class RouteTable:
         )
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or on the brokers of one cluster. Brokers that still have it tell it again."""
+        """Drop a topic, everywhere or at the brokers of one cluster. A broker that still has it registers it again."""
         holders = self._queues.get(topic, {})
         for name in list(holders):
             data = self._brokers.get(name)
@@ -154,9 +156,9 @@ class RouteTable:
             self._queues.pop(topic, None)
 
     def set_writable(self, broker: str, *, writable: bool) -> int:
-        """Wipe or restore the write permission of all queues of a broker name, until it registers a change.
+        """Remove or restore the write permission of all queues of a broker name, until it registers a change.
 
-        Returns how many topics were touched; restoring sets read and write, whatever was there before.
+        Return the number of topics. Restoring sets read and write, whatever was there before, as RocketMQ does.
         """
         touched = 0
         for holders in self._queues.values():
@@ -169,7 +171,7 @@ class RouteTable:
     # ---------------------------------------------------------------- the cluster
 
     def clusters(self) -> ClusterInfo:
-        """Every broker, and which cluster it belongs to."""
+        """Return every broker, and the brokers of each cluster."""
         clusters: dict[str, tuple[str, ...]] = {}
         for name, data in sorted(self._brokers.items()):
             clusters[data.cluster] = (*clusters.get(data.cluster, ()), name)

@@ -1,4 +1,4 @@
-"""What a name server does: values in, values out; it refuses what is not there. Servers know codes and bytes."""
+"""Service of a name server: values in, values out; missing things are Refused. The protocol server knows codes and bytes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from metaq.saved import Pending
 
 
 class NameService:
-    """One name server: a route table on leases and a KV table that survives.
+    """One name server: a route table on leases, and a KV table on disk.
 
-    Args: kv: kept in a file of its own.
+    Args:
+        options: of the name server.
+        clock: of the leases.
+        kv: the KV table.
     """
 
     def __init__(self, options: NamesrvOptions, clock: Clock, kv: KvTable) -> None:
@@ -30,18 +33,18 @@ class NameService:
     # ---------------------------------------------------------------- time
 
     def tick(self) -> list[str]:
-        """Let time pass: drop the brokers whose lease has ended. Returns their addresses."""
+        """Drop the brokers whose lease has ended. Return their addresses."""
         self._kv.saved.tick()
         return self._routes.expire()
 
     def close(self) -> None:
-        """Take no change any more, and wait for a save that is under way."""
+        """Refuse further changes, and wait for a running save."""
         self._kv.saved.close()
 
     # ---------------------------------------------------------------- brokers
 
     def register(self, registration: Registration, connection: object) -> Registered:
-        """Take a registration, which lasts as long as `connection`. Raises Refused for a name that no topic may have."""
+        """Take a registration, which lasts as long as `connection`. Raises Refused INVALID: a name that no topic may have."""
         for name in registration.topics:
             check_partition_topic(name)
         broker = self._routes.register(registration, connection)
@@ -51,31 +54,31 @@ class NameService:
         return Registered(order=order)
 
     def unregister(self, broker: str, broker_id: int, address: str) -> None:
-        """A broker says goodbye. One that is not known is left alone."""
+        """Drop a broker that unregisters. An unknown one is ignored."""
         self._routes.unregister(broker, broker_id, address)
 
     def disconnected(self, connection: object) -> list[str]:
-        """Drop the brokers that registered through a connection that broke. Returns their addresses."""
+        """Drop the brokers that registered through a broken connection. Return their addresses."""
         return self._routes.disconnected(connection)
 
     def check_version(self, address: str, asked: DataVersion) -> VersionCheck:
-        """For a broker that asks whether it must tell its table again. Renews its lease if not."""
+        """Return whether a broker must register again. Renews its lease if not."""
         return self._routes.check_version(address, asked)
 
     def set_writable(self, broker: str, *, writable: bool) -> int:
-        """Take or give a broker's queues the permission to be written to. Returns how many topics were touched."""
+        """Remove or restore the write permission of a broker's queues. Return the number of topics."""
         return self._routes.set_writable(broker, writable=writable)
 
     def clusters(self) -> ClusterInfo:
-        """Every broker, and which cluster it belongs to."""
+        """Return every broker, and the brokers of each cluster."""
         return self._routes.clusters()
 
     # ---------------------------------------------------------------- topics
 
     def route(self, topic: str) -> Route:
-        """The route, with the order configuration if `orderMessageEnable` is on.
+        """Return the route, with the layout of an ordered topic if `orderMessageEnable` is on.
 
-        Raises Refused NO_TOPIC: no queue of it is on a broker that is up.
+        Raises Refused NO_TOPIC: no live broker has a queue of it.
         """
         route = self._routes.route(topic)
         if route is None:
@@ -85,17 +88,17 @@ class NameService:
         return structs.replace(route, order=self._kv.get(ORDER_NAMESPACE, topic))
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """Names of all topics, or of those that a broker of `cluster` holds; sorted."""
+        """Return the names of all topics, or of those at brokers of `cluster`, sorted."""
         return self._routes.topics(cluster)
 
     def system_topics(self) -> SystemTopics:
-        """The topics that clusters and brokers are."""
+        """Return the topics with names of clusters and brokers."""
         info = self._routes.clusters()
         address = next((data.any_address for data in info.brokers.values() if data.addresses), None)
         return SystemTopics((*info.clusters, *info.brokers), address)
 
     def unit_topics(self) -> list[str]:
-        """Topics of units; and so on for the next two."""
+        """Return the topics of units (311). The next two: those that a unit's group subscribes to (312); of these, no units' (313)."""
         return self._routes.topics_flagged([UNIT])
 
     def unit_subscribed_topics(self) -> list[str]:
@@ -105,28 +108,28 @@ class NameService:
         return self._routes.topics_flagged([UNIT_SUBSCRIBED], drop=UNIT)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, everywhere or on the brokers of one cluster."""
+        """Drop a topic, everywhere or at the brokers of one cluster."""
         self._routes.delete_topic(topic, cluster)
 
     # ---------------------------------------------------------------- KV configuration
 
     def put_kv(self, namespace: str, key: str, value: str) -> Pending:
-        """Raises Refused if the table cannot take it."""
+        """Set a value. Raises Refused INVALID: too long, or the table is full."""
         return self._kv.put(namespace, key, value)
 
     def get_kv(self, namespace: str, key: str) -> str:
-        """Raises Refused NOT_FOUND."""
+        """Return a value. Raises Refused NOT_FOUND."""
         value = self._kv.get(namespace, key)
         if value is None:
             raise Refused(Reason.NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
         return value
 
     def delete_kv(self, namespace: str, key: str) -> Pending:
-        """Deleting what is not there is accepted silently, as in RocketMQ."""
+        """Delete a value. A missing one is silently accepted, as in RocketMQ."""
         return self._kv.delete(namespace, key)
 
     def kv_table(self, namespace: str) -> dict[str, str]:
-        """Raises Refused NOT_FOUND."""
+        """Return the values of a namespace. Raises Refused NOT_FOUND."""
         table = self._kv.table(namespace)
         if table is None:
             raise Refused(Reason.NOT_FOUND, f"No config item, Namespace: {namespace}")

@@ -30,6 +30,7 @@ async def dial(
         layer: puts TLS or the like between the connection and its socket.
     """
     host, port = split_address(address)
+    # A group of its own: a client's connections share no limits.
     stream = Stream(Group(NO_LIMITS, server=False), make_session)
     try:
         async with asyncio.timeout(timeout):

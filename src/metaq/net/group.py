@@ -120,6 +120,7 @@ class Group:
 
     def _tick(self) -> None:
         self.tick += 1
+        # A list first: aborting changes the set.
         for stream in [stream for stream in self.streams if self.tick - stream.last_seen() > _TICKS_IDLE]:
             stream.abort(f"nothing was read or written for {self.limits.idle_seconds:g} s")
         self.faults.tick()

@@ -38,6 +38,7 @@ class Listener:
 
     async def bind(self, host: str, port: int, second: SecondPort | None) -> None:
         """Take the ports. Raises ConfigError."""
+        # Of a free port, the second one beside it may be taken: then another free port is tried.
         tries = FREE_PORTS_MAX if second and port == 0 else 1
         while True:
             server = await self._serve(host, port)
@@ -99,7 +100,7 @@ class Listener:
         for server in self._servers:
             server.close()
         self._group.stop()
-        for stream in list(self._group.streams):
+        for stream in list(self._group.streams):  # a copy: closing takes them out
             stream.close("the server stops")
         try:
             async with asyncio.timeout(timeout):

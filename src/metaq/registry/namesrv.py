@@ -1,8 +1,8 @@
-"""A broker's side of the name servers: it registers the same at all of them, all the time, and unregisters when it stops.
+"""Registrations of a broker at its name servers.
 
-Name servers do not talk to each other, so a broker registers at each. It sends its whole table at its start and every
-`period` seconds, which also renews its lease; a name server that was away learns everything then. In between it sends
-the topics that changed and no others, as RocketMQ's brokers do for new topics: a registration never removes any.
+Name servers do not talk to each other, so a broker registers at each. It sends its whole table at its start and every `period`
+seconds, which renews its lease, and tells everything to a name server that was away. In between it sends only changed topics, as
+RocketMQ's brokers do for new ones: a registration never removes a topic.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ log = logging.getLogger(__name__)
 
 
 SILENCE_PERIODS = 2
-"""Periods without the whole table after which a name server may have dropped us (its lease is four, by default)."""
+"""Periods after which the whole table is sent again: a name server's lease is four by default."""
 GATHER_SECONDS = 0.02
-"""Average seconds between registrations. Thousands of topics that are created by use would else be as many
-registrations."""
+"""Average seconds between registrations of changes: thousands of automatically created topics would else be as many of them."""
 AT_ONCE = 32
-"""Registrations that may follow each other at once: whoever creates a few topics finds them immediately."""
+"""Registrations in a row without that pause: whoever creates a few topics finds them at once."""
 REGISTERED_TIMEOUT = 2.0
 """Longest wait for the name servers, below the 3 seconds that clients wait for an answer."""
 
@@ -35,12 +34,18 @@ REGISTERED_TIMEOUT = 2.0
 class Registrar:
     """Keeps one broker registered at every name server, also at one that was restarted.
 
-    Each name server has a task of its own, so that one that does not answer holds up nobody else.
+    Each name server has a task of its own, so one that does not answer delays no other.
 
-    Args: describe: what to register now, the DataVersion and the topic table: the whole of it for None, else those of the
-          named topics that there are. ordered: called with the topics that are ordered, by what the name servers answer. period:
-          seconds between registrations. retry: seconds before a failed one is tried again. gather: seconds from one to
-          the next because of changes, unless somebody waits (`when_registered`), once `at_once` of them came in a row.
+    Args:
+        caller: sends the requests.
+        name_servers: their addresses.
+        identity: the broker's names and addresses.
+        describe: returns the DataVersion and the topic table; for names, only those topics that exist.
+        period: seconds between registrations of the whole table.
+        retry: seconds before a failed registration is tried again.
+        gather: average seconds between registrations of changes, unless somebody waits for one (`when_registered`).
+        at_once: registrations of changes in a row without that pause.
+        ordered: called with the ordered topics in the name servers' answers.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Registrar:
         self._period, self._retry, self._ordered = period, retry, ordered
         self._gather, self._credit = gather, at_once * gather
         self._ordered_at: dict[str, Collection[str]] = {}
-        """Name server → the ordered topics that it knows."""
+        """Name server → its ordered topics."""
         self._servers = [_NameServer(address) for address in name_servers]
         self._changes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -70,12 +75,11 @@ class Registrar:
 
     @property
     def failing(self) -> Mapping[str, str]:
-        """Name servers that did not take the last registration, and why."""
+        """Name servers that failed the last registration → why."""
         return self._failing
 
     async def start(self) -> None:
-        """Register everywhere, wait for the answers, and go on in the background. A name server out of reach is logged
-        and tried again; it does not stop the broker."""
+        """Register everywhere, wait for the answers, and go on in the background. One out of reach is logged and tried again."""
         await asyncio.gather(*(self._register(server) for server in self._servers))
         self._tasks = [
             asyncio.create_task(self._keep_registering(server), name=f"registrar of {server.address}")
@@ -83,12 +87,11 @@ class Registrar:
         ]
 
     async def registered(self) -> None:
-        """Wait until a name server has taken the broker, once."""
+        """Wait until one name server has accepted a registration."""
         await self._taken.wait()
 
     def changed(self, topic: str | None = None) -> None:
-        """Register changed topics, at once unless that was done often lately. Several calls before that make one
-        registration."""
+        """Register a changed topic (None: the table), at once unless that was done often lately. Calls until then make one registration."""
         self._changes += 1
         for server in self._servers:
             if topic is None:
@@ -98,15 +101,14 @@ class Registrar:
             server.changed.set()
 
     def lost(self, address: str) -> None:
-        """Register again at a name server whose connection broke, as soon as it is back: it has dropped us."""
+        """Register again at a name server whose connection broke, once it is back: it drops brokers with their connections."""
         for server in self._servers:
             if server.address == address:
                 server.needs_all()
                 server.changed.set()
 
     def when_registered(self, done: Callable[[], None], timeout: float = REGISTERED_TIMEOUT) -> None:
-        """Call `done` once every name server has taken, or failed to take, the table as it is now; after `timeout`
-        seconds at the latest: nobody should wait for a dead machine."""
+        """Call `done` once every name server has taken, or failed to take, the present table; after `timeout` seconds at the latest."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         waiter.add_done_callback(lambda _: done())
@@ -146,12 +148,12 @@ class Registrar:
                 log.exception("registering at name server %s failed", server.address)  # the next period tries again
 
     async def _register(self, server: _NameServer) -> None:
-        server.changed.clear()  # Before the table is read: a change during the call must cause another round.
+        server.changed.clear()  # before the table is read: a change during the call must cause another round
         server.hurry.clear()
         changes = self._changes
         now = asyncio.get_running_loop().time()
         server.paid_until = max(server.paid_until, now) + self._gather
-        # A lease may have ended unnoticed, and the table with it, when we were silent for longer than we should be.
+        # After too long a silence the lease may have ended unnoticed, and the table with it: then send all of it.
         names = server.topics if server.all_until > now and server.topics else None
         server.topics = set()
         version, topics = self._describe(names)
@@ -167,7 +169,7 @@ class Registrar:
         try:
             order = await ask(self._caller, address, call)
         except MetaqError as error:
-            if self._failing.get(address) != str(error):  # Once per reason, not every 30 seconds.
+            if self._failing.get(address) != str(error):  # once per reason, not every 30 seconds
                 log.warning("cannot register at name server %s, will try again: %s", address, error)
             self._failing[address] = str(error)
             return False
@@ -188,20 +190,20 @@ class Registrar:
 
 
 class _NameServer:
-    """One name server: which changes it has got, and which topics it must get."""
+    """One name server: the changes it has, and the topics it must get."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.changed = asyncio.Event()
         self.hurry = asyncio.Event()
-        """Set while somebody waits for its registration."""
+        """Set while somebody waits for a registration there."""
         self.paid_until = 0.0
-        """Until when registrations are paid for, at `GATHER_SECONDS` each (loop time); it may run ahead by a credit."""
+        """Loop time up to which registrations are paid for, at `gather` seconds each; may run ahead of now by the credit."""
         self.reported = 0
         self.topics: set[str] = set()
         """Topics that changed since its last registration."""
         self.all_until = 0.0
-        """Until when it remembers the rest of the table (loop time); later it must get the whole."""
+        """Loop time until which it surely has the rest of the table; later it must get the whole."""
 
     def needs_all(self) -> None:
         self.all_until = 0.0

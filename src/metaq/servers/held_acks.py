@@ -1,8 +1,7 @@
-"""Acknowledgements that wait for what `metaq.broker.log.acks` says is due: the disk, a replica, or a disk that is less far behind.
+"""Held acknowledgements: answers that wait for a flush, a replica, or a disk that lags less (`metaq.broker.log.acks`).
 
-All answers of one read event wait together for the log to be durable up to the end that the event reached. Each event asks for that,
-so that the next sync begins with all of them as soon as the one under way is over; when a sync is reported, all answers up to there go
-out. That is group commit seen from the answers' side.
+The answers of one read event wait together until the log is durable up to the end that the event reached. Each event asks for
+that, so the next fsync covers all of them, and its report releases all answers up to there: group commit, as answers see it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ log = logging.getLogger(__name__)
 
 
 class FlushedLog(Protocol):
-    """What holding them needs of the message store's flusher."""
+    """What holding answers needs of the message store's flusher."""
 
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
-        """Call `done`, from another thread, once the log is durable up to `log_end`; with False if it never will be."""
+        """Call `done`, in another thread, once the log is durable up to `log_end`; with False if it never will be."""
         ...
 
 
 class AckSink(Protocol):
-    """Where released answers are written: a peer, or a place among its other answers."""
+    """Takes released answers: a peer, or a slot among its other answers."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -52,8 +51,13 @@ CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
 class HeldAcks:
     """Holds answers back until what they promise is true.
 
-    Args: call_soon: brings a call from another thread to the event loop. timeout_seconds: how long an answer is held.
-          too_late: rewrites answers whose time is up so that they say what their messages lack; see `hold`.
+    Args:
+        acks: knows what is due.
+        store: reports flushes.
+        clock: of the deadlines.
+        call_soon: brings a call from another thread to the event loop.
+        timeout_seconds: longest time that an answer is held.
+        too_late: rewrites answers whose time is up to say what their messages lack; see `hold`.
     """
 
     def __init__(
@@ -75,9 +79,9 @@ class HeldAcks:
         return len(self._waiting)
 
     def hold(self, peer: AckSink, due: Due, frames: bytes) -> None:
-        """Write `frames`, whole answers, to `peer` when what is due has come. Offsets never go back from call to call.
+        """Write `frames`, whole answers, to `peer` once what is due has come. Offsets never go back from call to call.
 
-        When the time is up before, they go out too: as they are, or, if they promise what they lack, as `too_late` says it.
+        If the time is up before, they are written too: as they are, or by `too_late` if they promise what is lacking.
         """
         self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
         self._acks.waiting_bytes += len(frames)
@@ -88,13 +92,13 @@ class HeldAcks:
             self._flusher.when_flushed(due.flushed, self._flushed)
 
     def _wait_for_copy(self, due: Due) -> None:
-        """Wait for the first answer's copy only: copies come in order, so `_release` then looks at the others."""
+        """Wait for the copy of the first answer only: copies come in order, and `_release` looks at the others then."""
         if not self._copying:
             self._copying = True
             self._acks.copies.when_copied(due.copied, self._copied)
 
     def _flushed(self, good: bool) -> None:
-        """Release what is due, on the event loop. Called from any thread; calls until then are one."""
+        """Have the event loop release answers. For any thread; several calls before that make one release."""
         if not good:
             self._lost = True
         if not self._releasing:
@@ -106,9 +110,10 @@ class HeldAcks:
         self._flushed(good=True)
 
     def _release(self) -> None:
-        self._releasing = False  # first: a flush that is reported from here on schedules another release
+        self._releasing = False  # first: a flush that is reported from here on must schedule another release
         if self._lost:
-            # A failed fsync is final (DESIGN, promise 1): nobody gets an acknowledgement any more.
+            # A failed fsync is final: the kernel may have dropped the dirty pages, and a later fsync would succeed without them.
+            # So nothing is acknowledged any more, and the broker stops.
             self._lost = False
             log.error("%d answers are withheld: the log could not be made durable", len(self._waiting))
             while self._waiting:
@@ -124,7 +129,7 @@ class HeldAcks:
             waiting.peer.write(waiting.frames)
 
     def expire(self) -> None:
-        """Answer those who waited too long: their messages are stored, but not known to be durable."""
+        """Write the answers that have waited too long: their messages are stored, but not known to be durable."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0].deadline <= now:
             waiting = self._pop()
@@ -138,9 +143,9 @@ class HeldAcks:
 
 
 def _too_late(frames: bytes, lack: Lack) -> bytes:
-    """The same remoting answers, those to sends and staged transactions with the code of what they lack.
+    """Return remoting answers, those to sends and staged transactions with the code of what they lack.
 
-    The end of a half message's transaction has no such code: it is answered with success, as RocketMQ does.
+    The answer to END_TRANSACTION, which has no ext fields, stays a success: RocketMQ has no such code for it.
     """
     parts, start = [], 0
     while start < len(frames):

@@ -1,4 +1,4 @@
-"""Bodies of long answers, made piece by piece as the peer reads; and reads of old messages, in threads and in turns."""
+"""Long answers piece by piece, as the peer reads them; and reads of old messages, in threads and in turns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from metaq.store.reads.long_body import ColdBody, LongBody
 
 UNDER_WAY_MAX = 8
-"""Concurrent reads of old messages: each brings at most 256 KiB into memory, or one message."""
+"""Most concurrent reads of old messages: each brings at most 256 KiB into memory, or one message."""
 WAITING_MAX = 1024
-"""Queued reads of one connection."""
+"""Most queued reads of one connection."""
 
 Done = Callable[["asyncio.Future[Any]"], None]
 
 
 class ColdReads:
-    """Runs reads that may wait for the disk in threads. Connections take turns, so one with many reads delays no other."""
+    """Runs reads that may wait for the disk, in threads. Connections take turns, so one with many reads delays no other."""
 
     def __init__(self, readers: Executor) -> None:
         self._readers = readers
@@ -29,9 +29,9 @@ class ColdReads:
         self._under_way = 0
 
     def read(self, connection: object, job: Callable[[], Any], done: Done) -> bool:
-        """Run `job` in a thread and call `done` on the event loop with its future.
+        """Run `job` in a thread, and call `done` on the event loop with its future.
 
-        False: too many of this connection wait already.
+        Returns False: too many reads of this connection wait already.
         """
         mine = self._waiting.setdefault(connection, deque())
         if len(mine) >= WAITING_MAX:
@@ -41,7 +41,7 @@ class ColdReads:
         return True
 
     def forget(self, connection: object) -> None:
-        """Drop what a connection that is gone waits for."""
+        """Drop the queued reads of a closed connection."""
         self._waiting.pop(connection, None)
 
     def _begin(self) -> None:
@@ -55,7 +55,7 @@ class ColdReads:
             loop = asyncio.get_running_loop()
             try:
                 future = loop.run_in_executor(self._readers, job)
-            except RuntimeError as error:  # no more threads, or the server is closed
+            except RuntimeError as error:  # no more threads, or the server is closed: `done` hears of it all the same
                 future = loop.create_future()
                 future.set_exception(error)
             future.add_done_callback(partial(self._done, done))
@@ -63,13 +63,14 @@ class ColdReads:
     def _done(self, done: Done, future: asyncio.Future[Any]) -> None:
         self._under_way -= 1
         if not future.cancelled():
-            future.exception()  # retrieved: asyncio logs a failure that nobody retrieved, and the connection may be gone
+            # asyncio logs an exception that nobody retrieves, and the connection that would may be gone.
+            future.exception()
             self._begin()
         done(future)
 
 
 class Pieces:
-    """A `net.turns.Source` of recent records: read on the event loop."""
+    """A `net.turns.Source` of recent records, read on the event loop: they are in the page cache."""
 
     def __init__(self, body: LongBody) -> None:
         self._body = body
@@ -79,7 +80,7 @@ class Pieces:
 
 
 class ColdPieces:
-    """A `net.turns.Source` of old records: one piece at a time, read in a thread where the disk has to be waited for."""
+    """A `net.turns.Source` of old records: one piece at a time, in a thread unless it is in the page cache."""
 
     def __init__(self, body: ColdBody, connection: object, reads: ColdReads) -> None:
         self._body, self._connection, self._reads = body, connection, reads

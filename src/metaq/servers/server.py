@@ -1,4 +1,4 @@
-"""Protocol servers, as the process that runs them sees them, and the usual kind: sessions over the peers of a listener."""
+"""Protocol servers as their process sees them, and the usual kind: a listener with a session for each connection."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ WhenAnnounced: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 class BrokerServices(Struct, frozen=True):
-    """What a broker's protocol servers serve."""
+    """What a broker's protocol servers work with."""
 
     broker: Broker
     call_soon: CallSoon
     when_announced: WhenAnnounced
     host: str
-    """Where clients reach this process, as it tells them."""
+    """Host under which clients reach this process, as it tells them."""
 
 
 class Server(Protocol[Services_contra]):
-    """One protocol's server in a process. `Services_contra`: what it turns requests into calls of.
+    """Server of one protocol. `Services_contra`: the services that it turns requests into calls of.
 
     It may bring its own sockets and its own accept loop. The process calls, all on its event loop: `bind`, `start`, then
     `tick` and `limit` as time passes and options change, and `close` at the end, however far it has come.
@@ -45,61 +45,65 @@ class Server(Protocol[Services_contra]):
 
     @property
     def name(self) -> str:
-        """Of the protocol, for logs; no two servers of a process have the same."""
+        """Name of the protocol, for logs; unique within the process."""
         ...
 
     @property
     def address(self) -> str:
-        """`host:port` that it listens at. Known when `bind` has returned."""
+        """`host:port` where it listens. Known once `bind` has returned."""
         ...
 
     async def bind(self) -> None:
-        """Take the address, and serve nobody yet: there are no services before all addresses are taken.
+        """Take the address without serving yet: services are made once all addresses are taken.
 
-        Raises ConfigError: it cannot be had; the text says which, why and what to do.
+        Raises ConfigError: the address cannot be had; the text says which, why and what to do.
         """
         ...
 
     async def start(self, services: Services_contra) -> None:
-        """Serve clients from now on. Raises ConfigError: another process took the address in the meantime."""
+        """Serve clients. Raises ConfigError: another process took the address in the meantime."""
         ...
 
     def tick(self) -> None:
-        """Let time pass: end what has waited too long. Called ten times a second by a broker, from its start on."""
+        """End what has waited too long. A broker calls it ten times a second from its start on."""
         ...
 
     def limit(self, limits: ListenLimits) -> None:
-        """What peers may take of the process from now on. Connections above a lower limit stay."""
+        """Set what peers may take of the process. Connections above a lower limit stay."""
         ...
 
     async def close(self) -> None:
-        """Accept nobody any more, let answers that are written go out, end the connections and let go of all it holds."""
+        """Stop accepting, let written answers go out, end the connections and release everything."""
         ...
 
 
 class SessionServer(Protocol):
-    """What a `PeerServer` serves peers with: a session for each, and what the sessions share."""
+    """Makes the sessions of a `PeerServer`, and holds what they share."""
 
     def session(self, peer: Peer) -> Session:
-        """A new connection."""
+        """Make the session of a new connection."""
         ...
 
     def tick(self) -> None:
-        """Let time pass: end what has waited too long."""
+        """End what has waited too long."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds. All its connections are closed by then."""
+        """Release everything. All connections are closed by then."""
         ...
 
 
 class PeerServer(Generic[Services]):
     """A `Server` whose clients are peers of a listener.
 
-    Args: place: host and port to listen at; port 0 takes a free one. open_sessions: makes what serves them, once the
-          address is taken and the services are open. second: a further port for the same sessions. what: the server and
-          the option of its port, for the message that it is taken. idle_seconds_min: clients of this protocol may be
-          silent for so long, whatever the limits say.
+    Args:
+        name: of the protocol.
+        place: host and port to listen at; port 0 takes a free one.
+        limits: of what peers may take.
+        open_sessions: makes the `SessionServer`, once the address is taken and the services are open.
+        second: a further port for the same sessions.
+        what: server and option of its port, for the error that the port is taken.
+        idle_seconds_min: silence that this protocol's clients may keep, whatever the limits say.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class PeerServer(Generic[Services]):
         self._sessions: SessionServer | None = None
 
     def _own(self, limits: ListenLimits) -> ListenLimits:
-        idle_seconds = limits.idle_seconds and max(limits.idle_seconds, self._idle_seconds_min)  # 0: for ever
+        idle_seconds = limits.idle_seconds and max(limits.idle_seconds, self._idle_seconds_min)  # 0 is no limit
         return structs.replace(limits, idle_seconds=idle_seconds)
 
     @property
@@ -160,6 +164,6 @@ class PeerServer(Generic[Services]):
 
 
 def caller_of(peer: Peer) -> Caller:
-    """The caller of what comes over a connection and names nobody."""
+    """Return the caller of a connection's unsigned requests."""
     address = peer.address[0]
     return Caller(address, is_loopback(address), encrypted=not peer.plain)

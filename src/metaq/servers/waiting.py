@@ -1,9 +1,9 @@
 """Requests that wait for a change to be saved: a send to a topic that is being made, a heartbeat with a new group.
 
-A service that needs such a change raises `Saving` before it has done anything. The server parks the request here: it is
-resumed when the change is there, or answered with the refusal. Those that wait for one change go on in the order in which
-they came, before anything newer: so the sends of one connection to one topic keep their order. Whether a connection's later
-requests wait behind a parked one is its protocol's business.
+A service that needs such a change raises `Saving` before it has done anything. The server parks the request here, and resumes
+it when the change is saved, or answers with the refusal. Requests for one change are resumed in the order in which they came,
+before newer ones: so the sends of one connection to one topic keep their order. Whether a connection's later requests wait
+behind a parked one is up to the protocol: in MetaQ 1.x all do, in RocketMQ's only those that must not overtake it.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from metaq.options import MIB
 from metaq.saved import Pending, Saving
 
 BYTES_MAX = 64 * MIB
-"""Of all requests that wait."""
+"""Most bytes of all parked requests."""
 PEER_BYTES_MAX = 16 * MIB
+"""Most bytes of one connection's parked requests."""
 REQUEST_BYTES = 2048
-"""What a request is counted with beside its body."""
+"""Bytes that a request counts for beside its body."""
 ATTEMPTS_MAX = 8
-"""A heartbeat may need its groups and then their topics; more than this means that somebody deletes what it makes."""
+"""Most times that a request waits: a heartbeat may need its groups and then their topics; more means that somebody deletes them."""
 WAIT_SECONDS = 5.0
+"""Longest wait of a parked request."""
 
 Then: TypeAlias = Callable[[], Any] | None
 Resume: TypeAlias = Callable[[Then], None]
-"""Handles a request again, now that what it needs is there, or does what it is given (`Saving.then`) in its place."""
+"""Handles a request again once what it needs is saved, or calls its argument (`Saving.then`) instead."""
 Refuse: TypeAlias = Callable[[Refused], None]
 """Answers a request with an error."""
 
 
 class Wording(NamedTuple):
-    """How clients of a protocol are told that a request was not done because it waited in vain.
+    """A protocol's texts for requests that waited in vain.
 
-    `too_many` is formatted with `connection` and `total`, the bytes that wait, `too_late` with `seconds`; behind it comes
-    `undone` if nothing was done and nothing will be, else `uncertain`.
+    `too_many` is formatted with `connection` and `total`, the parked bytes; `too_late` with `seconds`, followed by `undone` if
+    nothing was done and nothing will be, else by `uncertain`.
     """
 
     too_often: str = "busy: what the request needs is deleted as often as it is made"
@@ -50,31 +52,31 @@ class Wording(NamedTuple):
 
 
 class Parked:
-    """What one connection has waiting."""
+    """The parked requests of one connection."""
 
     __slots__ = ("bytes", "last")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.last: tuple[Pending, ...] = ()
-        """What its newest request waits for."""
+        """Changes that its newest request waits for."""
 
     def in_turn(self) -> None:
-        """Raises Saving while a request of this connection waits: for one that must not overtake it."""
+        """Raise Saving while a request of this connection is parked. For requests that must not overtake it."""
         waiting = [pending for pending in self.last if not pending.done]
         if waiting:
             raise Saving(*waiting)
 
 
 class ParkedRequest(Struct, eq=False):
-    """One request that waits."""
+    """One parked request."""
 
     resume: Resume
     refuse: Refuse
     then: Then
     parked: Parked
     left: int
-    """Changes that it still waits for."""
+    """Number of changes that it still waits for."""
     deadline: float
     size: int
     over: bool = False
@@ -82,9 +84,13 @@ class ParkedRequest(Struct, eq=False):
 
 
 class Parking:
-    """All requests of one server that wait for a change.
+    """The parked requests of one server.
 
-    Args: bytes_max: of all requests that wait. peer_bytes_max: of those of one connection.
+    Args:
+        clock: of the deadlines.
+        wording: of refusals.
+        bytes_max: most bytes of all parked requests.
+        peer_bytes_max: most bytes of one connection's.
     """
 
     def __init__(
@@ -100,13 +106,13 @@ class Parking:
         self._requests: deque[ParkedRequest] = deque()
         """In the order of their deadlines: all wait equally long."""
         self._attempt = 0
-        """How often the request that is being resumed has waited."""
+        """How often the request being resumed has waited."""
         self.bytes = 0
 
     def park(
         self, saving: Saving, parked: Parked, resume: Resume, refuse: Refuse, body_bytes: int = 0
     ) -> ParkedRequest:
-        """Keep a request until what it needs is there; then `resume` or `refuse` is called, once, perhaps before this returns.
+        """Keep a request until what it needs is saved. Then `resume` or `refuse` is called, once, perhaps before this returns.
 
         Raises Refused BUSY: too much waits already, or it has waited too often.
         """
@@ -127,7 +133,7 @@ class Parking:
         return request
 
     def withdraw(self, request: ParkedRequest) -> None:
-        """Drop a request that nobody wants any more; one that is over already may be dropped, too."""
+        """Drop a request that nobody wants any more. No effect if it is over."""
         if not request.over:
             self._remove(request)
 
@@ -153,7 +159,7 @@ class Parking:
             self._requests.popleft()
 
     def expire(self) -> None:
-        """Answer those who waited too long: nothing was done for them, and nothing will be."""
+        """Refuse requests that have waited too long: nothing was done for them, and nothing will be, unless they have a `then`."""
         now, wording = self._clock.monotonic(), self._wording
         while self._requests and self._requests[0].deadline <= now:
             request = self._requests[0]

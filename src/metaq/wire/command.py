@@ -219,6 +219,7 @@ def encode_prefix(command: Command, body_bytes: int) -> bytes:
         raise LocalProtocolError(
             f"a frame of {LENGTH_BYTES + length} bytes (code {command.code}, body {body_bytes}), the limit is {FRAME_BYTES_MAX}"
         )
+    # Node and C++ take the whole word for the header's length: type 0, JSON, keeps it right for them.
     word = command.serialize << 24 | len(header)
     return length.to_bytes(4, "big") + word.to_bytes(4, "big") + header
 
@@ -276,9 +277,11 @@ def _decode_lenient_json(header: bytes | bytearray | memoryview) -> Command:
         head = _read_lenient_head(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise RemoteProtocolError(f"the header is not a command: {error}") from error
+    # As texts, as Java would read them: Node sends numbers and booleans bare, C++ some of its ints.
     ext = {key: _text(value) for key, value in (head.extFields or {}).items() if value is not None}
     language = head.language
     if not isinstance(language, str):
+        # An ordinal, as Java's parsers take it; an unknown one must not end the connection.
         language = LANGUAGES[language] if language is not None and 0 <= language < len(LANGUAGES) else "OTHER"
     return Command(head.code, head.opaque, head.flag, language, head.version, head.remark, ext)
 
@@ -294,10 +297,12 @@ def _encode_binary(command: Command) -> bytes:
         remark = (command.remark or "").encode()
         parts = []
         for key, value in command.ext.items():
+            # The other end reads an empty text as null: leave the field out.
             if key and value:
                 raw_key, raw_value = key.encode(), value.encode()
                 parts += [_KEY.pack(len(raw_key)), raw_key, _VALUE.pack(len(raw_value)), raw_value]
         ext = b"".join(parts)
+        # The binary form has the language as a byte; a name that it does not know goes as OTHER.
         language = _ORDINALS.get(command.language, _OTHER)
         fixed = _FIXED.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))
     except (struct.error, UnicodeEncodeError) as error:

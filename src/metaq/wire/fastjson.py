@@ -33,8 +33,10 @@ _SINGLE_QUOTED = re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z0-9_+.$-]+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _NUMBER = re.compile(r"([+-]?)0*(\d+)(\.\d*)?([eE][+-]?\d+)?([LSBFD]?)\Z")
+# Bare words that fastjson reads as values. NaN and undefined become null there, too.
 _CONSTANTS = {"true": True, "false": False, "null": None, "NULL": None, "NaN": None, "undefined": None}
 _ESCAPED = dict(zip("bfnrtv\"'\\/01234567", "\b\f\n\r\t\v\"'\\/\0\1\2\3\4\5\6\7", strict=True))
+# fastjson reads a list behind these words as a Java Set.
 _SETS = ("Set", "TreeSet")
 
 
@@ -58,7 +60,7 @@ def loads(data: bytes | memoryview | str) -> Any:
     Raises BadRequest: not even fastjson's JSON, nested deeper than 64, or a number longer than 40 characters.
     """
     try:
-        return _standard_decode(data)
+        return _standard_decode(data)  # nearly all texts
     except RecursionError:
         raise BadRequest(f"JSON is nested deeper than {DEPTH_MAX}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -201,6 +203,7 @@ class _Parser:
         if not match:
             raise BadRequest(f"JSON holds the bare word {word!r} where a value must stand")
         sign, digits, fraction, exponent, suffix = match.groups("")
+        # Suffixes of Java's literals: F and D make a number with a fraction of it, L, S and B a whole one.
         if suffix in {"F", "D"} and not exponent:
             fraction = f".{fraction.strip('.') or '0'}"
         if fraction.strip(".") or exponent:

@@ -140,7 +140,7 @@ def sections_of(body: bytes | memoryview) -> tuple[tuple[Chunk, ...], DecideBody
         else:
             raise BadRequest(f"the section at byte {at} is of kind {kind}: there are 1, 2 and 3")
         at = end
-    if not chunks:
+    if not chunks:  # a decision alone is DECIDE
         raise BadRequest("there is no chunk in the body")
     return tuple(chunks), decide
 

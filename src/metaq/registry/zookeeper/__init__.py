@@ -1,1 +1,1 @@
-"""How brokers and clients of MetaQ 1.x find each other: nodes in a ZooKeeper, in the layout of the Java client."""
+"""MetaQ 1.x in ZooKeeper: nodes by which clients find brokers, in the layout of the Java client."""

@@ -1,6 +1,6 @@
-"""Where MetaQ 1.x keeps what in ZooKeeper, and in which words.
+"""Paths and texts of MetaQ 1.x's nodes in ZooKeeper.
 
-Under a root, `/meta` unless said otherwise; B is a broker id, N the number of a slave, T a topic, G a group, P a partition `B-n`:
+Under a root, `/meta` by default; B is a broker id, N the number of a slave, T a topic, G a group, P a partition `B-n`:
 
     /brokers/ids/B                          meta://host:port, for very old clients; parent of the next three
     /brokers/ids/B/master                   meta://host:port                         ephemeral
@@ -26,22 +26,26 @@ SLASH: Final = "/"
 
 
 class Metaq1Broker(Struct, frozen=True):
-    """Who a broker is to clients of MetaQ 1.x."""
+    """Identity of a broker for clients of MetaQ 1.x."""
 
     broker_id: int
     uri: str
     """`meta://host:port` of its MetaQ 1.x server."""
     slave: int | None = None
-    """Its number among the slaves of the broker id; None is the master."""
+    """Number among the slaves of the broker id; None: the master."""
 
     @property
     def role(self) -> str:
-        """As names of topic nodes end: `B-m` or `B-sN`."""
+        """End of the names of its topic nodes: `B-m` or `B-sN`."""
         return f"{self.broker_id}-m" if self.slave is None else f"{self.broker_id}-s{self.slave}"
 
 
 class Layout:
-    """The paths under one root. A slash in front is added, one behind removed."""
+    """Paths under one root.
+
+    Args:
+        root: a slash in front is added, one behind removed.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = SLASH + root.strip(SLASH) if root.strip(SLASH) else ""
@@ -50,7 +54,7 @@ class Layout:
         return f"{self.root}/brokers/ids/{broker_id}"
 
     def who(self, broker: Metaq1Broker) -> str:
-        """The node that only one broker can have."""
+        """Return the broker's own node, which only one broker can have."""
         name = "master" if broker.slave is None else f"slave{broker.slave}"
         return f"{self.broker(broker.broker_id)}/{name}"
 
@@ -58,18 +62,21 @@ class Layout:
         return f"{self.broker(broker_id)}/master_config_checksum"
 
     def topic(self, kind: str, topic: str, broker: Metaq1Broker) -> str:
-        """A broker's node of a topic; `kind` is topics, topics-pub or topics-sub."""
+        """Return a broker's node of a topic. `kind`: topics (before 1.4.3), topics-pub or topics-sub."""
         return f"{self.root}/brokers/{kind}/{topic}/{broker.role}"
 
     def offsets(self, group: str, topic: str = "") -> str:
-        """Where a group's offsets of all topics are, or of one."""
+        """Return the parent of a group's offsets, of all topics or of one."""
         return f"{self.root}/consumers/{group}/offsets" + (f"/{topic}" if topic else "")
 
     def offset(self, group: str, topic: str, partition: str) -> str:
         return f"{self.offsets(group, topic)}/{partition}"
 
     def wanted(self, broker: Metaq1Broker, config: bytes, topics: Mapping[str, Published]) -> dict[str, str]:
-        """Path → text of the ephemeral nodes that a broker keeps beside `who`."""
+        """Return path → text of the ephemeral nodes that a broker keeps beside `who`.
+
+        Also those of 1.x before 1.4.3, which the Python and Ruby clients read.
+        """
         nodes = {} if broker.slave is not None else {self.checksum(broker.broker_id): config_checksum(config)}
         for topic, published in topics.items():
             nodes[self.topic("topics", topic, broker)] = str(published.partitions)
@@ -82,23 +89,23 @@ class Layout:
 
 
 def config_checksum(config: bytes) -> str:
-    """What slaves compare to see that their master's server.ini changed."""
+    """Return the text by which slaves see that their master's server.ini has changed."""
     return str(zlib.crc32(config))
 
 
 def topic_text(partitions: int, broker: Metaq1Broker) -> str:
-    """What a topic node says: a field more, and the Java client would not see the broker."""
+    """Return the text of a topic node. With any other field the Java client would ignore the broker."""
     return json.encode({"numParts": partitions, "broker": broker.role}).decode()
 
 
 def parents(path: str) -> Iterator[str]:
-    """The nodes above a path, from the root on."""
+    """Yield the nodes above a path, from the root on."""
     parts = path.split(SLASH)
     return (SLASH.join(parts[:length]) for length in range(2, len(parts)))
 
 
 class OffsetNode(Struct, frozen=True):
-    """How far a group has read a partition: the last message's id, -1 if unknown, and the position behind it."""
+    """A group's position in a partition: id of the last message, -1 if unknown, and the position behind it."""
 
     message_id: int
     position: int
@@ -109,7 +116,7 @@ class OffsetNode(Struct, frozen=True):
 
 
 def parse_offset(text: str) -> OffsetNode:
-    """Read an offset node, also one from before 1.4, which is the position alone. Raises ValueError."""
+    """Parse an offset node; before 1.4 it was the position alone. Raises ValueError."""
     message_id, _, position = text.rpartition("-")
-    # A hyphen at the very front is the sign of a number, as the Java client has it.
+    # Split at the last hyphen: ids are negative from 1.4.5 on. One at the very front is the sign of a position alone.
     return OffsetNode(int(message_id), int(position)) if message_id else OffsetNode(-1, int(text))

@@ -1,8 +1,8 @@
-"""A broker's side of ZooKeeper: it keeps its nodes there, whatever happens to the session.
+"""Keeps a broker's nodes in ZooKeeper, whatever happens to the session.
 
-What is there is compared with what should be, in rounds: after each change of a topic, after each return of the
-connection, and when another broker has our place. A round runs in a thread. The node that says who we are comes first: only
-the broker that holds it advertises topics, so two brokers with one id never mix theirs.
+Nodes are compared with what should be there in rounds: after each change of a topic, after each return of the connection, and when
+another broker has our place. A round runs in a thread. The broker's own node comes first: only its holder advertises topics, so
+two brokers with one id never mix theirs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
 FIRST_WORD_SECONDS: Final = 10.0
-"""How long a start waits for a ZooKeeper that neither takes the registration nor is known to be away."""
+"""Longest wait of a start for a ZooKeeper that neither takes the registration nor is known to be away."""
 UNREACHABLE_SECONDS: Final = 2.0
-"""How long a start waits for a connection; then the broker goes on without, and logs it."""
+"""Longest wait of a start for a connection; then the broker goes on without one, and logs it."""
 LEAVE_SECONDS: Final = 5.0
-"""Time to remove our nodes at a stop; ZooKeeper does it itself a session's time-out later."""
+"""Longest time for removing our nodes at a stop; else ZooKeeper does it when the session times out."""
 URI_CHARS_MAX: Final = 200
 """Characters of another broker's address that are logged: anybody may have written it."""
 HOPELESS_SESSIONS: Final = 1.5
-"""A session that was not heard for so many of its time-outs is gone at the server: begin with a client that forgets it.
-It would otherwise ask for what an emptied ZooKeeper never had, for ever. And a client that something strange has answered
-may have ended its thread."""
+"""Session time-outs without a connection after which a new client is made, without the old session: it is gone at the server, and
+kazoo would ask an emptied ZooKeeper for it for ever. Also, an odd answer may have ended the old client's thread."""
 
 
 Result = TypeVar("Result")
 
 
 class ZookeeperSettings(Struct, frozen=True):
-    """Where ZooKeeper is, and its times in seconds."""
+    """Address and times (seconds) of ZooKeeper."""
 
     connect: str
     """`host:port`, `,`-separated."""
@@ -51,11 +50,11 @@ class ZookeeperSettings(Struct, frozen=True):
     connection_timeout: float = 30.0
     """Interval at which a missing connection is logged."""
     sync_time: float = 5.0
-    """How long clients may take to hear that we left: a stop waits for it."""
+    """How long clients may take to see that we left; a stop waits for it."""
 
 
 class Advertisement(Struct, frozen=True):
-    """What a broker advertises in ZooKeeper."""
+    """A broker's content in ZooKeeper."""
 
     config: bytes
     """Bytes of server.ini, whose checksum slaves watch."""
@@ -65,7 +64,10 @@ class Advertisement(Struct, frozen=True):
 class ZookeeperRegistrar:
     """Keeps one broker registered.
 
-    Args: describe: what to advertise now; called in the event loop.
+    Args:
+        settings: of ZooKeeper.
+        broker: its identity.
+        describe: returns what to advertise; called in the event loop.
     """
 
     def __init__(
@@ -82,24 +84,23 @@ class ZookeeperRegistrar:
         self._thread = ThreadPoolExecutor(1, "zookeeper")
         """One thread, so that rounds and the farewell follow one another."""
         self.registered = False
-        """Whether everything advertised is in ZooKeeper, as far as is known."""
+        """Everything advertised is in ZooKeeper, as far as is known."""
         self.failing = ""
-        """Why it is not; empty if it is."""
+        """Why it is not registered; empty if it is."""
 
     async def start(self) -> None:
-        """Register; returns when that is done, or when it is said why it cannot be done now. It goes on in the background."""
+        """Register. Return when that is done, or has failed for now; go on in the background."""
         self._task = asyncio.create_task(self._keep(), name="ZooKeeper registrar")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_WORD_SECONDS):
                 await self._first_word.wait()
 
     def changed(self) -> None:
-        """Advertise again: something may have changed. Several calls before that make one round."""
+        """Advertise again: something may have changed. Calls until then make one round."""
         self._wake.set()
 
     async def positions(self, group: str, topic: str | None) -> dict[tuple[str, int], int] | None:
-        """(topic, partition) → position: how far a group of MetaQ 1.x has come here; None: ZooKeeper does not answer
-        now."""
+        """Return (topic, partition) → position of a 1.x group at this broker; None: ZooKeeper does not answer now."""
         session = self.session
         if session is None or not session.connected:
             return None
@@ -112,7 +113,7 @@ class ZookeeperRegistrar:
             return None
 
     async def stop(self) -> None:
-        """Leave, and give clients the time to hear of it."""
+        """Unregister, and give clients the time to see it."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -134,7 +135,7 @@ class ZookeeperRegistrar:
                 log.info("beginning anew with ZooKeeper %s", self._settings.connect)
 
     async def _keep_session(self) -> None:
-        """Keep one ZooKeeper client going, until its session is lost for good."""
+        """Use one ZooKeeper client, until its session is lost for good."""
         session = self.session = Session(self._settings.connect, self._settings.session_timeout, self._wake.set)
         session.open()
         try:
@@ -165,13 +166,13 @@ class ZookeeperRegistrar:
                 self._fail(f"cannot be reached{f' ({session.why})' if session.why else ''}")
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Wait until something wakes us, at most so long."""
+        """Wait until `_wake` is set, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
 
     async def _round(self, session: Session) -> bool:
-        """Advertise everything once. Returns whether all of it is there."""
+        """Advertise everything once. Return whether all of it is there."""
         try:
             advertised = self._describe()
             clash = await self._in_thread(lambda: self._kept.renew(session, self._layout, self._broker, advertised))
@@ -224,8 +225,7 @@ class ZookeeperRegistrar:
             await self._close(session)
 
     async def _close(self, session: Session) -> None:
-        """Close the session, which also ends a request that the thread waits for. A close that ZooKeeper does not
-        answer ends in the background."""
+        """Close the session, which also ends a request that the thread waits for; a close that is not answered ends in the background."""
         closed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -251,15 +251,14 @@ class _Kept:
         self._sessions: set[int] = set()
         self._nodes: dict[str, str] = {}
         self._sure = False
-        """Whether `_nodes` is what is there; after a lost answer some of it may not be, and more of what we wanted."""
+        """`_nodes` are surely there. After a lost answer some may be missing, and others there."""
         self._greeted = 0
-        """The session in which the text for very old clients was written."""
+        """Session in which the text for very old clients was written."""
         self.place = False
-        """Whether the broker's own node is ours."""
+        """The broker's own node is ours."""
 
     def renew(self, session: Session, layout: Layout, broker: Metaq1Broker, advertised: Advertisement) -> str:
-        """Make ZooKeeper's nodes those of `advertised`. Returns the address of another broker that has our place, empty if
-        none has.
+        """Make ZooKeeper's nodes those of `advertised`. Return the address of another broker that has our place, else "".
 
         Raises one of `Failures`.
         """
@@ -267,7 +266,7 @@ class _Kept:
             self._session, self._nodes, self._sure = session.id, {}, True
             self._sessions.add(session.id)
         if clash := self._take_place(session, layout.who(broker), broker.uri):
-            self._sure = False  # the other one may put its nodes in place of ours
+            self._sure = False  # the other broker may replace our nodes
             return clash
         if broker.slave is None and self._greeted != session.id:
             session.write(layout.broker(broker.broker_id), broker.uri)
@@ -281,7 +280,7 @@ class _Kept:
         self._nodes = {path: text for path, text in self._nodes.items() if path not in gone} | fresh
         for path in session.create(fresh):
             found = session.owner(path)
-            if found != (session.id, wanted[path]):  # of an earlier session of this broker id, whose place is ours now
+            if found != (session.id, wanted[path]):  # left by an earlier session of this broker id
                 session.replace(path, wanted[path])
         for path, text in changed.items():
             if path not in fresh:
@@ -294,7 +293,7 @@ class _Kept:
         if session.create({path: uri}):
             found = session.owner(path)
             if found is None:
-                return self._take_place(session, path, uri)  # it went between the two
+                return self._take_place(session, path, uri)  # it vanished between the two requests
             owner, text = found
             if owner != session.id:
                 # Nobody but us listens at our address, so the node is that of a session of ours or of our process before.
@@ -307,7 +306,7 @@ class _Kept:
         return ""
 
     def farewell(self, session: Session, layout: Layout, broker: Metaq1Broker) -> None:
-        """Remove the text for very old clients; closing the session removes what is left."""
+        """Remove the persistent node for very old clients, and ours below it; closing the session removes the rest."""
         if broker.slave is None:
             session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
             session.remove(layout.broker(broker.broker_id))

@@ -1,7 +1,4 @@
-"""One connection to ZooKeeper after the other, as those who keep nodes there need it: requests in bulk, from a thread.
-
-kazoo's threads stay behind this; changes of the session are reported to the event loop.
-"""
+"""A ZooKeeper client for requests in bulk, called from a thread. Changes of its connection are reported to the event loop."""
 
 from __future__ import annotations
 
@@ -22,22 +19,27 @@ from kazoo.retry import KazooRetry
 from metaq.registry.zookeeper.layout import parents
 
 AT_ONCE_MAX: Final = 500
-"""Most requests under way, so that neither side gathers a heap of them."""
+"""Most open requests, so that neither side queues many."""
 ANSWER_SECONDS: Final = 30.0
-"""How long one answer may take; a lost connection is noticed earlier, by the session."""
+"""Longest wait for an answer; a lost connection is noticed earlier, by the session."""
 RECONNECT_SECONDS_MAX: Final = 2.0
-"""Longest pause between two tries: kazoo's own grows to a minute, longer than a session lives."""
+"""Longest pause between two tries to connect: kazoo's own grows to a minute, longer than a session lives."""
 
 Failures = (KazooException, KazooTimeoutError)
-"""What any request may raise when the connection or the session is gone."""
+"""Errors of any request when the connection or the session is gone."""
 
 Item = TypeVar("Item")
 
 
 class Session:
-    """A client that connects until it is closed; when its session expires it takes the next.
+    """A client that stays connected until it is closed; when its session expires it begins another.
 
-    Calls block: they belong into a thread. `changed` is called in the event loop when the connection came or went.
+    Its methods block: call them in a thread.
+
+    Args:
+        hosts: `host:port`, `,`-separated.
+        timeout: of the session, seconds.
+        changed: called in the event loop when the connection has come or gone, and by watches.
     """
 
     def __init__(self, hosts: str, timeout: float, changed: Callable[[], None]) -> None:
@@ -54,7 +56,7 @@ class Session:
         self._client.add_listener(self._on_state)
 
     def _on_state(self, state: str) -> None:
-        """In a thread of kazoo's."""
+        """Report a change of the connection. Called in a thread of kazoo's."""
         self._tell(lambda: self._set_connected(state == KazooState.CONNECTED))
 
     def _tell(self, what: Callable[[], None]) -> None:
@@ -67,12 +69,12 @@ class Session:
 
     @property
     def why(self) -> str:
-        """Kazoo's last message about a connection that it could not make."""
+        """Kazoo's last message about a failed connection."""
         return self._why.text
 
     @property
     def credentials(self) -> tuple[int, bytes]:
-        """Number and password of the session; another number after it expired, 0 before the first."""
+        """Number and password of the session: another number after it has expired, 0 before the first."""
         number, password = self._client.client_id or (0, b"")
         return int(number), bytes(password)
 
@@ -92,7 +94,7 @@ class Session:
     # What follows raises one of `Failures`: ask again when there is a connection.
 
     def owner(self, path: str) -> tuple[int, str] | None:
-        """The session that keeps a node (0: it is persistent) and its text; None if there is none."""
+        """Return the session that keeps a node (0: persistent) and the node's text; None if it does not exist."""
         try:
             data, stat = self._client.get_async(path).get(timeout=ANSWER_SECONDS)
         except NoNodeError:
@@ -100,7 +102,7 @@ class Session:
         return int(stat.ephemeralOwner), (data or b"").decode(errors="replace")
 
     def children(self, paths: Iterable[str]) -> list[list[str]]:
-        """The names below each node, sorted; none of one that there is not."""
+        """Return the names below each node, sorted; none below a missing one."""
         found = []
         for _, result in self._in_bulk(paths, self._client.get_children_async):
             try:
@@ -110,7 +112,7 @@ class Session:
         return found
 
     def texts(self, paths: Iterable[str]) -> dict[str, str]:
-        """Node → its text, of those that there are."""
+        """Return node → text of those that exist."""
         found = {}
         for path, result in self._in_bulk(paths, self._client.get_async):
             with contextlib.suppress(NoNodeError):
@@ -118,15 +120,15 @@ class Session:
         return found
 
     def watch(self, path: str) -> None:
-        """Have `changed` called once, when the node comes or goes or is written."""
+        """Have `changed` called once when the node is made, deleted or written."""
         self._client.exists_async(path, watch=self._on_event).get(timeout=ANSWER_SECONDS)
 
     def _on_event(self, _event: WatchedEvent) -> None:
-        """In a thread of kazoo's. One function: a watch that is set twice fires once."""
+        """Report a watch. Called in a thread of kazoo's. One function for all, so that a watch set twice fires once."""
         self._tell(self._changed)
 
     def create(self, nodes: Mapping[str, str]) -> list[str]:
-        """Make ephemeral nodes with their texts, and what is missing above them. Returns those that somebody made before."""
+        """Make ephemeral nodes with their texts, and missing parents. Return those that exist already."""
         taken, orphans = self._create(nodes)
         if orphans:
             self.ensure(dict.fromkeys(parent for path in orphans for parent in parents(path)))
@@ -153,13 +155,13 @@ class Session:
                 result.get(timeout=ANSWER_SECONDS)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove nodes; those that are gone are no error."""
+        """Delete nodes; missing ones are no error."""
         for _, result in self._in_bulk(paths, self._client.delete_async):
             with contextlib.suppress(NoNodeError):
                 result.get(timeout=ANSWER_SECONDS)
 
     def replace(self, path: str, text: str) -> None:
-        """Put an ephemeral node of ours in place of the one that is there, at once: clients see it change."""
+        """Replace a node by an ephemeral one of ours in one transaction: clients see it change, not vanish."""
         transaction = self._client.transaction()
         transaction.delete(path)
         transaction.create(path, text.encode(), ephemeral=True)
@@ -168,12 +170,12 @@ class Session:
                 raise outcome
 
     def write(self, path: str, text: str) -> None:
-        """Set the text of a persistent node, which is made if it is missing."""
+        """Set the text of a persistent node; make it if it is missing."""
         self.ensure([*parents(path), path])
         self._client.set_async(path, text.encode()).get(timeout=ANSWER_SECONDS)
 
     def remove(self, path: str) -> None:
-        """Delete a persistent node; if others have nodes below it, it stays, without text."""
+        """Delete a persistent node; one with children of others stays, without text."""
         try:
             self._client.delete_async(path).get(timeout=ANSWER_SECONDS)
         except NotEmptyError:
@@ -189,7 +191,7 @@ class Session:
 
 
 class _LastWord:
-    """A logger for kazoo that keeps its last message only: it logs each failed attempt."""
+    """A logger for kazoo, which logs each failed attempt; keeps the last message only."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -1,8 +1,8 @@
-"""The answers of one connection of the MetaQ 1.x server, in the order of their questions.
+"""Answers of one connection of the MetaQ 1.x server, in the order of their commands.
 
-A client finds its answers by their number, so the order would be free; but a person at a terminal has no other way, and
-who waits for the last answer knows that all others have come. An answer that comes late, because its messages are
-read from the disk or its put waits for it, keeps its place: later ones wait behind it, and are counted.
+A client finds its answers by their opaque, and the original's come in any order. But a person at a terminal has only the order,
+and whoever waits for the last answer knows that all others have come. A late answer, whose messages are read from the disk or
+whose put waits for it, keeps its place: later answers wait behind it, and are counted.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 WAITING_BYTES_MAX: Final = 1024 * 1024
-"""Of answers behind a late one: above it a connection gets no more of them made."""
+"""Most bytes behind late answers of one connection: above that none of its commands are taken."""
 WAITING_BYTES_MAX_ALL: Final = 256 * 1024 * 1024
-"""Of the answers behind late ones of all connections together: above it those that have late ones get no more of them made."""
+"""Most bytes behind late answers of all connections: above that no commands are taken of those that have late answers."""
 WAITING_MAX: Final = 1024
-"""Late answers of one connection."""
+"""Most late answers of one connection."""
 _SLOT_BYTES: Final = 256
+"""Bytes that a late answer counts for until it comes."""
 JOINED_BYTES_MAX: Final = 64 * 1024
-"""Answers of one read event are gathered up to this, then written: only then the peer shows whether it reads them."""
+"""Bytes of answers that are gathered before they are written: only a write shows whether the peer reads."""
 LONG_BYTES: Final = 32 * 1024
-"""From here on an answer is written by itself: joining it with others would cost more than a write."""
+"""Smallest answer that is written by itself: joining it with others would cost more than a write."""
 
 
 class AnswerSink(Protocol):
@@ -31,7 +32,7 @@ class AnswerSink(Protocol):
 
 
 class Slot:
-    """The place of an answer that comes later; what it is given first is the answer."""
+    """The place of a late answer. The first `write` is the answer; others are ignored."""
 
     __slots__ = ("_answers", "behind", "data")
 
@@ -41,23 +42,26 @@ class Slot:
         self.behind = list[bytes | memoryview]()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Here is the answer."""
+        """Give the answer."""
         if self.data is None:
             self.data = data
             self._answers.came(len(data))
 
 
 class Behind:
-    """How many bytes wait behind late answers, of all connections."""
+    """Bytes behind late answers of all connections."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
 
 class Answers:
-    """What one connection is yet to be sent. `drained` is called when it had been full, or awaited, and all has gone out.
+    """Answers that one connection is still to be sent.
 
-    `behind`: what it shares with the other connections.
+    Args:
+        peer: the connection.
+        drained: called when it was `full` and is so no more, or was `awaited` and no answer is late any more.
+        behind: shared with the other connections.
     """
 
     def __init__(self, peer: AnswerSink, drained: Callable[[], None], behind: Behind | None = None) -> None:
@@ -66,22 +70,22 @@ class Answers:
         self._gathered_bytes = 0
         self._slots = deque[Slot]()
         self._bytes = 0
-        """Behind late answers."""
+        """Bytes behind late answers."""
         self.awaited = False
-        """Whether somebody wants to hear when nothing is late any more."""
+        """Call `drained` when no answer is late any more."""
 
     @property
     def late(self) -> int:
-        """How many answers are late."""
+        """Number of late answers."""
         return len(self._slots)
 
     @property
     def full(self) -> bool:
-        """Whether no more answers should be made before the late ones have come."""
+        """No command should be taken before late answers have come."""
         if not self._slots:
             return False
         if self._behind.bytes > WAITING_BYTES_MAX_ALL:
-            self.awaited = True  # the others may be answered before, and do not tell us
+            self.awaited = True  # the other connections may drain before, and do not tell us
             return True
         return self._bytes > WAITING_BYTES_MAX or len(self._slots) >= WAITING_MAX
 
@@ -90,12 +94,12 @@ class Answers:
         self._behind.bytes += size
 
     def close(self) -> None:
-        """The connection has ended: nothing of it waits any more."""
+        """Drop everything: the connection has ended."""
         self._slots.clear()
         self._add(-self._bytes)
 
     def say(self, *data: bytes | memoryview) -> None:
-        """An answer that is there. It goes out with the next `flush`, or behind the late ones."""
+        """Add an answer. It goes out with the next `flush`, or behind the late ones."""
         if self._slots:
             self._slots[-1].behind.extend(data)
             self._add(sum(map(len, data)))
@@ -114,7 +118,7 @@ class Answers:
                 self.flush()
 
     def later(self) -> Slot:
-        """An answer that comes later."""
+        """Add the place of a late answer."""
         self.flush()
         slot = Slot(self)
         self._slots.append(slot)
@@ -122,7 +126,7 @@ class Answers:
         return slot
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the gathered answers."""
         if self._gathered:
             data = b"".join(self._gathered) if len(self._gathered) > 1 else self._gathered[0]
             self._gathered.clear()
@@ -130,7 +134,7 @@ class Answers:
             self._peer.write(data)
 
     def came(self, size: int) -> None:
-        """A late answer has come, of so many bytes."""
+        """Write what a late answer of `size` bytes lets go."""
         if not self._slots:  # the connection is closed
             return
         self._add(size)

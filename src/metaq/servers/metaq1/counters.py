@@ -1,4 +1,4 @@
-"""What the MetaQ 1.x server counts: commands since the start, and of topics that want it what came in the last minutes."""
+"""Counters of the MetaQ 1.x server: commands since the start, and recent traffic of topics with `stat=true`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from metaq.clock import Clock
 from metaq.model.topics.topic import TOPIC_CHARS_MAX
 
 RESET_SECONDS: Final = 30 * 60.0
-"""Counters of topics begin anew so often."""
+"""Period after which counters of topics begin anew."""
 TOPICS_MAX: Final = 10_000
-"""A topic's name may be anything where no section of a server.ini says otherwise; one that is too long is no topic's."""
+"""Most topics that are counted: without sections in a server.ini a client may name any."""
 SHOWN_CHARS_MAX: Final = 256
-"""Of what somebody takes for a topic."""
+"""Characters that are shown of a name that is no topic's."""
 
 
 class Counted(enum.Enum):
-    """The values are the words of `stats realtime`, in its order."""
+    """What is counted. The values are the words of `stats realtime`, in its order."""
 
     PUT = "put"
     GET = "get"
@@ -37,20 +37,24 @@ class _Sum(Struct):
 
 
 class Counters:
-    """Not thread-safe."""
+    """Counts events, in all and by topic. Not thread-safe."""
 
     def __init__(
         self, settings: Metaq1Settings, clock: Clock, puts: Callable[[], Iterable[tuple[str, int, int]]] = tuple
     ) -> None:
-        """`puts`: topic, puts, bytes of all that came by the fast path since it was asked last."""
+        """Args:
+        settings: say which topics are counted.
+        clock: of the period.
+        puts: yields (topic, puts, bytes) that came by the fast path since it was last asked.
+        """
         self._settings, self._clock, self._puts = settings, clock, puts
         self.totals = dict.fromkeys(Counted, 0)
-        """Events, and of `BYTES` their sum, since the start or `reset`."""
+        """Events since the start or `reset`; for BYTES their sum."""
         self._sums = dict[Counted, dict[str, _Sum]]()
         self._since = clock.monotonic()
 
     def count(self, what: Counted, topic: str, value: int = 1, count: int = 1) -> None:
-        """So many more, of so many bytes in all if bytes are counted."""
+        """Count `count` events of a topic, `value` in all: their number, or their bytes."""
         self.totals[what] += value
         rules = self._settings.rules
         if len(topic) <= TOPIC_CHARS_MAX and rules.settings(topic).stat and rules.accepts(topic):
@@ -64,25 +68,25 @@ class Counters:
             found.value += value
 
     def collect(self) -> None:
-        """Count what came by the fast path. To be called before anything is told."""
+        """Count what came by the fast path. To be called before anything is shown."""
         for topic, puts, size in self._puts():
             self.count(Counted.PUT, topic, puts, puts)
             self.count(Counted.BYTES, topic, size, puts)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Begin anew if the period is over."""
         if self._clock.monotonic() - self._since >= RESET_SECONDS:
             self.collect()
             self._begin()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Set all counters to 0."""
         self.collect()
         self.totals = dict.fromkeys(Counted, 0)
         self._begin()
 
     def _begin(self) -> None:
-        # As the original, what was counted goes on with nothing; but not what was not counted since the time before.
+        # As in the original, counted topics stay, with 0. But not those without an event in the last period: names are clients'.
         self._sums = {
             what: {topic: _Sum() for topic, each in sums.items() if each.count} for what, sums in self._sums.items()
         }
@@ -107,5 +111,5 @@ class Counters:
 
 
 def _ratio(value: int, by: int) -> str:
-    """With two decimals at most."""
+    """Return a ratio with two decimals at most; `invalid` by 0."""
     return f"{value / by:.2f}".rstrip("0").rstrip(".") if by else "invalid"

@@ -1,4 +1,4 @@
-"""The MetaQ 1.x server: MetaQ 1.x on the partitions of a broker. What its sessions share; `session` has the commands."""
+"""The MetaQ 1.x server of a broker: what its sessions share. `session` has the commands."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 COLD_READERS: Final = 2
 SCHEME: Final = "meta://"
 IDLE_SECONDS: Final = 300.0
-"""A connection may be silent for so long, or for what the option allows if that is longer: a person at a terminal is slow.
-The Java client says something every 10 s."""
+"""Silence that a connection may keep, at least: a person at a terminal is slow. The original closes after 300 s too; the Java
+client sends a heartbeat after 10."""
 
 
 PARKED_BYTES_MAX: Final = 256 * MIB
-"""Of puts that wait for a topic or its positions, each connection's first one: the most that unfinished frames may take."""
+"""Most bytes of puts that wait for a topic or its positions, one of each connection: as much as unfinished frames may take."""
 WAITED_IN_VAIN: Final = Wording(
     too_often="what it needs is deleted as often as it is made, try again",
     too_many="too many commands wait for changes to be saved, try again",
@@ -47,9 +47,15 @@ WAITED_IN_VAIN: Final = Wording(
 
 
 class Metaq1Server:
-    """Makes a session for each connection. A `metaq.servers.server.SessionServer`.
+    """The sessions of one broker's MetaQ 1.x server. A `metaq.servers.server.SessionServer`.
 
-    Args: broker: one with partitions. place: host and port that clients know the server by. version: what they are told.
+    Args:
+        broker: one with partitions.
+        settings: of MetaQ 1.x.
+        transactions: handles steps, and puts into transactions.
+        call_soon: brings a call from another thread to the event loop.
+        place: host and port under which clients know the server.
+        version: answer to `version`.
     """
 
     def __init__(
@@ -97,11 +103,11 @@ class Metaq1Server:
         self.stats.transactions = lambda: (ended.begun, ended.begun_xa, ended.committed, ended.rolled_back)
 
     def session(self, peer: Peer) -> Metaq1Session:
-        """A new connection."""
+        """Make the session of a new connection."""
         return Metaq1Session(peer, self._space)
 
     def tick(self) -> None:
-        """Let time pass; called ten times a second."""
+        """End what has waited too long. Called ten times a second."""
         space = self._space
         space.parking.expire()
         space.held_acks.expire()
@@ -115,7 +121,7 @@ class Metaq1Server:
 def metaq1_server(
     bind_address: str, settings: Metaq1Settings, limits: ListenLimits, version: str
 ) -> PeerServer[BrokerServices]:
-    """The server of a broker's `serverPort`, not bound yet."""
+    """Make the server of a broker's `serverPort`, not bound yet."""
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
@@ -136,7 +142,10 @@ def metaq1_server(
 
 
 def too_late(answers: bytes, lack: Lack) -> bytes:
-    """The same answers to puts, with the news that their messages are stored but not as safe as was promised."""
+    """Return answers to puts as errors that say that the message is stored, but not as safe as promised.
+
+    1.x has no code for that: its client sees a failed put.
+    """
     reader, start, found = Reader(len(answers)), 0, list[bytes]()
     text = f"the message is stored, but {lack.value}: "
     while start < len(answers):

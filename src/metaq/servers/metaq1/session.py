@@ -1,8 +1,8 @@
-"""One connection of the MetaQ 1.x server: lines become calls of a broker's partitions and transactions, outcomes become answers.
+"""One connection of the MetaQ 1.x server: lines to calls of partitions and transactions, results to answers.
 
 Commands are taken one after the other. One that needs a change that is being saved (a topic that is made, positions that are
-computed) holds up those behind it, of its own connection alone: a transaction's steps and puts depend on their order. A
-get that reads old messages does not; only its answer is awaited by the later ones.
+computed) holds up those behind it on its own connection: a transaction's steps and puts depend on their order. A get that reads
+old messages does not; only its answer is waited for by the later ones.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ from metaq.wire.metaq1.commands import (
 log = logging.getLogger(__name__)
 
 TEXT_CHARS_MAX: Final = 4096
-"""Of an error text in an answer: some carry what the peer sent."""
+"""Characters of an error text in an answer: some carry what the peer sent."""
 TURN_SECONDS: Final = 0.005
-"""After so long the other connections have their turn: 512 KiB hold 70 000 times `stats`, each of which looks at all topics."""
+"""Time after which other connections have their turn: 512 KiB hold 70 000 times `stats`, each of which looks at all topics."""
 _P: Final = ord("p")
 LATE_GETS_MAX: Final = 4
-"""Of one connection, each up to maxTransferSize."""
+"""Most late gets of one connection, each up to maxTransferSize."""
 
 CODE_OF: Final[Mapping[Reason, Code]] = {
     Reason.INVALID: Code.ERROR,
@@ -96,27 +96,28 @@ CODE_OF: Final[Mapping[Reason, Code]] = {
     Reason.UNAVAILABLE: Code.UNAVAILABLE,
     Reason.NOT_STORED: Code.ERROR,
 }
-"""Complete: a reason without a code would be a command without an answer (tests/servers/remoting/test_refusals.py)."""
+"""Code of each reason. Complete: a reason without a code would be a command without an answer
+(tests/servers/remoting/test_refusals.py)."""
 
 
 class Transactions(Protocol):
-    """What the server asks of transactions (`servers/metaq1/transactions.py`)."""
+    """Transactions, as sessions need them (`metaq.servers.metaq1.transactions`)."""
 
     def step(self, line: TransactionLine, session: Metaq1Session) -> bytes | None:
-        """Take a step. Returns the body of the answer, None: there is none. Raises Refused with the whole text, Saving."""
+        """Take a step. Return the body of the answer; None: END has none. Raises Refused with the whole text, Saving."""
         ...
 
     def put(self, line: PutLine, put: PartitionPut, session: Metaq1Session) -> bytes:
-        """Put a message into a transaction. Returns the body of the answer. Raises Refused with the whole text, Saving."""
+        """Put a message into a transaction. Return the body of the answer. Raises Refused with the whole text, Saving."""
         ...
 
     def due(self) -> Due | None:
-        """What the answers to steps that were taken by now wait for; None: nothing."""
+        """Return what the answers to the steps so far wait for; None: nothing."""
         ...
 
 
 class Space(Struct):
-    """What the sessions of one server work with."""
+    """Shared by the sessions of one server."""
 
     broker: Broker
     partitions: Partitions
@@ -126,13 +127,13 @@ class Space(Struct):
     cold_reads: ColdReads
     counters: Counters
     stats: Callable[[str | None], bytes]
-    """The body of the answer to `stats`. Raises as a service does."""
+    """Makes the body of the answer to `stats` of an item."""
     faults: RateLimitedLog
     url: str
     version: bytes
     fast_path: PartitionFastPath
     acks: Replies
-    """Answers of one call of the fast path."""
+    """Buffer of the answers of one call of the fast path."""
     outcome: AppendOutcome
     parking: Parking
     behind: Behind
@@ -140,7 +141,7 @@ class Space(Struct):
 
 
 class Metaq1Session:
-    """One client's connection. It is also the `Channel` that services know it by."""
+    """One client's connection. Also the `Channel` by which services know it."""
 
     def __init__(self, peer: Peer, space: Space) -> None:
         self.peer, self._space = peer, space
@@ -149,19 +150,19 @@ class Metaq1Session:
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._reader = Reader(0)
         self.caller = caller_of(peer)
-        """Whose all its requests are: those of MetaQ 1.x name nobody."""
+        """Caller of all its commands: those of MetaQ 1.x carry no identity."""
         self._gates = space.fast_path.of(self.caller)
         self._answers = Answers(peer, self._go_on, space.behind)
         self._acks = list[bytes]()
-        """Answers to puts and steps of this read event, which may have to wait for the disk."""
+        """Answers to puts and steps of this read event: they may have to wait for the disk."""
         self._steps = False
-        """Whether answers to steps of transactions are among them."""
+        """Answers to steps of transactions are among them."""
         self._late_gets = 0
         self._parked = Parked()
         self._waiting: ParkedRequest | None = None
-        """The command that holds up the connection."""
+        """The parked command that holds up the connection."""
         self._ending: str | None = None
-        """Why the connection is to be closed once all answers are out."""
+        """Why the connection is closed once all answers are out; None: it goes on."""
         peer.on_half_closed = self._half_closed
 
     # -- metaq.broker.channel.Channel
@@ -171,15 +172,15 @@ class Metaq1Session:
         return self.peer.congested
 
     def tell(self, what: Notice) -> None:
-        """Nothing can be told to a client of MetaQ 1.x."""
+        """Drop a notice: the protocol has none, and a 1.x client ignores answers that it did not ask for."""
         log.debug("a client of MetaQ 1.x cannot be told %s", what)
 
-    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:  # noqa: ARG002  it cannot be asked
+    def ask(self, question: object, seconds: float, done: OnAnswer) -> None:  # noqa: ARG002  the protocol has no requests to clients
         done(Unanswered.UNKNOWN)
 
     # -- metaq.net.peer.Session
     def data_received(self, data: memoryview) -> int:
-        """Take every whole command, until one must wait. Returns the bytes used.
+        """Handle every whole command, until one must wait. Return the bytes used.
 
         Raises RemoteProtocolError after answering what came before.
         """
@@ -188,7 +189,7 @@ class Metaq1Session:
         space, reader, start, size = self._space, self._reader, 0, len(data)
         reader.body_bytes_max = space.settings.options.max_transfer_size - FRAME_HEADER_BYTES
         rest, rest_at, until = b"", -1, space.broker.clock.monotonic() + TURN_SECONDS
-        """The bytes of `data` from a place on, for what the fast path leaves."""
+        """`data` from `rest_at` on as bytes, for the commands that the fast path leaves."""
         try:
             while not (self._stopped or self.peer.congested):
                 if not reader.passing:
@@ -225,7 +226,7 @@ class Metaq1Session:
         return start
 
     def _plain_puts(self, data: memoryview, start: int) -> int:
-        """Have the fast path store the plain puts at `start`. Returns where they end."""
+        """Have the fast path store the plain puts at `start`. Return where they end."""
         if start == len(data) or data[start] != _P or not self._gates:
             return start
         space = self._space
@@ -235,7 +236,7 @@ class Metaq1Session:
                 self._reader.forget()
                 self._acks.append(space.acks.take())
         except BaseException:
-            space.acks.clear()  # they must not reach the next peer
+            space.acks.clear()  # the buffer is shared: they must not reach the next peer
             raise
         return end
 
@@ -262,7 +263,7 @@ class Metaq1Session:
         )
 
     def _go_on(self) -> None:
-        """Something that this connection waited for has come."""
+        """Go on reading, or close: something that the connection waited for has come."""
         if self._ending is not None:
             if not self._answers.late:
                 self.peer.close(self._ending)
@@ -270,7 +271,7 @@ class Metaq1Session:
             self.peer.resume()
 
     def _half_closed(self) -> bool:
-        """The client sends no more, as `nc` does at the end of its input. Returns whether it is yet to get answers."""
+        """Handle the end of the client's sending (`nc` does so at the end of its input). Return whether answers are still to come."""
         if self._answers.late and self._ending is None:
             self._end("it sends no more")
         return self._answers.late > 0
@@ -280,7 +281,7 @@ class Metaq1Session:
         self._ending, self._answers.awaited = why, True
 
     def _park(self, line: Command, run: Callable[[], Any], saving: Saving) -> None:
-        """Hold up the connection until what `saving` names is there."""
+        """Hold up the connection until the changes of `saving` are saved."""
         body_bytes = len(line.body) if isinstance(line, PutLine) else 0
 
         def resume(then: Callable[[], Any] | None) -> None:
@@ -302,7 +303,7 @@ class Metaq1Session:
             self._waiting = request
 
     def _waited(self) -> None:
-        """The command that held up the connection has been taken up again."""
+        """Go on behind the command that held up the connection."""
         self._flush()
         if self._space.broker.held_pulls.grown:
             self._space.broker.answer_pulls()
@@ -310,10 +311,10 @@ class Metaq1Session:
 
     # -- commands
     def _take(self, line: Line | TooLong) -> bool:
-        """Answer a command. False: it is to come again."""
+        """Handle a command. Return False: it is to come again."""
         match line:
             case ResultLine() | ValueLine():
-                return True  # answers to nobody's question, which the original passes over too
+                return True  # answers that nobody asked for: the original ignores them too
             case TooLong(line=PutLine() as put, body_bytes=size):
                 self._count(put, size)
                 self._say_failure(put, self._space.partitions.too_long(put.topic, size))
@@ -327,14 +328,14 @@ class Metaq1Session:
                 return True
         if self._acks and not isinstance(line, PutLine | TransactionLine):
             self._flush_acks()
-            if self._answers.full:  # by the others: what is answered now would wait, too
+            if self._answers.full:  # of other connections' late answers: another answer would have to wait, too
                 return False
         self._count(line, len(line.body) if isinstance(line, PutLine) else 0)
         self._answer(line, functools.partial(self._run, line))
         return True
 
     def _answer(self, line: Command, run: Callable[[], Any]) -> None:
-        """Run a command, or the rest of it, and say what came of it; or wait for what it needs."""
+        """Run a command, or the rest of it, and answer; or park it."""
         try:
             body = run()
         except Saving as saving:
@@ -346,7 +347,7 @@ class Metaq1Session:
                 self._say_success(line, body)
 
     def _run(self, line: Command) -> bytes | None:
-        """The body of the answer that says success; None: it is said otherwise."""
+        """Run a command. Return the body of its answer, None if it is answered otherwise."""
         space = self._space
         match line:
             case PutLine():
@@ -377,7 +378,7 @@ class Metaq1Session:
             checksum=line.checksum,
             born_host=self.born_host,
         )
-        if line.transactional:
+        if line.transactional:  # stored at the commit: partition and id are known now, the position is not
             return space.transactions.put(line, put, self)
         return self._stored(line.topic, functools.partial(space.partitions.put, put, self.caller))
 
@@ -392,7 +393,7 @@ class Metaq1Session:
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def _count(self, line: Command, size: int) -> None:
-        """Count a command once, however often it has to wait."""
+        """Count a command; once, however often it has to wait."""
         counters = self._space.counters
         match line:
             case PutLine():
@@ -423,7 +424,7 @@ class Metaq1Session:
         self._get_on(line, slot, lambda: got)
 
     def _get_on(self, line: GetLine, slot: Slot, come: Callable[[], Judged]) -> None:
-        """The next step of a get that is answered late: `come` returns what it has come to, or raises."""
+        """Take the next step of a late get: `come` returns its state, or raises."""
         if self.peer.closed:
             return
         try:
@@ -488,6 +489,7 @@ class Metaq1Session:
         match line:
             case PutLine():
                 counters.count(Counted.PUT_FAILED, line.topic)
+                # The original's text, except for closed partitions (403) and puts into transactions, which have none.
                 if code is not Code.FORBIDDEN and not line.transactional:
                     place = f"[broker '{self._space.url}'] [partition '{line.topic[:TEXT_CHARS_MAX]}-{line.partition}']"
                     text = f"Put message to {place} failed.Detail:{text}"
@@ -498,10 +500,12 @@ class Metaq1Session:
     def _told(self, line: Command, error: BaseException) -> tuple[Code, str]:
         if isinstance(error, Refused):
             code = CODE_OF[error.reason]
+            # The original's codes: 400 for a get with an impossible size, 500 for any other bad command.
             if error.reason is Reason.INVALID and isinstance(line, GetLine):
                 code = Code.BAD_REQUEST
             elif isinstance(line, TransactionLine) or (isinstance(line, PutLine) and line.transactional):
-                code = Code.ERROR  # the only one that transaction managers' clients tell from success
+                # The only code that 1.x's transaction clients tell from success; of its body they make an XAException.
+                code = Code.ERROR
             return code, error.text[:TEXT_CHARS_MAX]
         word, text = type(line).__name__, f"{type(error).__name__}: {error}"
         faults = self._space.faults
@@ -513,7 +517,7 @@ class Metaq1Session:
         return Code.ERROR, text[:TEXT_CHARS_MAX]
 
     def _flush_acks(self) -> None:
-        """Let the answers to puts go out when they may, before anything that is said after them."""
+        """Send or hold the answers to puts, before any later answer."""
         if not self._acks:
             return
         data = b"".join(self._acks)
@@ -533,7 +537,7 @@ class Metaq1Session:
 
 
 def raised_or(outcome: Judged | Exception) -> Judged:
-    """An outcome, or the error that it is."""
+    """Return an outcome. Raises it if it is an error."""
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

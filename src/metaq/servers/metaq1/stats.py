@@ -1,4 +1,4 @@
-"""The bodies of `stats`, in the words of the original: people read them in telnet, tools split them at spaces.
+"""Bodies of answers to `stats`, in the original's words: people read them in telnet, tools split them at spaces.
 
 STATS
 NAME WORD ...
@@ -29,12 +29,21 @@ HELP: Final = (
 )
 HAS_DATA, UNKNOWN, NO_DATA = 0, 1, 2
 UNTOUCHED: Final = -1
-"""The offsets of a partition whose messages no client of MetaQ 1.x has put or got yet: they begin to count when one does."""
+"""Shown for the offsets of a partition without positions: no 1.x client has put or got anything yet."""
 _REALTIME: Final = tuple(Counted)
 
 
 class StatsBodies:
-    """Makes them. `served`: the version that is told, and the port. `connections`: how many there are."""
+    """Makes the bodies.
+
+    Args:
+        partitions: the topics.
+        settings: of MetaQ 1.x.
+        counters: of commands.
+        clock: of the uptime.
+        served: version and port that are shown.
+        connections: returns the number of connections.
+    """
 
     def __init__(
         self,
@@ -50,10 +59,10 @@ class StatsBodies:
         self._version, self._port = served
         self._started = clock.monotonic()
         self.transactions: Callable[[], tuple[int, int, int, int]] = lambda: (0, 0, 0, 0)
-        """Begun, begun of XA, committed, rolled back."""
+        """Returns the number of transactions begun, XA branches begun, committed, rolled back."""
 
     def body(self, item: str | None) -> bytes:
-        """Of an item; None is the broker."""
+        """Return the body for an item; None: the broker."""
         self._counters.collect()
         match item:
             case None:
@@ -83,7 +92,7 @@ class StatsBodies:
             ("port", self._port),
             ("uptime", int(self._clock.monotonic() - self._started)),
             ("version", self._version),
-            ("slave", "false"),
+            ("slave", "false"),  # a broker is nobody's 1.x slave
             ("curr_connections", self._connections()),
             ("threads", threading.active_count()),
             ("cmd_put", totals[Counted.PUT]),
@@ -135,7 +144,7 @@ def _sums(figures: Sequence[PartitionFigures]) -> tuple[object, ...]:
 
 
 def _bytes(figures: Sequence[PartitionFigures]) -> int:
-    """Of those partitions whose positions are known."""
+    """Return the bytes of the partitions that have positions."""
     return sum((each.max_position or 0) - (each.min_position or 0) for each in figures)
 
 

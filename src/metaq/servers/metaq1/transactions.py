@@ -1,4 +1,4 @@
-"""Transactions at the MetaQ 1.x server: the steps of MetaQ 1.x become calls of `metaq.broker.metaq1.transactions`, faults the codes of XA."""
+"""Transactions of the MetaQ 1.x server: steps to calls of `metaq.broker.metaq1.transactions`, faults to codes of XA."""
 
 from __future__ import annotations
 
@@ -25,17 +25,21 @@ XA_CODES: Final[Mapping[Fault, int]] = {
     Fault.ROLLED_BACK_BY_HAND: 6,  # XA_HEURRB
 }
 VOTES: Final[Mapping[Vote, bytes]] = {Vote.PREPARED: b"0", Vote.READ_ONLY: b"3"}
-"""XA_OK and XA_RDONLY."""
+"""XA_OK and XA_RDONLY, as the client expects them in the body."""
 
 
 class TransactionSteps:
-    """What the MetaQ 1.x server answers to steps of transactions, and to puts into one."""
+    """Handles steps of transactions, and puts into one.
+
+    Args:
+        branches: the broker's transactions of 1.x clients.
+    """
 
     def __init__(self, branches: Metaq1Transactions) -> None:
         self._branches = branches
 
     def step(self, line: TransactionLine, session: Channel) -> bytes | None:
-        """Take a step. Returns the body of the answer that says success, None: there is no answer.
+        """Take a step. Return the body of the answer to a success, None: there is no answer.
 
         Raises Refused, whose text is the body of the answer; Saving.
         """
@@ -50,7 +54,7 @@ class TransactionSteps:
             case Step.BEGIN:
                 branches.begin(key, line.timeout or 0, session)
             case Step.END:
-                return None  # the client has sent everything; it waits for nothing
+                return None  # the original gives no answer either
             case Step.PREPARE:
                 ended = branches.prepare(key, session)
                 return VOTES[ended.vote]
@@ -67,7 +71,7 @@ class TransactionSteps:
         return b""
 
     def put(self, line: PutLine, put: PartitionPut, session: Channel) -> bytes:
-        """Put a message into a transaction. Returns the body of the answer that says success: it has no position yet.
+        """Put a message into a transaction. Return the body of the answer to a success: its position is -1, as in the original.
 
         Raises Refused, whose text is the body of the answer; Saving.
         """
@@ -75,5 +79,5 @@ class TransactionSteps:
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def due(self) -> Due | None:
-        """What the answers to steps that were taken by now wait for; None: nothing."""
+        """Return what the answers to the steps so far wait for; None: nothing."""
         return self._branches.due()

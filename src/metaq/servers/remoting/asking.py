@@ -1,4 +1,4 @@
-"""Questions to clients that wait for their answers."""
+"""Requests of a server to its clients, and their answers."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from metaq.wire.command import Command
 log = logging.getLogger(__name__)
 
 QUESTIONS_MAX = 16 * 1024
-"""Of one server, that wait for their answers."""
+"""Most open requests of one server."""
 PEER_QUESTIONS_MAX = 1024
-"""Of one connection: a requester gets the replies to that many requests at once."""
+"""Most open requests on one connection: a requester gets the replies to as many requests at once."""
 
 
 class Spelling(NamedTuple):
-    """How a question is asked in the remoting protocol."""
+    """The form of a question in the remoting protocol."""
 
     request: Callable[[Any], Command]
-    """The question → a request, whose number the session gives."""
+    """Makes the request of a question; the session numbers it."""
     answer: Callable[[Command], Any]
-    """The response → the answer. Raises MetaqError: it cannot be understood."""
+    """Makes the answer of a response. Raises MetaqError: it cannot be read."""
 
 
 Asking: TypeAlias = Mapping[type, Spelling]
-"""Type of question → its spelling."""
+"""Type of question → its form."""
 
 
 class Asker(Protocol):
     """A connection that questions go out on."""
 
     def push(self, command: Command) -> None:
-        """Send a request of our own and give it a number."""
+        """Number and send a request."""
         ...
 
 
@@ -49,21 +49,28 @@ class _Question(Struct, eq=False):
 
 
 class Questions:
-    """All questions of one server. Each ends once: by its answer, its time, or the end of its connection."""
+    """The open questions of one server. Each ends once: by its answer, its time-out, or the end of its connection.
+
+    Args:
+        clock: of the time-outs.
+        asking: types of questions that can be asked.
+        all_max: most open questions.
+        peer_max: most open questions on one connection.
+    """
 
     def __init__(
         self, clock: Clock, asking: Asking, all_max: int = QUESTIONS_MAX, peer_max: int = PEER_QUESTIONS_MAX
     ) -> None:
         self._clock, self._asking, self._all_max, self._peer_max = clock, asking, all_max, peer_max
         self._waiting: dict[Asker, dict[int, _Question]] = {}
-        """By connection and number of the request."""
+        """Connection → opaque → question."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def ask(self, asker: Asker, question: object, seconds: float, done: OnAnswer) -> None:
-        """Ask; `done` is called once, perhaps before this returns."""
+        """Ask. `done` is called once, perhaps before this returns."""
         spelling = self._asking.get(type(question))
         mine = self._waiting.get(asker, {})
         if spelling is None:
@@ -79,7 +86,7 @@ class Questions:
             self._count += 1
 
     def answered(self, asker: Asker, command: Command) -> None:
-        """A response came. One that nobody waits for, or not any more, is passed over."""
+        """Take a response. One that nobody waits for any more is ignored."""
         question = self._take(asker, command.opaque)
         if question is None:
             return
@@ -93,12 +100,12 @@ class Questions:
         _end_with(question, answer)
 
     def gone(self, asker: Asker) -> None:
-        """The connection has ended."""
+        """End the questions of a closed connection."""
         for number in list(self._waiting.get(asker, ())):
             self._end(asker, number, Unanswered.GONE)
 
     def expire(self) -> None:
-        """End those whose time is up."""
+        """End the questions whose time is up."""
         now = self._clock.monotonic()
         late = [
             (asker, number)
@@ -126,7 +133,7 @@ class Questions:
 
 
 def _end_with(question: _Question, answer: Any) -> None:
-    """Whoever asked may fail over the answer; the connection, its end and the other questions are not to pay for it."""
+    """Call `done`. What it raises is logged: neither the connection nor the other questions are to suffer from it."""
     try:
         question.done(answer)
     except Exception:

@@ -1,7 +1,4 @@
-"""Clients come, say what they want and go: heartbeats, goodbyes, member lists and filter checks (34, 35, 38, 46).
-
-And locks on queues, for those that consume in order (41, 42).
-"""
+"""Clients: heartbeats, unregistration, member lists, filter checks (34, 35, 38, 46), and locks of orderly consumers (41, 42)."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from metaq.wire.codes import RequestCode
 from metaq.wire.extensions import OUR_MARK
 
 HEARTBEAT_BYTES_MAX = 4 * MIB
-"""What a heartbeat says is kept as long as its connection lives."""
+"""Largest heartbeat: its content is kept as long as its connection lives."""
 LOCK_BYTES_MAX = MIB
-"""Some 5 000 queues with the longest names; one request must not stop the loop for long."""
+"""Largest list of queues to lock, some 5 000 with the longest names: one request must not stop the loop for long."""
 
 
 class ClientHandlers:
@@ -47,7 +44,7 @@ class ClientHandlers:
                 names = bodies.heartbeat_names_of(call.body) if size <= HEARTBEAT_BYTES_MAX else ("", [])
             self._broker.members.refused(call.session.remote, *names, error)
             raise
-        return Reply(OUR_MARK)
+        return Reply(OUR_MARK)  # RocketMQ's clients ignore the field
 
     @handles(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClientHeader, Action.SUBSCRIBE)
     def _unregister(self, call: Call[headers.UnregisterClientHeader]) -> None:
@@ -59,6 +56,7 @@ class ClientHandlers:
     def _members(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:
         group = call.header.consumer_group
         client_ids = self._broker.members.client_ids(group)
+        # Code 1 and text as RocketMQ has them.
         if not client_ids:
             raise Refused(Reason.INVALID, f"no consumer for this group, {group}")
         return bodies.consumer_ids(client_ids)
@@ -74,7 +72,7 @@ class ClientHandlers:
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, Action.OBSERVE)
     def _check_filter(self, call: Call[NoHeader]) -> None:
-        """A consumer asks before it starts whether its filter will work. Tags always do."""
+        """Check a consumer's filter before it starts. Java asks for filters other than by tags, and does not start on an error."""
         _, _, wanted = bodies.client_check_of(call.body)
         self._broker.filters.check(wanted, call.caller.address)
         if wanted.expression_type == PREDICATE:

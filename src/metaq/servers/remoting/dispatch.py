@@ -1,9 +1,9 @@
-"""What the remoting servers share: frames to commands, commands to handlers, errors to answers.
+"""Base of the remoting servers: frames to commands, commands to handlers, errors to answers.
 
-A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns what to answer. What it raises becomes an answer too:
-`Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory with its remedy. `Saving`
-is none: the request is kept until what it needs is saved, then handled once more (`metaq.servers.waiting`). Only a broken
-frame closes the connection, since nobody knows where the next one would begin.
+A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns its answer. What it raises becomes an answer too:
+`Refused` with the code of its reason, anything else SYSTEM_ERROR, a shortage of files or memory with its remedy. `Saving` is no
+error: the request is parked until what it needs is saved, then handled again (`metaq.servers.waiting`). Only a broken frame
+closes the connection, since where the next one begins is unknown.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
     Reason.NOT_STORED: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-"""Complete: a reason without a code would be a request without an answer (tests/servers/remoting/test_refusals.py)."""
+"""Response code of each reason. Complete: a reason without a code would be a request without an answer
+(tests/servers/remoting/test_refusals.py)."""
 
 BEGINNINGS: Final[Mapping[Reason, str]] = {
     Reason.ILLEGAL_MESSAGE: "the message is illegal: ",
     Reason.THROTTLED: "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: ",
     Reason.NOT_STORED: "service not available now: ",
 }
-"""How RocketMQ begins such a remark: users and their alarms look for these words."""
+"""RocketMQ's own beginnings of such remarks: users' alarms look for these words."""
 
 WAITED_IN_VAIN: Final = Wording(
     too_often="[PCBUSY_CLEAN_QUEUE]broker busy: what the request needs is deleted as often as it is made",
@@ -77,7 +78,7 @@ def remark_of(refused: Refused) -> str:
 
 
 def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command | None:
-    """What `then` answers if the change has taken effect. Raises Saving with it, or the refusal."""
+    """Return what `then` answers once the change is saved. Raises Saving before that, or the refusal."""
     if not pending.done:
         raise Saving(pending, then=then)
     pending.settle()
@@ -85,25 +86,25 @@ def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command 
 
 
 Identify: TypeAlias = Callable[[Caller, Command], Caller]
-"""(the connection's caller, a request): the request's caller, which is the connection's unless it is signed. Raises Refused: its
-signature is wrong."""
+"""(the connection's caller, a request) → the request's caller: the connection's unless it is signed. Raises Refused: a wrong
+signature."""
 
 
 class Handling(Struct, frozen=True):
-    """What the sessions of one server share."""
+    """Shared by the sessions of one server."""
 
     handlers: Mapping[int, Handler]
     parking: Parking
     questions: Questions
     faults: RateLimitedLog
-    """Failed requests."""
+    """Log of failed requests."""
     gatekeeper: Gatekeeper = field(default_factory=Gatekeeper)
     frame_bytes_max: int = FRAME_BYTES_MAX
     identify: Identify | None = None
-    """Whose a request is that is signed; None: all are their connection's."""
+    """Finds the caller of a signed request; None: signatures are not looked at."""
 
     def tick(self) -> None:
-        """Let time pass."""
+        """End what has waited too long."""
         self.faults.tick()
         self.parking.expire()
         self.questions.expire()
@@ -117,21 +118,23 @@ class RemotingSession:
         self.parked = Parked()
         self.remote = join_address(*peer.address)
         self.caller = caller_of(peer)
-        """Whose requests are that nobody signed."""
+        """Caller of unsigned requests."""
         self._frame_bytes_max = handling.frame_bytes_max
         self._needed = 0
         self._pushes = 0
 
     # -- metaq.net.peer.Session
     def data_received(self, data: memoryview) -> int:
-        """Handle every whole frame. Returns the bytes used. Raises RemoteProtocolError."""
+        """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError."""
         start, end, self._needed = 0, len(data), 0
         while not self.peer.congested:
             size = frame_bytes(data, start, end, self._frame_bytes_max)
             if not size or start + size > end:
                 self._needed = size
                 break
-            with data[start + LENGTH_BYTES : start + size] as frame:
+            with data[
+                start + LENGTH_BYTES : start + size
+            ] as frame:  # released: the loop's buffer must not stay exported
                 command = decode(frame)
             start += size
             self.handle(command)
@@ -146,28 +149,29 @@ class RemotingSession:
 
     # -- for servers
     def on_lost(self, why: str) -> None:
-        """The connection is gone. A server that keeps state for it overrides this."""
+        """Handle the end of the connection. Overridden by servers that keep state for it."""
 
     def ask(self, question: object, seconds: float, done: OnAnswer) -> None:
-        """Ask the peer; `done` gets the answer, or an `Unanswered`."""
+        """Send the peer a request; `done` gets its answer, or an `Unanswered`."""
         if self.gone:
             done(Unanswered.GONE)
         else:
             self.handling.questions.ask(self, question, seconds, done)
 
     def handle(self, command: Command) -> None:
-        """Answer one command, unless nobody wants an answer."""
+        """Answer one command, unless it is oneway."""
         answer = self.answer(command)
         if answer is not None and not command.is_oneway:
             self.send(answer)
 
     def answer(self, command: Command) -> Command | None:
-        """What to say to a command; None: nothing, or later."""
-        if command.is_response:
+        """Return the answer to a command; None: it comes later, or never."""
+        if command.is_response:  # of a client to a request of ours (326)
             self.handling.questions.answered(self, command)
             return None
         handler = self.handling.handlers.get(command.code)
         if handler is None:
+            # RocketMQ's remark, with its leading blank.
             return reply(
                 command,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -186,7 +190,7 @@ class RemotingSession:
         return self._made(command, handler.run(Call(self, caller, header, command)))
 
     def _made(self, command: Command, answer: Answer) -> Command | None:
-        """The answer that a handler's result stands for; None: it comes later, or never."""
+        """Return the answer that a handler's result stands for; None: it comes later, or never."""
         if isinstance(answer, After):
             return when_saved(answer.pending, lambda: self._made(command, answer.then()))
         if isinstance(answer, Later):
@@ -198,7 +202,7 @@ class RemotingSession:
         return reply(command, 0, answer)
 
     def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
-        """Answer a request that a handler has put off."""
+        """Answer a request whose handler returned LATER."""
         late = self._outcome(command, lambda: self._made(command, work()))
         if late is not None and not command.is_oneway and not self.gone:
             self.send(late)
@@ -214,11 +218,11 @@ class RemotingSession:
     # -- requests that wait for something to be saved
     @property
     def gone(self) -> bool:
-        """The connection is closed: nothing that is said on it arrives."""
+        """The connection is closed."""
         return self.peer.closed
 
     def park(self, command: Command, saving: Saving) -> Command | None:
-        """Keep a request until what it needs is saved. Returns None, or the answer that too many wait."""
+        """Park a request until what it needs is saved. Return None, or the answer that too many wait."""
         try:
             self.handling.parking.park(
                 saving,
@@ -232,7 +236,7 @@ class RemotingSession:
         return None
 
     def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
-        """Handle a request that waited once more, or answer it by `work`."""
+        """Handle a parked request again, or answer it by `work`."""
         if self.gone:
             return
         if work is None:
@@ -243,12 +247,12 @@ class RemotingSession:
             self.send(answer)
 
     def refuse(self, command: Command, error: Refused) -> None:
-        """Answer a request that waited: what it needs could not be saved."""
+        """Answer a parked request: what it needs could not be saved."""
         if not command.is_oneway and not self.gone:
             self.send(self.failure(command, error))
 
     def failure(self, command: Command, error: Exception) -> Command:
-        """The answer that tells an error."""
+        """Return the answer for an error."""
         if isinstance(error, Refused):
             return reply(command, CODE_OF[error.reason], remark=remark_of(error)[:REMARK_CHARS_MAX])
         if isinstance(error, BadRequest):
@@ -285,11 +289,14 @@ class RemotingSession:
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Hand whole frames to the transport; a server may gather them first."""
+        """Write whole frames to the peer; a server may gather them first."""
         self.peer.write(data)
 
     def push(self, command: Command) -> None:
-        """Send a request of our own. It gets its number here, which is ours: the peer counts its own."""
+        """Send a request of our own.
+
+        Its number is from our own counter, which may equal one of the peer's: the response flag tells the two apart.
+        """
         self._pushes = self._pushes + 1 & 0x7FFFFFFF
         command.opaque = self._pushes
         self.send(command)

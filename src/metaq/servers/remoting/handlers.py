@@ -1,11 +1,11 @@
-"""How a remoting server is told what it answers: one decorated method for each request code, or for a few alike.
+"""Handlers of a remoting server: one decorated method for each request code, or for a few alike.
 
     @handles(RequestCode.GET_MAX_OFFSET, headers.QueueHeader, Action.OBSERVE)
     def _max_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
         return headers.OffsetReplyHeader(offset=self._lookup.max_offset(call.header.topic, call.header.queue_id))
 
-The frame (`metaq.servers.remoting.dispatch`) decodes the header, asks whether the peer may, calls the method, and makes an answer of
-what it returns or raises, unless nobody wants one.
+`metaq.servers.remoting.dispatch` decodes the header, asks whether the caller may, calls the method, and makes an answer of what it
+returns or raises, unless the request is oneway.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ H = TypeVar("H", bound=Header)
 T = TypeVar("T")
 
 NoHeader = Header
-"""For requests that have none."""
+"""Header class of requests that have none."""
 _MARK = "_metaq_handles"
 _RESOURCES = ("topic", "group", "consumer_group", "producer_group")
-"""Fields of a header that name what a request is about; the first that it has counts."""
+"""Header fields with the topic or group that access is judged by; the first that a header has counts."""
 
 
 class Reply(NamedTuple):
-    """An answer with more than a header or a body."""
+    """An answer with a code, a remark, or both header and body."""
 
     header: ExtWriter | Mapping[str, str] | None = None
     body: bytes = b""
@@ -46,14 +46,14 @@ class Reply(NamedTuple):
 
 
 class After(NamedTuple):
-    """The answer comes when a change has taken effect; `then` makes it. A refusal of the change is the answer instead."""
+    """The answer comes when a change is saved; `then` makes it. If the change is refused, that is the answer."""
 
     pending: Pending
     then: Callable[[], Answer] = lambda: None
 
 
 class Later(enum.Enum):
-    """What a handler returns that answers by itself, with `Call.answer` or otherwise."""
+    """Returned by a handler that answers by itself, with `Call.answer` or otherwise."""
 
     LATER = enum.auto()
 
@@ -61,11 +61,11 @@ class Later(enum.Enum):
 LATER = Later.LATER
 
 Answer: TypeAlias = "Header | bytes | Reply | After | Later | None"
-"""What a handler returns. A header or body of its own is an answer with code 0; None is code 0 and nothing else."""
+"""Result of a handler. A header or body alone is an answer with code 0; None is code 0 and nothing else."""
 
 
 class CallSession(Protocol):
-    """The connection that a request came by, as its handler sees it."""
+    """A request's connection, as its handler sees it."""
 
     peer: Peer
     remote: str
@@ -81,10 +81,10 @@ class Call(Struct, Generic[H]):
 
     session: CallSession
     caller: Caller
-    """Whose request it is."""
+    """Caller of the request."""
     header: H
     command: Command
-    """As it came. Most handlers need none of it."""
+    """The undecoded request. Most handlers need none of it."""
 
     @property
     def body(self) -> bytes:
@@ -92,7 +92,7 @@ class Call(Struct, Generic[H]):
 
     @property
     def version(self) -> int:
-        """Of the client, as RocketMQ counts."""
+        """The client's version, RocketMQ's ordinal."""
         return self.command.version
 
     @property
@@ -101,12 +101,12 @@ class Call(Struct, Generic[H]):
 
     @property
     def oneway(self) -> bool:
-        """Nobody waits for an answer."""
+        """The client waits for no answer."""
         return self.command.is_oneway
 
     @property
     def reply_to(self) -> tuple[int, bool]:
-        """What the compiled extension's answers need: the request's number, and whether its header was binary."""
+        """Opaque, and whether the header was binary: what the compiled extension needs to write the answer."""
         return self.command.opaque, self.command.serialize is SerializeType.BINARY
 
     def answer(self, answer: Answer) -> None:
@@ -118,15 +118,15 @@ class Handler(Struct, frozen=True):
     """One entry of a server's table."""
 
     name: str
-    """Of the request: what is to be allowed where it names no topic or group."""
+    """Name of the request: the resource where it names no topic or group."""
     header: type[Header]
     action: Action
     resource: str
-    """The field of the header that names the topic or group; empty if there is none."""
+    """Header field with the topic or group; empty if there is none."""
     run: Callable[[Call[Any]], Answer]
 
     def resource_of(self, header: Header) -> str:
-        """What the request is about."""
+        """Return the topic or group that the request is about, or its name."""
         return (getattr(header, self.resource) or self.name) if self.resource else self.name
 
 
@@ -139,7 +139,7 @@ class _Mark(NamedTuple):
 def handles(
     codes: int | tuple[int, ...], header: type[H], action: Action
 ) -> Callable[[Callable[[T, Call[H]], Answer]], Callable[[T, Call[H]], Answer]]:
-    """Mark a method as the handler of these request codes, whose header is `header` and which do `action`."""
+    """Mark a method as the handler of request codes, with their header class and the action that access is judged by."""
     mark = _Mark(codes if isinstance(codes, tuple) else (codes,), header, action)
 
     def marked(method: Callable[[T, Call[H]], Answer]) -> Callable[[T, Call[H]], Answer]:
@@ -150,7 +150,7 @@ def handles(
 
 
 def table_of(*owners: object) -> dict[int, Handler]:
-    """Request code → handler, from the marked methods of these objects. Raises ValueError: two for one code."""
+    """Return request code → handler of the marked methods of `owners`. Raises ValueError: two for one code."""
     table: dict[int, Handler] = {}
     for owner in owners:
         for _, method in inspect.getmembers(owner, inspect.ismethod):

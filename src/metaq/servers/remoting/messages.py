@@ -1,4 +1,4 @@
-"""The slow path of messages: sends, pulls, offsets, look-ups and messages that come back (10-12, 14, 15, 29-33, 36, 310, 320)."""
+"""Slow path of sends, pulls, offsets, look-ups and messages that come back (10-12, 14, 15, 29-33, 36, 310, 320, 361)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from metaq.servers.remoting.session import RETRY_LIMIT_VERSION, SENDS, Workspace
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 
+# Java 5.x's lite pull consumer sends 361 in place of 11.
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -38,6 +39,7 @@ class MessageHandlers:
             message_id=sent.message_id, queue_id=sent.queue_id, queue_offset=sent.put.queue_offset
         )
         trace = "true" if options.trace_on else "false"
+        # Java's client reads both from each answer, and crashes on one without ext fields.
         return Reply({**answer.to_ext(), "MSG_REGION": options.region_id, "TRACE_ON": trace})
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendBackHeader, Action.SUBSCRIBE)
@@ -82,6 +84,7 @@ class MessageHandlers:
         offset = self._broker.lookup.consumer_offset(header.group, header.topic, header.queue_id)
         if offset is None:
             where = f"{header.group}, {header.topic}:{header.queue_id}"
+            # RocketMQ's text, and its code 22: Java's client takes it for "no offset yet" and begins as consumeFromWhere says.
             raise Refused(Reason.NOT_FOUND, f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: {where}")
         return headers.OffsetReplyHeader(offset=offset)
 
@@ -114,7 +117,7 @@ class MessageHandlers:
 
 
 def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: int) -> Send:
-    """What a client of `version` asks for with this header."""
+    """Return the request in a header of a client of `version`."""
     return Send(
         topic=header.topic,
         body=body,
@@ -135,7 +138,7 @@ def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: 
 
 
 def send_back_of(header: headers.SendBackHeader, version: int) -> SendBack:
-    """What a client of `version` asks for with this header."""
+    """Return the request in a header of a client of `version`."""
     return SendBack(
         group=header.group,
         log_offset=header.offset,
@@ -146,11 +149,12 @@ def send_back_of(header: headers.SendBackHeader, version: int) -> SendBack:
 
 
 def _retries_max(said: int | None, version: int) -> int | None:
+    # Before 3.4.9 clients fill the field without meaning it.
     return said if version >= RETRY_LIMIT_VERSION else None
 
 
 def pull_of(header: headers.PullHeader) -> PullRequest:
-    """What a client asks for with this header. Its flags are those of a `PullRequest`."""
+    """Return the request in a header. Its flags are those of a `PullRequest`."""
     return PullRequest(
         group=header.group.encode("utf-8", "replace"),
         topic=header.topic.encode("utf-8", "replace"),

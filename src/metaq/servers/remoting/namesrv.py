@@ -1,4 +1,4 @@
-"""The name server's remoting server: request code → service call → answer (docs/formats/remoting.md)."""
+"""Remoting server of a name server: request codes to calls of `metaq.namesrv` and their answers (docs/formats/remoting.md)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from metaq.wire.hot import crc31
 log = logging.getLogger(__name__)
 
 MODERN_REGISTRATION_VERSION = 37
-"""From V3_0_11 on, the body of a registration wraps the topic table (reference 1.5)."""
+"""V3_0_11, from which on the body of a registration wraps the topic table."""
 
 _DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
 class NamesrvServer:
-    """Makes a session for each connection to one name server."""
+    """The sessions of one name server. A `metaq.servers.server.SessionServer`."""
 
     def __init__(self, service: NameService) -> None:
         self.service = service
@@ -44,19 +44,19 @@ class NamesrvServer:
         )
 
     def session(self, peer: Peer) -> RemotingSession:
-        """A new connection."""
+        """Make the session of a new connection."""
         return _NamesrvSession(peer, self)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """End what has waited too long."""
         self.handling.tick()
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Release nothing: it holds nothing."""
 
 
 class _NamesrvSession(RemotingSession):
-    """A connection whose end takes with it the brokers that registered through it."""
+    """A connection. When it ends, the brokers that registered through it are dropped, as in RocketMQ."""
 
     def __init__(self, peer: Peer, server: NamesrvServer) -> None:
         super().__init__(peer, server.handling)
@@ -68,7 +68,7 @@ class _NamesrvSession(RemotingSession):
 
 
 class BrokerRegistration:
-    """Brokers come, stay and go (103, 104, 322)."""
+    """Registrations of brokers (103, 104, 322)."""
 
     def __init__(self, service: NameService) -> None:
         self._service = service
@@ -80,6 +80,7 @@ class BrokerRegistration:
             raise Refused(
                 Reason.INVALID, f"crc32 not match: the registration of {header.broker_name} was damaged on its way"
             )
+        # Brokers before V3_0_11 send the topic table without a wrapper.
         bare = call.version < MODERN_REGISTRATION_VERSION
         version, topics = bodies.registration_of(body, compressed=header.compressed, bare=bare)
         who = BrokerIdentity(
@@ -102,7 +103,7 @@ class BrokerRegistration:
 
 
 class RouteHandlers:
-    """Who holds which topic (105, 106, 206, 216, 224, 304, 311-313)."""
+    """Routes, clusters and lists of topics (105, 106, 206, 216, 224, 304, 311-313)."""
 
     def __init__(self, service: NameService) -> None:
         self._service = service
@@ -112,6 +113,7 @@ class RouteHandlers:
         try:
             return bodies.route(self._service.route(call.header.topic))
         except Refused as refused:
+            # RocketMQ's whole text: Java's client looks at the code alone, people search for the words.
             raise Refused(refused.reason, f"{refused.text}\n{_DOCS}") from None
 
     @handles(RequestCode.GET_BROKER_CLUSTER_INFO, NoHeader, Action.OBSERVE)
@@ -149,7 +151,7 @@ class RouteHandlers:
 
 
 class PermissionHandlers:
-    """A broker's queues lose their write permission, and get it back (205, 327)."""
+    """Write permissions of a broker's queues (205, 327)."""
 
     def __init__(self, service: NameService) -> None:
         self._service = service
@@ -164,7 +166,7 @@ class PermissionHandlers:
 
 
 class KvHandlers:
-    """The KV configuration and the server's own (100-102, 219, 319)."""
+    """The KV configuration, and the server's own settings (100-102, 219, 319)."""
 
     def __init__(self, service: NameService) -> None:
         self._service = service

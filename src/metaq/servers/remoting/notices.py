@@ -28,6 +28,7 @@ def reset_of(what: OffsetsReset) -> Command:
     """Return RESET_CONSUMER_CLIENT_OFFSET (220)."""
     topic = next((queue.topic for queue in what.offsets), "")
     header = ResetOffsetHeader(topic=topic, group=what.group, timestamp=what.time_ms, force=what.force)
+    # C++ cannot read objects as keys.
     write = bodies.queue_offset_list if what.language == "CPP" else bodies.queue_offsets
     return request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, write(what.offsets), oneway=True)
 
@@ -45,7 +46,7 @@ def check_of(check: TransactionCheck) -> Command:
     )
     pairs = dict(half.properties)
     if props.WAIT in pairs:
-        pairs[props.WAIT] = "false"  # so RocketMQ asks, whatever it has stored
+        pairs[props.WAIT] = "false"  # as in RocketMQ's requests, whatever is stored
     body = encode_record(
         topic=half.topic.encode(),
         queue_id=half.queue_id,

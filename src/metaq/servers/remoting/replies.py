@@ -1,4 +1,4 @@
-"""Replies to requests (324, 325), and how they are handed on to those who asked (326)."""
+"""Replies to requests of clients (324, 325), and their push to the requester (326)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReplyHandlers:
         return LATER
 
     def _answer(self, outcome: Outcome) -> Answer:
-        """Raises Refused."""
+        """Return the answer to a reply. Raises Refused."""
         if isinstance(outcome, Refused):
             raise outcome
         options = self._broker.options
@@ -44,11 +44,12 @@ class ReplyHandlers:
             message_id=outcome.message_id, queue_id=outcome.queue_id, queue_offset=outcome.queue_offset
         )
         trace = "true" if options.trace_on else "false"
+        # As in the answer to a send.
         return Reply({**answer.to_ext(), "MSG_REGION": options.region_id, "TRACE_ON": trace})
 
 
 def push_of(question: PushReply) -> Command:
-    """326, with the reply in it."""
+    """Return PUSH_REPLY_MESSAGE_TO_CLIENT (326) with a reply."""
     reply = question.reply
     header = headers.PushReplyHeader(
         producer_group=reply.producer_group,
@@ -70,7 +71,7 @@ def push_of(question: PushReply) -> Command:
 
 
 def confirmed(answer: Command) -> str | None:
-    """Why the requester did not take a reply; None: it did."""
+    """Return why the requester did not take a reply; None if it did."""
     if answer.code == ResponseCode.SUCCESS:
         return None
     return f"it answered code {answer.code}, {answer.remark or 'without a reason'}"

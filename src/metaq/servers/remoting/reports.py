@@ -1,4 +1,4 @@
-"""A broker's figures and settings as RocketMQ's tools read them: texts by name (26, 28)."""
+"""A broker's figures and settings, as RocketMQ's tools read them: texts by name (26, 28)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from metaq.wire.command import VERSION
 from metaq.wire.extensions import OUR_MARK
 
 NO_POOL: Final = "0"
-"""We have no thread pools; tools parse their figures all the same."""
+"""Figure of a thread pool. We have none, but mqadmin and the dashboard parse the figures of some."""
 POOLS: Final = ("send", "pull", "query")
 
 
 def runtime_table(facts: BrokerFacts) -> dict[str, str]:
-    """28: name → text. `brokerVersionDesc` says which RocketMQ we answer as; METAQ says who we are."""
+    """Return the answer to GET_BROKER_RUNTIME_INFO (28). `brokerVersionDesc` names the RocketMQ that we answer as, METAQ our level."""
     age = (facts.now_ms - facts.started_ms) // 1000
     asked = Rates(*map(sum, zip(facts.get_hits, facts.get_misses, strict=True)))
     table = {
@@ -31,6 +31,7 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "getFoundTps": _three(facts.get_hits),
         "getMissTps": _three(facts.get_misses),
         "getTotalTps": _three(asked),
+        # clusterList -m parses the six totals as integers; we count from the start only.
         "msgPutTotalYesterdayMorning": "0",
         "msgPutTotalTodayMorning": "0",
         "msgPutTotalTodayNow": str(facts.put_messages),
@@ -77,7 +78,7 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
 
 
 def settings_text(settings: BrokerSettings) -> str:
-    """26: `key=value` lines: all our options, and all that a RocketMQ tells, under its names."""
+    """Return the answer to GET_BROKER_CONFIG (26): `key=value` lines of all our options, and of RocketMQ's others by default."""
     own = {
         "brokerName": settings.name,
         "brokerIP1": settings.host,
@@ -85,7 +86,9 @@ def settings_text(settings: BrokerSettings) -> str:
         "listenPort": str(settings.port),
         "haListenPort": str(settings.port + 1),
         "checkCRCOnRecover": str(settings.store.check_crc_on_recover).lower(),
-        "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # tools take it for the number of cores
+        "clientCallbackExecutorThreads": str(
+            os.cpu_count() or 1
+        ),  # mqadmin's exportMetrics takes it for the number of cores
         "storePathRootDir": settings.folder,
     }
     table = DEFAULTS | settings.options.properties() | settings.store.properties() | own

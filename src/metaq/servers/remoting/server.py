@@ -1,7 +1,7 @@
-"""The broker's remoting server: what its sessions share, and the table of its request codes.
+"""Remoting server of a broker: what its sessions share, and the table of its request codes.
 
-A session (`session`) has a fast path for plain sends and pulls; everything else is handled one by one, by the method that
-names its request code (`messages`, `replies`, `clients`, `transactions`, `metaq1_transactions`, `staging`, `admin`).
+A session (`session`) has a fast path for plain sends and pulls; all other requests go to the method with their code (`messages`,
+`replies`, `clients`, `transactions`, `staging`, `admin`).
 """
 
 from __future__ import annotations
@@ -38,19 +38,24 @@ log = logging.getLogger(__name__)
 
 COLD_READERS = 2
 VIP_PORT: Final = SecondPort(-2, "the VIP port (listenPort - 2; vipPortEnable=false goes without)")
-"""RocketMQ's 3.x and 4.x clients may send to it, to keep clear of others' pulls; it takes the same requests."""
+"""RocketMQ's 3.x and 4.x clients may send to it (vipChannelEnabled, the default before 4.5), and do not pull there; its slaves sync
+their configuration from it. It takes the same requests as the main port."""
 
 
 def at_once(done: Callable[[], None]) -> None:
-    """For a broker that is registered nowhere."""
+    """Call at once, for a broker that is registered nowhere."""
     done()
 
 
 class RemotingServer:
-    """Makes a session for each connection to one broker. A `metaq.servers.server.SessionServer`.
+    """The sessions of one broker. A `metaq.servers.server.SessionServer`.
 
-    Args: call_soon: brings a call from another thread to the event loop: `loop.call_soon_threadsafe`. identify: whose a signed
-        request is.
+    Args:
+        broker: the services.
+        call_soon: brings a call from another thread to the event loop.
+        when_announced: calls its argument once the name servers know the topics as they are.
+        asking: requests that the server itself can send; by default pushed replies.
+        identify: finds the caller of a signed request.
     """
 
     def __init__(
@@ -87,11 +92,11 @@ class RemotingServer:
         )
 
     def session(self, peer: Peer) -> BrokerSession:
-        """A new connection."""
+        """Make the session of a new connection."""
         return BrokerSession(peer, self.handling, self.workspace)
 
     def tick(self) -> None:
-        """Let time pass; called ten times a second."""
+        """End what has waited too long. Called ten times a second."""
         self.workspace.held_acks.expire()
         self.handling.tick()
 
@@ -100,7 +105,7 @@ class RemotingServer:
 
 
 def remoting_server(options: BrokerOptions, limits: ListenLimits) -> PeerServer[BrokerServices]:
-    """The server of a broker's `listenPort`, not bound yet."""
+    """Make the server of a broker's `listenPort`, not bound yet."""
 
     def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
         return RemotingServer(services.broker, services.call_soon, services.when_announced)

@@ -1,9 +1,8 @@
-"""One client's connection to a broker: the fast path for plain sends, ends of transactions and pulls, all else one by one.
+"""One client's connection to a broker: a fast path for plain sends, ends of transactions and pulls, a slow one for all else.
 
-One read event brings many requests. Runs of plain sends and ends go to the log in one call of the compiled extension, which also writes
-their answers; pulls go from the scanned row to the store without a Command in between. What is left is decoded and
-handled one by one. One connection's requests are taken in their order, whichever path they use, and their answers leave
-in one write.
+One read event brings many requests. Runs of plain sends and ends go to the log in one call of the compiled extension, which also
+writes their answers; pulls go from the scanned row to the store without a Command in between. All other requests are decoded and
+handled one by one. A connection's requests are handled in their order, on whichever path, and their answers leave in one write.
 """
 
 from __future__ import annotations
@@ -41,14 +40,15 @@ log = logging.getLogger(__name__)
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 RETRY_LIMIT_VERSION = 121
-"""Clients of at least this version mean the maxReconsumeTimes that they send."""
+"""RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's retryMaxTimes."""
 SIGNATURE: Final = b"Signature"
-"""The field of a header by which RocketMQ's clients sign a request. Where it stands in a body, the slow path sees that."""
+"""Ext field with the signature of a request. Looked for in whole frames; one that has it only in its body goes by the slow path too."""
 ROWS_MAX = 4096
+"""Most requests of one read event that are scanned at once."""
 JOINED_BYTES_MAX = 256 * 1024
-"""Answers of one read event are gathered up to this, then written."""
+"""Bytes of answers of one read event that are gathered before they are written."""
 LONG_BODY_BYTES = 64 * 1024
-"""A pull's body from here on is written by itself: copying it costs more than a write."""
+"""Smallest body of a pull's answer that is written by itself: copying it costs more than a write."""
 
 CODE_OF: Mapping[PullOutcome, int] = {
     PullOutcome.FOUND: int(ResponseCode.SUCCESS),
@@ -57,25 +57,32 @@ CODE_OF: Mapping[PullOutcome, int] = {
     PullOutcome.OUT_OF_RANGE: int(ResponseCode.PULL_OFFSET_MOVED),
 }
 REMARK_OF = {status: status.name for status in ReadStatus}
-"""RocketMQ says how the look-up ended, in its names."""
+"""Remark of a pull's answer: RocketMQ's name for the outcome of the look-up."""
 _APPENDED = (hot.KIND_SEND, hot.KIND_BATCH, hot.KIND_ENDING)
 _OTHER, _PULL, _ENDING = hot.KIND_OTHER, hot.KIND_PULL, hot.KIND_ENDING
 SINGLE_ROWS = 2
-"""Of a read event that counts as a request by itself: a client may send a heartbeat in between."""
+"""Most requests of a read event that counts as a single one: a client may send a heartbeat in between."""
 SINGLES_BEFORE_JOINING = 8
+"""Single requests in a row after which a connection joins the sweep."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
-_new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
+_new_tuple = tuple.__new__  # calling the NamedTuple itself costs another Python frame
 
 
 OLD_AT_ONCE: Final = 2
-"""Pulls of old messages, 20 to 30 µs each, that a connection has answered before the others have a turn."""
+"""Pulls of old messages, 20 to 30 µs each, that one connection has answered before others have a turn."""
 OLD_MAX: Final = 1024
-"""Such pulls of one connection that may wait."""
+"""Most pulls of old messages of one connection that wait."""
 MANY_TURNS: Final = "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the earlier ones first"
 
 
 class Workspace:
-    """What the sessions of one server work with, one read event at a time."""
+    """Shared by the sessions of one server, which use it one read event at a time.
+
+    Args:
+        broker: the services.
+        held_acks: holds answers to sends until they are durable.
+        cold_reads: reads old messages in threads.
+    """
 
     def __init__(self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads) -> None:
         self.broker, self.appender = broker, broker.appender
@@ -83,13 +90,13 @@ class Workspace:
         self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
         self.answers, self.acks = self._replies(), self._replies()
-        """`acks`: success answers to sends and ends of transactions, by themselves because they may have to wait for the disk."""
+        """`acks`: success answers to sends and ends of transactions, apart because they may have to wait for the disk."""
         self.woken = self._replies()
-        """Of one pull that was held, whoever's event it is."""
+        """Answer to one held pull, of whichever connection."""
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
         self.sweep: Sweep | None = None
-        """What reads connections that send one by one, if there is one."""
+        """Reads connections that send one by one; None without sweeps."""
         broker.settings.watch(self._options_changed)
 
     def _replies(self) -> hot.Replies:
@@ -97,7 +104,8 @@ class Workspace:
         return hot.Replies(options.region_id.encode(), options.trace_on)
 
     def _options_changed(self, names: Collection[str]) -> None:
-        if "trace_on" in names:  # perhaps in the middle of a read event, which has gathered answers already
+        if "trace_on" in names:
+            # Perhaps in the middle of a read event, which has gathered answers already: keep them.
             gathered = self.answers.take(), self.acks.take()
             self.answers, self.acks = self._replies(), self._replies()
             self.answers.extend(gathered[0])
@@ -105,7 +113,7 @@ class Workspace:
 
 
 class BrokerSession(RemotingSession):
-    """One client's connection. It is also the `Channel` that groups know their members by."""
+    """One client's connection. Also the `Channel` by which groups know their members."""
 
     def __init__(self, peer: Peer, handling: Handling, workspace: Workspace) -> None:
         super().__init__(peer, handling)
@@ -114,13 +122,13 @@ class BrokerSession(RemotingSession):
         self._old: deque[tuple[Pull, ReadResult]] = deque()
         """Pulls of old messages that wait for their turn."""
         self._old_left = 0
-        """Such pulls that this read event may yet bring at once."""
+        """Pulls of old messages that this read event may still answer at once."""
         self._singles = 0
-        """Plain requests that came one by one since the last that did not."""
+        """Single plain requests in a row."""
         self.gates = workspace.broker.gates.of(self.caller)
 
     def data_received(self, data: memoryview) -> int:
-        """Take every whole frame. Returns the bytes used. Raises RemoteProtocolError after answering what came before."""
+        """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came before."""
         space = self._workspace
         table, start, end = space.table, 0, len(data)
         space.current, self._old_left = self, OLD_AT_ONCE
@@ -129,7 +137,7 @@ class BrokerSession(RemotingSession):
                 used = table.scan(data, start, end)
                 rows = len(table)
                 done = self._serve(rows)
-                if done < rows:  # The peer does not read its answers: it gets no more of them until it does.
+                if done < rows:  # the peer does not read its answers: it gets no more of them until it does
                     start += sum(LENGTH_BYTES + len(table.frame(row)) for row in range(done))
                     self._needed = 0
                     return start
@@ -137,7 +145,7 @@ class BrokerSession(RemotingSession):
                 if rows < ROWS_MAX:
                     break
             if table.error:
-                frame_bytes(data, start, end, self._frame_bytes_max)  # raises with more to say about TLS and HTTP
+                frame_bytes(data, start, end, self._frame_bytes_max)  # raises a better text for TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
             if self._singles >= SINGLES_BEFORE_JOINING and start == end:
@@ -148,7 +156,7 @@ class BrokerSession(RemotingSession):
             try:
                 self._flush()
             except BaseException:
-                space.acks.clear()  # what could not be flushed must not reach the next peer
+                space.acks.clear()  # the buffers are shared: what could not be written must not reach the next peer
                 space.answers.clear()
                 raise
             finally:
@@ -159,7 +167,7 @@ class BrokerSession(RemotingSession):
     def _join(self) -> None:
         """Have a sweep read this connection, since it sends one by one."""
         self._singles, sweep = 0, self._workspace.sweep
-        if sweep is not None and self.handling.identify is None:  # it looks for no signatures
+        if sweep is not None and self.handling.identify is None:  # a sweep does not look for signatures
             self.peer.join(sweep, (self.gates.table, self.born_host))
 
     # -- metaq.broker.channel.Channel
@@ -169,7 +177,7 @@ class BrokerSession(RemotingSession):
         return self.peer.congested
 
     def tell(self, what: Notice) -> None:
-        """Tell the client something; it answers nothing."""
+        """Send the client a notice, which it does not answer."""
         self.push(notification_of(what))
 
     def on_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason, its memberships end
@@ -178,7 +186,7 @@ class BrokerSession(RemotingSession):
 
     # -- the two paths
     def _serve(self, rows: int) -> int:
-        """Handle the table's rows in their order. Returns how many were handled."""
+        """Handle the table's rows in their order. Return how many were handled."""
         space, peer, row = self._workspace, self.peer, 0
         table = space.table
         if self.handling.identify is not None and self._brings_signatures(rows):
@@ -186,7 +194,7 @@ class BrokerSession(RemotingSession):
         while row < rows:
             kind = table.kind(row)
             if kind in _APPENDED:
-                # A run of plain sends and ends of transactions, up to the end or to one that is not plain.
+                # Appends a run of plain sends and ends of transactions, up to the last row or to one that is not plain.
                 if space.appender.rows(table, row, rows, self.gates.table, self.born_host, space.acks, space.outcome):
                     row = space.outcome.row
                     if row == rows:
@@ -200,7 +208,9 @@ class BrokerSession(RemotingSession):
                 self._singles = 0
                 self._one(row)
             elif kind == _PULL:
-                if peer.congested:
+                if (
+                    peer.congested
+                ):  # answers to pulls are long; those to sends are not, and sends are taken all the same
                     break
                 self._singles = 0
                 row = self._pulls(row, rows)
@@ -211,12 +221,12 @@ class BrokerSession(RemotingSession):
         return row
 
     def _brings_signatures(self, rows: int) -> bool:
-        """Whether any of the rows may be signed. The fast paths take what comes for the connection's own."""
+        """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own caller."""
         table = self._workspace.table
         return any(SIGNATURE in bytes(table.frame(row)) for row in range(rows))
 
     def _serve_singly(self, rows: int) -> int:
-        """As `_serve`, all by the slow path."""
+        """Handle all rows by the slow path, otherwise as `_serve`."""
         for row in range(rows):
             if self.peer.congested:
                 return row
@@ -225,7 +235,7 @@ class BrokerSession(RemotingSession):
         return rows
 
     def _open_gate(self, row: int) -> bool:
-        """Whether the row has a gate now that it had not. False: the slow path decides."""
+        """Open a gate to the row's topic. Return False if there is none: the slow path decides."""
         try:
             return self.gates.open(self._workspace.table.topic(row))
         except (StoreError, OSError, MemoryError) as error:
@@ -233,7 +243,7 @@ class BrokerSession(RemotingSession):
             return False
 
     def _one(self, row: int) -> None:
-        """The slow path: one request, one method."""
+        """Handle one row by the slow path."""
         table = self._workspace.table
         try:
             command = decode(table.frame(row))
@@ -243,7 +253,7 @@ class BrokerSession(RemotingSession):
             self.handle(command)
 
     def _pulls(self, row: int, rows: int) -> int:
-        """A run of plain pulls; or one that is not. Returns the row behind."""
+        """Answer a run of plain pulls, or one that is not plain. Return the row behind."""
         space = self._workspace
         fast_paths, answers = space.broker.pulls.fast_paths, space.answers
         fast_path = fast_paths.of(self.caller)
@@ -263,7 +273,7 @@ class BrokerSession(RemotingSession):
         oneway = table.flag(row) & ONEWAY_FLAG
         reply_to = (table.opaque(row), table.binary(row))
         try:
-            if not oneway:
+            if not oneway:  # nobody would see the messages
                 pull = space.broker.pulls.make(self, self.caller, _new_tuple(PullRequest, table.pull(row)), reply_to)
                 if fast_path is not None:
                     key = hot.pull_key(table, row)
@@ -280,7 +290,7 @@ class BrokerSession(RemotingSession):
             self._answer_failure(table.code(row), reply_to, error)
 
     def _back(self, row: int) -> None:
-        """A message that comes back. As `MessageHandlers.send_back`, for those who may; the others hear it from there."""
+        """Handle CONSUMER_SEND_MSG_BACK (36) without a Command; a caller that may not is refused by the slow path."""
         space, gatekeeper = self._workspace, self.handling.gatekeeper
         table = space.table
         oneway = table.flag(row) & ONEWAY_FLAG
@@ -310,10 +320,10 @@ class BrokerSession(RemotingSession):
                 self._answer_failure(RequestCode.CONSUMER_SEND_MSG_BACK, reply_to, error)
 
     def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
-        """A request that waited goes on: its answers leave as those of a read event do.
+        """Resume a parked request; its answers leave as those of a read event do.
 
-        A send whose connection has closed meanwhile is stored all the same: it came before the end. Nobody else is left
-        to want what he asked for.
+        If the connection has closed meanwhile, a send is stored all the same, since it came before the end; other requests are
+        dropped.
         """
         space = self._workspace
         if self.gone and command.code not in SENDS:
@@ -335,7 +345,7 @@ class BrokerSession(RemotingSession):
 
     # -- pulls
     def pull_one(self, pull: Pull, *, its_turn: bool = False) -> None:
-        """Read and answer, or hold; a pull that may be long when its turn has come. Raises what the store raises."""
+        """Answer a pull, or hold it; one that may be long waits for its turn. Raises what the store raises."""
         if pull.bytes_max > LONG_BYTES and not its_turn and self._waits_for_turn(pull):
             return
         answer = self._workspace.broker.pulls.first(pull)
@@ -347,7 +357,7 @@ class BrokerSession(RemotingSession):
             self.write_pull(pull, answer)
 
     def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
-        """Answer a pull that was held; one that fails is told."""
+        """Answer a held pull, also one that has failed."""
         if isinstance(answer, Exception):
             self.pull_failed(pull, answer)
             return
@@ -361,7 +371,7 @@ class BrokerSession(RemotingSession):
 
     # -- metaq.broker.pulls.pull.FastAnswers
     def fast_answer(self, fast: FastPull, pull: Pull, place: int) -> bytes | None:
-        """The answer to a held pull, as most of them are, without a value in between; None: it is not plain now."""
+        """Return the answer to a held plain pull, made by the compiled extension; None if it is not plain any more."""
         space, (opaque, binary) = self._workspace, pull.reply_to
         try:
             if not hot.answer_held(fast.fast_path, fast.gate, place, pull.count_max, opaque, binary, space.woken):
@@ -373,11 +383,11 @@ class BrokerSession(RemotingSession):
             return None
 
     def write_fast(self, answers: bytes) -> None:
-        """Send what `fast_answer` has made, at once."""
+        """Send the result of `fast_answer`, at once."""
         self.peer.write_now(answers)
 
     def _waits_for_turn(self, pull: Pull) -> bool:
-        """Whether a long pull comes later, because others are being answered. Raises Refused: too many wait."""
+        """Queue a long pull if others are being answered. Return whether it was queued. Raises Refused BUSY: too many wait."""
         if self.peer.turn_is_free:
             return False
         if not self.peer.when_its_turn(functools.partial(self._pull_in_turn, pull)):
@@ -391,7 +401,7 @@ class BrokerSession(RemotingSession):
             self.pull_failed(pull, error)
 
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
-        """Read old messages: a few pulls at once, the others in turns, or whoever asks for many would keep all waiting."""
+        """Read old messages: a few pulls at once, the others in turns, so that one connection with many delays no other."""
         if self._old_left > 0 and not self._old:
             self._old_left -= 1
             self._read_old(pull, pulled)
@@ -417,7 +427,7 @@ class BrokerSession(RemotingSession):
             space.current = None
 
     def _read_old(self, pull: Pull, pulled: ReadResult) -> None:
-        """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
+        """Read old messages in a thread unless they are in the page cache: a page fault would stall the whole loop."""
         assert pulled.job is not None
         assert pulled.cached is not None
         if (found := pulled.cached()) is not None:
@@ -446,7 +456,7 @@ class BrokerSession(RemotingSession):
             self.write_pull(pull, answer)
 
     def _pieces(self, body: LongBody) -> Source:
-        """The pieces of a long answer, read where they may be."""
+        """Return the source of a long answer: read on the loop, or in a thread if it is old."""
         return ColdPieces(body, self, self._workspace.cold_reads) if isinstance(body, ColdBody) else Pieces(body)
 
     # -- answers
@@ -460,10 +470,10 @@ class BrokerSession(RemotingSession):
             self.peer.write(gathered.take())
 
     def write_pull(self, pull: Pull, answer: PullAnswer) -> None:
-        """Write the answer to a pull: its body by itself if it is long, else with the event's other answers."""
+        """Write the answer to a pull: a long body by itself, others with the answers of the read event."""
         pulled, body, space = answer.pulled, answer.pulled.body, self._workspace
         opaque, binary = pull.reply_to
-        if answer.outcome is _FOUND:  # spares two look-ups: hashing an enum is dear
+        if answer.outcome is _FOUND:  # spares two look-ups: the hash of an enum member is a call of Python code
             code, remark = 0, "FOUND"
         else:
             code, remark = CODE_OF[answer.outcome], REMARK_OF[answer.status]
@@ -499,7 +509,7 @@ class BrokerSession(RemotingSession):
         self.send(self.failure(Command(code, opaque, serialize=serialize), error))
 
     def _flush(self) -> None:
-        """Write what this event gathered. Answers to sends wait for the disk where they must.
+        """Write the answers of this read event; those to sends wait for the disk where they must.
 
         Raises MemoryError: the answers are lost, and the connection must end.
         """
@@ -515,7 +525,7 @@ class BrokerSession(RemotingSession):
 
 
 def session_of(call: Call[Any]) -> BrokerSession:
-    """The connection that a request to a broker came by."""
+    """Return the connection of a request to a broker."""
     session = call.session
     assert isinstance(session, BrokerSession), "a broker's server makes no others"
     return session

@@ -1,7 +1,7 @@
-"""Staged transactions (30000 to 30006, ours alone: docs/formats/staging.md).
+"""Staged transactions (30000 to 30006, ours: docs/formats/staging.md).
 
-What is answered about a transaction waits for the disk as acknowledgements of sends do: nobody acts on a decision that a
-power cut could take back.
+Answers about a transaction wait for the disk as acknowledgements of sends do: nobody acts on a decision that a power cut could
+take back.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StagingHandlers:
         body = staging.apply_body_of(call.command.body)
         asked = Apply(transaction=call.header.transaction, decision=body.decision, confirmed=body.confirmed)
         state = self._service.apply(asked, call.caller)
-        # It is asked again and again while much remains: what is the same each time is left out.
+        # A client repeats APPLY while chunks remain: decision and parts, the same each time, are left out.
         return self._acknowledge(call, staging.transaction_state(structs.replace(state, decision=None, parts=())))
 
     @handles(RequestCode.STAGED_STATE, headers.StagedSubjectHeader, Action.OBSERVE)
@@ -90,14 +90,14 @@ class StagingHandlers:
         return staging.transaction_list(self._service.listing(call.header.after, count))
 
     def _check_meant(self, broker: str | None) -> None:
-        """Raises Refused: the request is for the broker that was at this address before."""
+        """Check the broker's name in a request. Raises Refused: it is for the broker that was at this address before."""
         if broker is not None and broker != self._name:
             raise Refused(
                 Reason.UNAVAILABLE, f"this is the broker {self._name}, not {broker[:127]!r}: look its address up again"
             )
 
     def _acknowledge(self, call: Call[Any], body: bytes) -> Later:
-        """Answer when the log is as durable as the broker promises; a field in the answer lets it be late (HeldAcks)."""
+        """Answer when the log is as durable as the broker promises. The ext field in it marks an answer that `HeldAcks` may rewrite."""
         if not call.oneway:
             row = getattr(call.header, "row", None)
             ext = {"row": row} if row is not None else {"transactionId": call.header.transaction}
@@ -106,7 +106,7 @@ class StagingHandlers:
 
 
 def stage_of(header: headers.StageHeader, body: bytes | memoryview, born_host: bytes) -> Stage:
-    """What a client asks for with this header and body. Raises BadRequest."""
+    """Return the request in a header and body. Raises BadRequest."""
     try:
         lifetime = Lifetime(header.lifetime)
     except ValueError:
@@ -127,12 +127,12 @@ def stage_of(header: headers.StageHeader, body: bytes | memoryview, born_host: b
 
 
 def decide_of(transaction: str, body: staging.DecideBody) -> Decide:
-    """What a client asks for with this body."""
+    """Return the request in a body."""
     return Decide(transaction=transaction, outcome=body.outcome, parts=body.parts, row=body.row, sequence=body.sequence)
 
 
 def subject_of(header: headers.StagedSubjectHeader) -> str:
-    """The transaction or the row that a request is about. Raises BadRequest: it names none, or both."""
+    """Return the transaction or the row that a request is about. Raises BadRequest: it names none, or both."""
     if (header.transaction is None) == (header.row is None):
         raise BadRequest("name a transactionId or a row, one of both")
     return header.transaction if header.transaction is not None else header.row or ""

@@ -1,8 +1,8 @@
-"""Plain sends of connections that send them one by one: all that are ready go to the log, and are answered, in one pass.
+"""Sweep of connections that send plain messages one by one: all that are ready are stored and answered in one pass.
 
-A request that comes alone costs the loop's event, the session's turn and a write, twice as much as reading, storing and
-answering it. `BrokerSession` joins the sweep (`metaq.net.sweep`) when such requests follow each other; what the pass cannot
-do, of whatever kind, the session does as before, in the order in which it came.
+A request that comes alone costs the loop's event, the session's turn and a write: twice as much as reading, storing and answering
+it. `BrokerSession` joins the sweep (`metaq.net.sweep`) when such requests follow each other. What the pass cannot do is left to
+the session, in the order in which it came.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from metaq.wire.command import frame_bytes
 
 log = logging.getLogger(__name__)
 AWAKE_MICROS: Final = 50
-"""A producer of the same machine needs 10 to 30 for its next request. On a single core nobody could send it meanwhile."""
+"""Busy poll for the next request, µs: a producer on the same machine needs 10 to 30. None on a single core, where the producer
+could not run meanwhile."""
 
 
 class SweptSends:
-    """The sweep of one server, and what is done with what it reads."""
+    """The sweep of one server, and its handler."""
 
     def __init__(self, space: Workspace) -> None:
         self._space = space
@@ -38,8 +39,8 @@ class SweptSends:
         left: list[tuple[SweptStream, memoryview]] = []
         try:
             space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)
-            left = sweep.left(parts)  # before anything is written, which may let a member leave
-            if space.broker.held_pulls.grown:  # first: a consumer that waits has waited for longer
+            left = sweep.left(parts)  # before any write, which may make a member leave
+            if space.broker.held_pulls.grown:  # held pulls before the producers' answers: consumers have waited for longer
                 space.broker.answer_pulls()
             if len(space.acks):
                 self._answer(sweep, parts)
@@ -63,20 +64,20 @@ class SweptSends:
 
 
 class SweptAnswers:
-    """The answers of one pass, which have to wait. Who leaves the sweep meanwhile gets his all the same."""
+    """Held answers of one pass. A connection that leaves the sweep meanwhile gets its answer all the same."""
 
     def __init__(self, sweep: Sweep, parts: memoryview, answers: bytes) -> None:
         self._sweep, self._answers = sweep, answers
         self._parts, self._members = memoryview(bytearray(parts)).cast("i"), sweep.answered(parts)
 
     def write(self, data: bytes) -> None:
-        """Write the answers, or others in their place: as many, in their order."""
+        """Write the answers, or as many others in their place, in the same order (`too_late`)."""
         if data is not self._answers:
             self._measure(data)
         self._sweep.write(data, self._parts, self._members)
 
     def _measure(self, data: bytes) -> None:
-        """Let the parts say where their answers end in `data`."""
+        """Set where the parts' answers end in `data`."""
         before = after = 0
         for place in range(ANSWERED, len(self._parts), COLUMNS):
             while before < self._parts[place]:

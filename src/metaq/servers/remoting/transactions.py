@@ -48,7 +48,8 @@ class TransactionHandlers:
         told = self._broker.transactions.end(end_of(call.header), call.caller)
         if call.oneway:
             return LATER
-        if told:  # also of an end that came before, and may not be on the disk yet
+        # Both wait for the disk: also the answer about an end that came before, which may not be there yet.
+        if told:
             self._workspace.acks.extend(encode(reply(call.command, remark=told)))
         else:
             self._workspace.acks.add_done(*call.reply_to)

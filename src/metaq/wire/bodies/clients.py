@@ -86,6 +86,7 @@ def heartbeat(beat: Heartbeat) -> bytes:
 def heartbeat_of(body: Body) -> Heartbeat:
     tree = beans.parse(body, "heartbeat")
     client_id = tree.text_in("clientID")
+    # Groups know their members by it: without one, two such clients would be one member.
     if not client_id:
         raise BadRequest("the heartbeat lacks clientID")
     consumers = tuple(_consumer_of_tree(one) for one in tree["consumerDataSet"].objects())

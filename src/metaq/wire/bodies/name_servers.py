@@ -47,7 +47,8 @@ def route_of(topic: str, body: Body) -> Route:
             queues_in(one, "readQueueNums", 0),
             queues_in(one, "writeQueueNums", 0),
             one.whole_in("perm", 0, 32),
-            one.whole_in("topicSynFlag" if one.has("topicSynFlag") else "topicSysFlag", 0, 32),  # the older spelling
+            # RocketMQ up to about 4.8 spelt it topicSynFlag.
+            one.whole_in("topicSynFlag" if one.has("topicSynFlag") else "topicSysFlag", 0, 32),
         )
         for one in tree["queueDatas"].objects()
     )
@@ -103,7 +104,7 @@ def registration_of(body: Body, *, compressed: bool, bare: bool) -> tuple[DataVe
         compressed: brokers with compressedRegister=true send a binary form in a zlib stream.
         bare: brokers before V3_0_11 send the topic table without the wrapper around it.
     """
-    if not len(body):
+    if not len(body):  # RocketMQ's name server takes it for an empty table, too
         return DataVersion(), {}
     if compressed:
         return _compressed_registration_of(body)

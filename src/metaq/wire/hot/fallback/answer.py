@@ -72,11 +72,12 @@ def pull_key(table: FrameTable, row: int) -> bytes:
 
 
 def _answer(table: FrameTable, row: int, fast_path: PullPath, replies: Replies) -> bool:
-    """One pull. False: not plain, and nothing was written."""
+    """Answer one pull. False: not plain, and nothing was written."""
     _, _, _, offset, count_max, flags, commit_offset, _, _, version, _, bytes_max = table.pull(row)
     if table.flag(row) & _ONEWAY or bytes_max > 0:
         return False
     gate = fast_path.gates.get(pull_key(table, row))
+    # A newer subVersion than the gate's: the client has changed its subscription, and a heartbeat will bring it (code 25).
     if gate is None or version > gate.version:
         return False
     commit = commit_offset if flags & _COMMITS else -1
@@ -99,7 +100,7 @@ def _answer_from(
     binary: bool,
     replies: Replies,
 ) -> bool:
-    """What lies from `offset` on. False: not plain, and nothing was written. `commit`: the position that came with it, or -1."""
+    """Answer with the records from `offset` on. False: not plain, and nothing was written. `commit`: the offset to commit, or -1."""
     log = fast_path.log
     if not log.base <= log.end <= log.limit:
         return False
@@ -110,6 +111,7 @@ def _answer_from(
     (first_log,) = struct.unpack_from(">q", tail.view, (offset - tail.first) * UNIT_BYTES)
     if not max(log.base, fast_path.fresh_from) <= first_log < log.end or log.end - first_log > fast_path.near_bytes:
         return False
+    # RocketMQ never stops before the first record, whatever the limits.
     count_max = max(1, min(count_max, fast_path.count_max))
     stop = min(high, offset + max(_SCAN_UNITS, count_max))
     found = select(tail.view, tail.first, offset, stop, gate.wanted, count_max, fast_path.bytes_max, log.base, log.end)

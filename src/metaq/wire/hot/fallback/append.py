@@ -44,14 +44,14 @@ _BATCH_ENTRY = struct.Struct(">iIIii").unpack_from
 _LENGTH = struct.Struct(">h")
 
 _SYS_FLAG_SLOW = 0xF8
-"""IPv6 and inner-batch bits, and what only ends of transactions set: sends with one of them are judged one by one."""
+"""IPv6 and inner-batch bits (5.x), and those that only ends of transactions set: sends with one of them go by the slow path."""
 _PREPARED = 4
 _NOT_SENDS: Final = frozenset({KIND_OTHER, KIND_PULL, KIND_ENDING, KIND_BACK})
 _DROPS_MAX = 3
-"""WAIT and CLUSTER more often than that in one text: nobody sends it, so nobody needs it fast."""
+"""Most WAIT and CLUSTER in one text on the fast path. No client sends more."""
 
 _KEYS_MAX = 4
-"""Of a record in `append_records`; who has more is put alone."""
+"""Most keys of a record in `append_records`; one with more is put alone."""
 
 _Entry = tuple[int, Any, bytes, int, list[bytes]]
 """One message ready to be written: (flag, body, stored properties, tags code, index keys without their topic)."""
@@ -65,11 +65,12 @@ _NAMES: Final = {b"WAIT": _WAIT, b"CLUSTER": _CLUSTER, b"TAGS": _TAGS, b"KEYS": 
 
 
 def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: bool) -> _Facts | None:
-    """What append needs to know of a property text. None: malformed, or a property that the slow path must look at."""
+    """Return what append needs of a property text. None: malformed, or with a property for the slow path."""
     tag = unique = keys = b""
     no_wait, drops = False, 0
     kept: list[bytes] = []
     if text:
+        # Go and older Java clients end the text with a separator, Java 4.9 does not.
         for piece in (text[:-1] if text[-1] == 2 else text).split(b"\x02"):
             name, _, value = piece.partition(b"\x01")
             if not value or not name or name in slow:
@@ -78,6 +79,7 @@ def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: b
             if what is not None:
                 if what == _WAIT:
                     no_wait = value.lower() != b"true"
+                    # RocketMQ stores WAIT with delayed messages, half messages and batches, and drops it from plain ones.
                     if not keep_wait:
                         drops += 1
                         continue
@@ -87,7 +89,7 @@ def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: b
                     tag = value
                 elif what == _KEYS:
                     keys = value
-                else:
+                else:  # CLUSTER: the broker writes its own
                     drops += 1
                     continue
             kept.append(piece)
@@ -95,6 +97,7 @@ def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: b
         return None
     if cluster:
         kept.append(cluster)
+    # The index has the producer's unique id of a message first, then its keys, which are separated by blanks.
     tokens = [token for token in keys.split(b" ") if token] if keys else []
     if unique:
         tokens.insert(0, unique)
@@ -103,7 +106,7 @@ def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: b
 
 
 def batch_entries(body: Any, gate: TopicGate, log: LogTail) -> list[_Entry] | None:
-    """The entries of a batch body; None if it is malformed or holds an entry for the slow path."""
+    """Return the entries of a batch body; None if it is malformed or holds an entry for the slow path."""
     entries: list[_Entry] = []
     start, end = 0, len(body)
     while start < end:
@@ -124,7 +127,7 @@ def batch_entries(body: Any, gate: TopicGate, log: LogTail) -> list[_Entry] | No
 
 
 class _Run(NamedTuple):
-    """What all rows of one run have in common."""
+    """Common to all rows of one run."""
 
     table: FrameTable
     gates: Mapping[bytes, TopicGate]
@@ -137,13 +140,13 @@ class _Run(NamedTuple):
 
 
 _Done = tuple[QueueTail, int, bytes, int]
-"""Of a row that was appended: (queue, first queue offset, message ids, messages)."""
+"""An appended row: (queue, first queue offset, message ids, number of messages)."""
 
 
 def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
     """Append one message. None: `outcome` says why not, and nothing was written.
 
-    Most rows of most brokers come this way, so it is one function without a call that could be spared.
+    Most rows of most brokers come this way: one function, without a call that can be spared.
     """
     table, gates, log, index, born_host, store_ms, outcome, _ = run
     ext, start, stop = found[4], found[6], found[7]
@@ -156,7 +159,7 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
             facts, held = _half_facts(raw, gate, queue_id, log)
             sys_flag &= SENDER_FLAGS
         elif sys_flag & _PREPARED:
-            pass
+            pass  # a half message by its flag alone, without TRAN_MSG: the slow path decides
         elif (level := delay_level(raw, gate)) is not None:
             facts, held = _delayed_facts(raw, gate, queue_id, log, level, run.now_ms)
             sys_flag &= SENDER_FLAGS if level else -1
@@ -182,6 +185,7 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
     if no_room(size, 1, len(keys), queue, log, index, outcome):
         return None
     body, at, log_view = table.raw[start - table.raw_start : stop - table.raw_start], offset - log.base, log.view
+    # The size is written last (below): a reader, and recovery after a kill, take a record with size 0 for the end of the log.
     log_view[at : at + size] = b"".join((
         HEAD_V4.pack(
             0, MAGIC, crc31(body), queue.queue_id, ext.flag, queue_offset, offset, sys_flag, ext.born_ms, born_host,
@@ -204,7 +208,7 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
 
 
 def _half_facts(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> tuple[_Facts | None, _Held | None]:
-    """What append needs to know of a half message, and where it goes instead."""
+    """Return what append needs of a half message, and its place in RMQ_SYS_TRANS_HALF_TOPIC."""
     transactions = gate.transactions
     stored = held_back(text, gate, queue_id, log)
     facts = _facts(text, b"", gate.slow - {b"TRAN_MSG"}, keep_wait=True)
@@ -219,7 +223,7 @@ def _half_facts(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> tu
 def _delayed_facts(
     text: bytes, gate: TopicGate, queue_id: int, log: LogTail, level: int, now_ms: int
 ) -> tuple[_Facts | None, _Held | None]:
-    """What append needs to know of a message that asks for a delay level, and where it waits; level 0 does not wait."""
+    """Return what append needs of a message with a delay level, and where it waits. Level 0 does not wait."""
     delays, slow = gate.delays, gate.slow - {b"DELAY"}
     if delays is None or sum(piece.startswith(b"DELAY\x01") for piece in text.split(b"\x02")) > 1:
         return None, None
@@ -232,11 +236,12 @@ def _delayed_facts(
     )
     if stored is None or facts is None or place is None:
         return None, None
+    # The unit of a waiting message has the time of delivery where others have the hash of their tag, as in RocketMQ.
     return (stored, *facts[1:]), (delays.waiting, place[0], now_ms + place[1])
 
 
 def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
-    """The same for a batch."""
+    """Append a batch. None as `_append_send`."""
     table, gates, log, index, _, store_ms, outcome, _ = run
     ext, start, stop = found[4], found[6], found[7]
     gate = gates.get(ext.topic.encode())
@@ -287,7 +292,9 @@ def append(
     rows, first_end = table.rows, log.end
     if not 0 <= row <= end <= len(rows):
         raise IndexError(f"rows [{row}, {end}) of {len(rows)}")
+    # With an IPv6 host the record's head has another size.
     no_hosts = len(born_host) != HOST_V4 or len(log.store_host) != HOST_V4
+    # Store times never go back in the log, whatever the clock does: RocketMQ searches it by time.
     run = _Run(table, gates, log, index, born_host, max(now_ms, log.store_ms), outcome, now_ms)
     while row < end:
         found = rows[row]
@@ -325,7 +332,7 @@ def append(
 
 
 def _write(run: _Run, queue: QueueTail, gate: TopicGate, ext: Any, entry: _Entry) -> int:
-    """One record, its unit and its index entries; the room was looked at. Returns the record's LogOffset."""
+    """Write one record, its unit and its index entries, for which there is room. Return the record's LogOffset."""
     _, _, log, index, born_host, store_ms, _, _ = run
     flag, body, properties, tags_code, keys = entry
     body_bytes, offset, queue_offset = len(body), log.end, queue.next_offset

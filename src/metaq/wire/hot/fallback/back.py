@@ -9,6 +9,7 @@ from metaq.model.message import FIRST_RETRY_LEVEL
 from metaq.wire.hot.fallback.tails import SENDER_FLAGS, AppendOutcome, DelayGate, IndexTail, LogTail, key_hash
 from metaq.wire.record import BLANK_BYTES_MIN, HOST_V4, RECORD_BYTES_MIN, TOPIC_BYTES_MAX, Broken, encode_record, split
 
+# Above these limits a message is given back by the slow path.
 _KEYS_MAX: Final = 4
 _PIECES_MAX: Final = 24
 _TEXT_MAX: Final = 1536
@@ -42,12 +43,14 @@ def give_back(
         return None
     if own_offset != log_offset or sys_flag & 0x30 or reconsume_times >= retries_max or not _CLIENT_TOPIC(own_topic):
         return None
+    # As in RocketMQ: level 0 leaves it to the broker, which waits a level longer with each retry.
     level = min(level or FIRST_RETRY_LEVEL + reconsume_times, delays.levels)
     if level not in delays.places:
         return None
     pairs = _pairs(bytes(log.view[text_start:text_end]))
     if pairs is None:
         return None
+    # Topic and id of the first delivery stay through all retries: clients show the message under them.
     pairs.setdefault(b"RETRY_TOPIC", bytes(own_topic))
     pairs.setdefault(b"ORIGIN_MESSAGE_ID", f"{store_host.hex()}{log_offset:016x}".upper().encode())
     pairs |= {b"WAIT": b"false", b"DELAY": b"%d" % level, b"REAL_TOPIC": topic, b"REAL_QID": b"%d" % queue_id}
@@ -86,7 +89,7 @@ def give_back(
 
 
 def _pairs(text: bytes) -> dict[bytes, bytes] | None:
-    """The properties, each there once; None: that is not so, or they are many or malformed."""
+    """Return the properties; None if one is there twice, or they are many or malformed."""
     if text.endswith(b"\x02"):
         text = text[:-1]
     if not 0 < len(text) <= _TEXT_MAX:

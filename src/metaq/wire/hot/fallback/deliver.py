@@ -45,7 +45,7 @@ def deliver(
     if not 0 <= row <= end <= len(places) // UNIT_BYTES:
         raise IndexError(f"rows [{row}, {end}) of {len(places) // UNIT_BYTES}")
     at = sum(max(0, UNIT.unpack_from(places, number * UNIT_BYTES)[1]) for number in range(row))
-    log.store_ms = max(now_ms, log.store_ms)
+    log.store_ms = max(now_ms, log.store_ms)  # store times never go back in the log
     while row < end:
         log_offset, size, _ = UNIT.unpack_from(places, row * UNIT_BYTES)
         try:
@@ -61,6 +61,7 @@ def deliver(
         values = values_of(text)
         number = NUMBER(values.get(b"REAL_QID", b""))
         gate = gates.get(values.get(b"REAL_TOPIC", b""))
+        # A record that is not the one of its unit, or whose topic has gone: the slow path says what happens to it.
         if (
             (found_size, found_offset, found_queue, found_topic) != (size, log_offset, queue_id, topic)
             or number is None

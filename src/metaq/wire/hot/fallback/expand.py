@@ -24,6 +24,7 @@ from metaq.wire.record import Broken, copy_mark, encode_record, host_flags, reco
 
 _PROPERTIES_LEFT: Final = 128
 _ANYTHING: Final = TopicGate(b"-", (), 0x7FFFFFFF)
+"""A gate that takes all entries: they were judged when they were staged."""
 
 
 def check_batch(body: Any, gate: TopicGate, log: LogTail) -> int:

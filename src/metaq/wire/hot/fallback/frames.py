@@ -40,7 +40,7 @@ class _SendExt(msgspec.Struct):
 
 
 class _LetterExt(msgspec.Struct):
-    """The same under the letters of 310 and 320."""
+    """Ext fields of a send under the letters of 310 and 320."""
 
     group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -85,7 +85,7 @@ class _EndingExt(msgspec.Struct):
 
 
 class _BackExt(msgspec.Struct):
-    """Ext fields of a message that comes back (36)."""
+    """Ext fields of CONSUMER_SEND_MSG_BACK (36)."""
 
     group: str
     log_offset: _I64 = msgspec.field(name="offset")
@@ -96,15 +96,15 @@ class _BackExt(msgspec.Struct):
 
 
 class _Back(NamedTuple):
-    """A message that comes back."""
+    """A CONSUMER_SEND_MSG_BACK, with the version of its client."""
 
     ext: _BackExt
     version: int
-    """Of its client."""
+    """The client's: older ones do not mean the maxReconsumeTimes that they send."""
 
 
 class _LetterHead(msgspec.Struct):
-    """The JSON header of a 310 or 320, decoded in one go: the most frequent one."""
+    """JSON header of a 310 or 320, the most frequent ones, decoded in one pass."""
 
     code: _I32
     extFields: _LetterExt  # noqa: N815  the wire's name
@@ -113,7 +113,7 @@ class _LetterHead(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """Any JSON header, its ext fields left raw until the code is known."""
+    """Any JSON header, with raw ext fields until the code is known."""
 
     code: _I32
     opaque: _I32 = 0
@@ -164,7 +164,7 @@ class FrameTable:
         self.rows: list[_Row] = []
         self.view = memoryview(b"")
         self.raw: Any = b""
-        """The scanned bytes, byte 0 at `raw_start` of the view. Up to 1 MiB a copy: slices of bytes are made twice as fast."""
+        """The scanned bytes, from `raw_start` of the view on. A copy up to 1 MiB: slices of bytes are made twice as fast as of a view."""
         self.raw_start = 0
 
     def scan(self, data: Any, start: int, end: int) -> int:
@@ -285,10 +285,11 @@ class FrameTable:
 
 
 def _json(head: bytes) -> tuple[int, int, int, int, Any]:
-    """(kind, code, opaque, flag, ext) of a JSON header; the slow path judges what is not understood here."""
+    """Return (kind, code, opaque, flag, ext) of a JSON header; headers not understood here are left to the slow path."""
     if head.count(b"[") + head.count(b"{") > _DEPTH_MAX and _depth(head) > _DEPTH_MAX:
         return _UNREADABLE
     try:
+        # Java and our client write their keys in alphabetical order, so the code comes first.
         if head.startswith((b'{"code":310,', b'{"code":320,')):
             quick = _letter_head(head)
             if not quick.flag & 1 and quick.code in {310, 320}:
@@ -315,9 +316,9 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
 
 
 def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
-    """The ext fields with numbers written plainly that are written as only Java's parseLong takes them: +5, 007."""
+    """Return the ext fields with plain numbers for those that only Java's parseLong reads: +5, 007."""
     numbers, names = _NUMBERS_OF[cls], _NAMES_OF[cls]
-    text = bytes(ext).decode("utf-8", "replace")  # what nobody reads may be no UTF-8
+    text = bytes(ext).decode("utf-8", "replace")  # fields that are not read may be no UTF-8
     broken = text.encode() != bytes(ext)
 
     def plain(pairs: list[tuple[str, Any]]) -> bytes:

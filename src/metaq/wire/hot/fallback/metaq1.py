@@ -25,6 +25,7 @@ _LENGTH = struct.Struct(">h")
 _PUT: Final = re.compile(
     rb"put ([^ ]{1,127}) (-?[0-9]{1,10}) ([0-9]{1,10}) (-?[0-9]{1,10})(?: (-?[0-9]{1,10}))? (-?[0-9]{1,10})\r\n"
 )
+# An attribute of these characters is a legal tag of RocketMQ's as well; others are left to the slow path.
 _TAG: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _TOPIC_BYTES_MAX: Final = 127
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -55,7 +56,7 @@ class PartitionGate:
                 raise TypeError(f"{queue!r} and {tail!r} are no QueueTail and PositionTail")
 
     def grew(self, partition: int, used: list[PartitionGate]) -> None:
-        """One more message."""
+        """Count one more message."""
         if not self._grown:
             used.append(self)
         self._grown[partition] = self._grown.get(partition, 0) + 1
@@ -70,7 +71,7 @@ class PartitionGate:
 
 
 _Line = tuple[bytes, int, int, int, int, int, int]
-"""Of a plain put: (topic, partition, flag, checksum, opaque, start and stop of its body)."""
+"""A plain put: (topic, partition, flag, checksum, opaque, start and stop of its body)."""
 
 
 def _plain_put(raw: bytes, start: int) -> _Line | None:
@@ -86,7 +87,7 @@ def _plain_put(raw: bytes, start: int) -> _Line | None:
 
 
 def _simple_tag(body: bytes) -> bytes | None:
-    """The attribute at the start of a body; None: there is none, or whether it is a tag needs a closer look."""
+    """Return the attribute at the start of a body; None if there is none, or none that is surely a tag."""
     size = int.from_bytes(body[:4], "big", signed=True) if len(body) > 4 else 0
     return body[4 : 4 + size] if 1 <= size <= len(body) - 4 and _TAG.fullmatch(body, 4, 4 + size) else None
 
@@ -124,6 +125,7 @@ def put_lines(
         if partition == -1:
             partition = gate.any_queue()
         tag: bytes | None = b""
+        # Bit 0: the body begins with an attribute, which becomes the record's tag; positions count it all the same.
         if flag & 1:
             tag = _simple_tag(sent)
             body = sent[4 + len(tag or b"") :]
@@ -132,6 +134,7 @@ def put_lines(
             positions is None
             or tag is None
             or len(sent) > min(gate.body_bytes_max, log.message_bytes_max)
+            # Messages of RocketMQ clients came in between, whose positions have not been computed yet.
             or positions.next_offset != gate.queues[partition].next_offset
             or positions.room() < 1
             or checksum not in {-1, crc31(sent)}

@@ -54,7 +54,7 @@ class RecordHead:
 
 
 def _property(text: bytes, name: bytes) -> bytes:
-    """Value of the last property `name` in a stored text, b"" without one. Names are ASCII, so bytes do."""
+    """Return the value of the last property `name` in a stored text, b"" without one. Names are ASCII, so bytes do."""
     if name not in text:
         return b""
     found = b""
@@ -74,7 +74,7 @@ def scan_records(
     while start < end and len(heads) < limit:
         if end - start < 4:
             return heads, start, END_SHORT
-        if _SIZE(view, start)[0] == 0:
+        if _SIZE(view, start)[0] == 0:  # nothing written yet: files are made at their full size
             return heads, start, END_ZERO
         if end - start < 8:
             return heads, start, END_SHORT
@@ -89,7 +89,7 @@ def scan_records(
             fields = split(view, start, start + size, check_crc)
         except Broken:
             return heads, start, END_BAD
-        if fields[5] != base + start:
+        if fields[5] != base + start:  # a record of another place: left from before a recovery cut the log here
             return heads, start, END_BAD
         heads.append(_head(view, fields))
         start += size
@@ -123,7 +123,7 @@ def _head(view: memoryview, fields: Any) -> RecordHead:
 
 
 def _split_run(view: memoryview, start: int, end: int, check_crc: bool) -> list[Any]:
-    """The fields of back-to-back records that fill view[start:end]. Raises RemoteProtocolError."""
+    """Return the fields of back-to-back records that fill view[start:end]. Raises RemoteProtocolError."""
     if not 0 <= start <= end <= len(view):
         raise ValueError(f"records in [{start}, {end}) of a buffer of {len(view)} bytes")
     found: list[Any] = []

@@ -120,7 +120,7 @@ class QueueTail:
         return max(0, self.limit - self.next_offset) if self.next_offset >= self.first else 0
 
     def put(self, log_offset: int, size: int, tags_code: int) -> bool:
-        if log_offset + size <= self.log_end:
+        if log_offset + size <= self.log_end:  # recovery puts records again whose units may be there already
             return True
         if self.room() < 1:
             return False
@@ -177,7 +177,7 @@ class IndexTail:
             _INDEX_HEADER.pack_into(self.view, 0, *self._header, self.count)
 
     def put_hash(self, unsigned: int, log_offset: int, store_ms: int) -> None:
-        """One entry for a key whose unsigned Java hash is known. The caller looked at room(), and calls put_header()."""
+        """Add an entry for a key whose unsigned Java hash is known. The caller has checked room(), and calls put_header()."""
         view, header, count = self.view, self._header, self.count
         hashed = unsigned if unsigned < 1 << 31 else (1 << 32) - unsigned
         if hashed >> 31:
@@ -186,8 +186,9 @@ class IndexTail:
             header[0], header[2] = store_ms, log_offset
         slot_at = INDEX_HEADER_BYTES + 4 * (hashed % self._slots)
         (previous,) = SIZE.unpack_from(view, slot_at)
-        if previous >= count:
+        if previous >= count:  # a slot of a damaged or rewound index
             previous = 0
+        # Seconds since the first entry of the file, as RocketMQ has it.
         seconds = min((store_ms - header[0]) // 1000, 0x7FFFFFFF) if 0 < header[0] < store_ms else 0
         at = self._entries_at + count * INDEX_ENTRY_BYTES
         _INDEX_ENTRY.pack_into(view, at, hashed, log_offset, seconds, previous)
@@ -305,7 +306,8 @@ def no_room(
     index: IndexTail | None,
     outcome: AppendOutcome,
 ) -> bool:
-    """Whether one of the three files has no room; `outcome` then says which, and for how much."""
+    """Return whether log, queue or index has no room; `outcome` says which, and for how much."""
+    # A log file keeps 8 bytes for the blank record that fills its rest: RocketMQ demands one.
     if size + BLANK_BYTES_MIN > log.limit - log.end:
         outcome.stop, outcome.needed = STOP_LOG_FULL, size + BLANK_BYTES_MIN
     elif queue.next_offset + messages > queue.limit or queue.next_offset < queue.first:
@@ -334,10 +336,10 @@ def tags_code_of(tag: bytes) -> int:
 
 
 def key_hash(prefix: int, key: bytes) -> int:
-    """Unsigned Java hash of a text with the hash `prefix` followed by `key`.
+    """Return the unsigned Java hash of a text with the hash `prefix` followed by `key`.
 
-    A producer's unique ids share their first 28 characters for a millisecond, and the last four are a counter: with
-    both halves remembered an id costs two look-ups instead of 32 steps.
+    A producer's unique ids share their first 28 characters for a millisecond, and the last four are a counter: with both halves
+    remembered, an id costs two look-ups instead of 32 steps.
     """
     if not key.isascii():
         units = len(key.decode("utf-8", "replace").encode("utf-16-be")) // 2

@@ -33,28 +33,30 @@ _BROKERS_OWN: Final = frozenset({
 
 
 def asks_for_half(text: bytes, gate: TopicGate) -> bool:
-    """Whether a message with these properties is a half message, for a gate that lets them through."""
+    """Return whether a message with these properties is a half message, at a gate that takes those."""
     if gate.transactions is None or b"TRAN_MSG\x01" not in text or b"TRAN_MSG" not in gate.slow:
         return False
     return any(piece.startswith(b"TRAN_MSG\x01") for piece in text.split(b"\x02"))
 
 
 def delay_level(text: bytes, gate: TopicGate) -> int | None:
-    """The delay level that these properties ask for, for a gate that lets them through: 0 for what is no number. None: none."""
+    """Return the delay level in these properties, at a gate that takes delayed messages: 0 if it is no number, None without one."""
     if gate.delays is None or b"DELAY\x01" not in text or b"DELAY" not in gate.slow:
         return None
     value = values_of(text).get(b"DELAY")
     if value is None:
         return None
+    # RocketMQ takes a level above its highest for the highest.
     return min(int(value), gate.delays.levels) if _LEVEL(value) else 0
 
 
 def held_back(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> bytes | None:
-    """The properties of a message that is held, as they are stored. None: not plain."""
+    """Return the stored properties of a delayed or half message. None: not plain."""
     if not log.cluster:
         return None
     pieces = (text[:-1] if text.endswith(b"\x02") else text).split(b"\x02")
     names = [piece.partition(b"\x01")[0] for piece in pieces]
+    # A property twice, or one of the broker's own: merging them is left to the slow path.
     if len(names) > _PIECES_MAX or len(names) != len(set(names)) or not _BROKERS_OWN.isdisjoint(names):
         return None
     pieces += log.cluster, b"REAL_TOPIC\x01" + gate.topic, b"REAL_QID\x01%d" % queue_id
@@ -63,7 +65,7 @@ def held_back(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> byte
 
 
 def values_of(text: bytes) -> dict[bytes, bytes]:
-    """The last value of each property; pieces without a value are none."""
+    """Return the last value of each property; pieces without a value are skipped."""
     found = {}
     for piece in text.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")
@@ -81,11 +83,12 @@ def end_transaction(
     replies: Replies,
     outcome: AppendOutcome,
 ) -> tuple[QueueTail, ...]:
-    """One end of a transaction. Returns the queues that grew; none: not plain, and nothing was written."""
+    """Handle END_TRANSACTION. Return the queues that grew; none: not plain, and nothing was written."""
     _, _, opaque, flag, ext, _, body_start, frame_end, binary = found
     commits, place = ext.outcome == _COMMIT, ext.log_offset - log.base
     if (not commits and ext.outcome != _ROLLBACK) or body_start != frame_end:
         return ()
+    # The half record must lie in the newest log file, which is mapped.
     if place < 0 or ext.log_offset > log.end - RECORD_BYTES_MIN or not log.room():
         return ()
     try:
@@ -101,13 +104,14 @@ def end_transaction(
     gate = gates.get(values.get(b"REAL_TOPIC", b""))
     if (
         (log_offset, half_offset, half_queue) != (ext.log_offset, ext.half_offset, 0)
-        or sys_flag & 0x30
+        or sys_flag & 0x30  # IPv6 hosts
         or not text
         or text[-1] == 0
         or values.get(b"PGROUP") != ext.group.encode()
+        # RocketMQ does not compare ids; here a producer that names another message is refused, by the slow path.
         or (ext.message_id and unique and ext.message_id.encode() != unique)
         or number is None
-        or number[0][0] == 45
+        or number[0][0] == 45  # a minus
         or gate is None
         or gate.transactions is None
         or not 0 <= (queue_id := int(number[0])) < len(gate.queues)
@@ -149,6 +153,7 @@ def end_transaction(
             for word in words:
                 index.put_hash(key_hash(gate.key_prefix, word), offset, store_ms)
         outcome.messages += 1
+    # RocketMQ's op record: its body is the QueueOffset of the half message, which needs no more attention.
     op_offset = ops.next_offset
     record = encode_record(
         topic=op.topic, queue_id=ops.queue_id, queue_offset=op_offset, log_offset=log.end, flag=0, sys_flag=0,
@@ -164,7 +169,7 @@ def end_transaction(
 
 
 def _is_unit_of(queue: QueueTail, number: int, log_offset: int, size: int) -> bool:
-    """Whether this unit of the queue leads to that record."""
+    """Return whether unit `number` of the queue leads to that record."""
     if not queue.first <= number < queue.next_offset <= queue.limit:
         return False
     return UNIT.unpack_from(queue.view, (number - queue.first) * UNIT_BYTES)[:2] == (log_offset, size)
