@@ -2,7 +2,8 @@
 
 Loading and verifying Spark's 15 000 classes takes more than half of a session's start, and a test run starts some twenty.
 So the first one writes down what it has loaded (Java's class data sharing), and the others map that. The file is a cache:
-Java checks it against its own build and the jars, and starts without it if they differ.
+Java checks it against its own build and the jars, and starts without it if they differ. Jars count as others under another
+path, so masters, workers, executors and drivers of clusters get the same SPARK_HOME as sessions on this machine: `home`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,15 @@ def java_options() -> str:
     key = hashlib.sha256(f"{java.home} {java.version} {spark.origin} {_TYPICAL}".encode()).hexdigest()[:12]
     archive = archived(ROOT / ".cache" / f"spark-classes-{key}.jsa", _TYPICAL)
     return f"{QUICK} -XX:SharedArchiveFile={archive} {_QUIET}" if archive else QUICK
+
+
+def home() -> str:
+    """Return the SPARK_HOME whose jars the archive is made of: that of `metaq.spark.session()`; pip's if there is none."""
+    import pyspark  # here: every test process imports this module
+
+    from metaq.spark.engine import spark_home
+
+    return str(spark_home._made() or pathlib.Path(pyspark.__file__).parent)
 
 
 def archived(archive: pathlib.Path, program: str, seconds: float = PATIENCE) -> pathlib.Path | None:

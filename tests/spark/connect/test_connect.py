@@ -15,8 +15,8 @@ import pytest
 from metaq.model.queue import MessageQueue
 from metaq.testing.ports import free_port
 from tests.scripted import ScriptedCluster
-from tests.spark.jvm import java_options
-from tests.spark.standalone.servers import SPARK_HOME, spark_environment
+from tests.spark.jvm import home, java_options
+from tests.spark.standalone.servers import spark_environment
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.all, pytest.mark.spark_all]
@@ -44,11 +44,11 @@ def server(tmp_path):
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         "spark.ui.enabled": "false",
     }
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2,3]"]
+    command = [f"{home()}/bin/spark-submit", "--master", "local[2,3]"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     command += [word for name, text in settings.items() for word in ("--conf", f"{name}={text}")]
     command += ["--driver-java-options", java_options(), "spark-internal"]
-    environment = spark_environment(ROOT / "src", ROOT, SPARK_HOME=str(SPARK_HOME))
+    environment = spark_environment(ROOT / "src", ROOT, SPARK_HOME=home())
     with (tmp_path / "server.log").open("w") as log:
         running = subprocess.Popen(
             command, env=environment, stdout=log, stderr=log, cwd=tmp_path, start_new_session=True

@@ -16,7 +16,7 @@ import pyspark
 
 from metaq.spark import find_java
 from metaq.testing.ports import free_port
-from tests.spark.jvm import QUICK, java_options
+from tests.spark.jvm import home, java_options
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, eventually
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -80,14 +80,14 @@ def driver(master: str, folder: Path, conf: Mapping[str, str]) -> Iterator[Drive
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": java_options(),
-        "spark.executor.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": java_options(),
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         **conf,
     }
     log = folder / "driver.log"
     command = [sys.executable, "-m", "tests.spark.standalone.driver", master, json.dumps(settings)]
-    env = spark_environment(ROOT / "src", ROOT, SPARK_WORKER_DIR=str(folder / "work"))
+    env = spark_environment(ROOT / "src", ROOT, SPARK_HOME=home(), SPARK_WORKER_DIR=str(folder / "work"))
     with _started(command, folder, log, env, pipes=True) as running:
         assert running.stdout is not None
         if not any(line.strip() == "ready" for line in running.stdout):
@@ -141,15 +141,15 @@ class Standalone:
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / "log.txt"
         log.unlink(missing_ok=True)
-        command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        command = [f"{home()}/bin/spark-class", f"org.apache.spark.deploy.{kind}"]
         command += ["--host", host, "--port", str(port), "--webui-port", "0", *more]
         env = spark_environment(
-            SPARK_HOME=str(SPARK_HOME),
+            SPARK_HOME=home(),
             SPARK_WORKER_DIR=str(folder / "work"),
             SPARK_LOCAL_DIRS=str(folder / "local"),
             SPARK_LOCAL_IP=host,
             SPARK_DAEMON_MEMORY="256m",
-            SPARK_DAEMON_JAVA_OPTS=QUICK,
+            SPARK_DAEMON_JAVA_OPTS=java_options(),
         )
         running = _started(command, folder, log, env, until=ready)
         return running, log

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from metaq.wire import hot
-from tests.spark.jvm import QUICK, java_options
+from tests.spark.jvm import java_options
 from tests.spark.standalone.environments import packages, without_metaq
 from tests.spark.standalone.servers import SPARK_HOME, spark_environment
 from tests.support import ROOT, WHOLE_PATIENCE
@@ -71,7 +71,7 @@ def submit(copies):
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.extraJavaOptions": java_options(),
-            "spark.executor.extraJavaOptions": QUICK,
+            "spark.executor.extraJavaOptions": java_options(),
         }
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
         command += [word for name, text in settings.items() for word in ("--conf", f"{name}={text}")]
