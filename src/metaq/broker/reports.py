@@ -107,7 +107,7 @@ class Reports:
     def _consumed(self, topic: str, queue_id: int, at: int) -> ConsumeStats:
         end = self._lookup.max_offset(topic, queue_id)
         # Store time of the last consumed message.
-        last = self._environment.store.store_time(topic, queue_id, at - 1) if 0 < at <= end else 0
+        last = self._environment.store.reader.store_time(topic, queue_id, at - 1) if 0 < at <= end else 0
         return ConsumeStats(end, at, max(0, last))
 
     def consumer(self, group: str) -> tuple[ConsumerView, list[ClientConnection]]:

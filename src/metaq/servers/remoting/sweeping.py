@@ -40,7 +40,8 @@ class SweptSends:
         try:
             space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)
             left = sweep.left(parts)  # before any write, which may make a member leave
-            if space.broker.held_pulls.grown:  # held pulls before the producers' answers: consumers have waited for longer
+            # Held pulls before the producers' answers: consumers have waited for longer.
+            if space.broker.held_pulls.grown:
                 space.broker.answer_pulls()
             if len(space.acks):
                 self._answer(sweep, parts)
