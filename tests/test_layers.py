@@ -302,8 +302,6 @@ def test_protocol_servers_import_nothing_of_each_other() -> None:
 TWICE = {
     # asyncio's classes have the names of those that wait in a thread: users choose by the module.
     "client": {"Atomic", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction", "TransactionProducer"},
-    "store": {"FrameRun", "Positions", "_CompressedError"},
-    "wire": {"_Head"},
 }
 """Layer → class names that stand in two of its modules. May only become less."""
 

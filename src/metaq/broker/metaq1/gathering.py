@@ -7,14 +7,15 @@ is kept unchanged: a repeated chunk must have the same content under its number.
 from __future__ import annotations
 
 import itertools
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct, field
 
 from metaq.broker.channel import Channel
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
-from metaq.model.metaq1.partition import PartitionEntry
+from metaq.model.access import Caller
+from metaq.model.metaq1.partition import PartitionEntry, PartitionPut
 from metaq.model.transactions.metaq1 import BranchPhase, BranchState, TransactionKey
 from metaq.model.transactions.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.wire.record import encode_batch
@@ -27,6 +28,14 @@ GATHERED_BYTES: Final = 64 << 20
 """Buffered bytes of all connections at most."""
 PEER_SHARE: Final = 4
 """Divisor: one connection may have a quarter of all open local transactions, one client a quarter of XA branches."""
+
+
+class Entries(Protocol):
+    """Makes messages of puts (`metaq.broker.metaq1.partitions`)."""
+
+    def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
+        """Check a put and return its message, with an id. Raises Refused, Saving."""
+        ...
 
 
 class GatheredPart(Struct, eq=False):

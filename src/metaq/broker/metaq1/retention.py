@@ -53,7 +53,7 @@ class _Places:
         self._misfits: dict[QueueKey, frozenset[int]] = {}
 
     def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
-        """See `metaq.store.metaq1.archive.Positions`."""
+        """See `metaq.store.metaq1.archive.PositionsOf`."""
         question = topic, queue_id, queue_offsets
         if question not in self._known:
             self._call_soon(lambda: self._look_up(question))
@@ -61,7 +61,7 @@ class _Places:
         return self._known.pop(question, None)
 
     def misfits(self, topic: str, queue_id: int) -> frozenset[int] | None:
-        """See `metaq.store.metaq1.archive.Positions`."""
+        """See `metaq.store.metaq1.archive.PositionsOf`."""
         if (topic, queue_id) not in self._misfits:
             self._call_soon(lambda: self._look_for_misfits(topic, queue_id))
         return self._misfits.pop((topic, queue_id), None)

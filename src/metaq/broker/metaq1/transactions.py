@@ -13,7 +13,7 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment
@@ -24,19 +24,20 @@ from metaq.broker.metaq1.gathering import (
     SHARE_BYTES,
     Branch,
     Counts,
+    Entries,
     GatheredPart,
     Memory,
     entry_of,
 )
 from metaq.broker.metaq1.settings import Metaq1Settings
-from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand, prepared_state
+from metaq.broker.metaq1.xa_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand, named_key, prepared_state
 from metaq.broker.part import BrokerPart
 from metaq.broker.requests import Decide, SealPart, Stage
 from metaq.broker.staged.service import StagingService
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Caller
-from metaq.model.metaq1.partition import ANY_PARTITION, PartitionEntry, PartitionPut, PartitionStored
+from metaq.model.metaq1.partition import ANY_PARTITION, PartitionPut, PartitionStored
 from metaq.model.transactions.metaq1 import (
     KEY_CHARS_MAX,
     BranchKey,
@@ -67,14 +68,6 @@ Delivered = Callable[[str, int, int, int], None]
 """Callback (topic, partition, end LogOffset, messages) for committed messages: `PartitionAcks.stored`."""
 
 
-class Entries(Protocol):
-    """Makes messages of puts (`metaq.broker.metaq1.partitions`)."""
-
-    def entry(self, put: PartitionPut, caller: Caller) -> PartitionEntry:
-        """Check a put and return its message, with an id. Raises Refused, Saving."""
-        ...
-
-
 class Metaq1Transactions(BrokerPart):
     """The MetaQ 1.x transactions of one broker, local and XA."""
 
@@ -88,8 +81,8 @@ class Metaq1Transactions(BrokerPart):
         settings: Metaq1Settings,
     ) -> None:
         self._environment, self._store, self._clock = environment, environment.store, environment.clock
-        self._staging, self._acks, self._entries, self._options = staging, acks, entries, settings.options
-        self._delivered = delivered
+        self._staging, self._acks, self._options = staging, acks, settings.options
+        self._entries, self._delivered = entries, delivered
         self._local: dict[Channel, dict[TransactionKey, Branch]] = {}
         self._open: dict[TransactionKey, Branch] = {}
         """XA branches before PREPARE."""
@@ -98,8 +91,7 @@ class Metaq1Transactions(BrokerPart):
         self._by_hand = EndedByHand(staging, self._new_id)
         self._due: dict[str, Outcome] = {}
         """Staged transactions to be ended, which could not be written yet → outcome; retried with every tick."""
-        self._memory = Memory()
-        self._counts, self._timed = Counts(), 0
+        self._memory, self._counts, self._timed = Memory(), Counts(), 0
         self._timers: list[tuple[float, int, Branch]] = []
         self._numbers = itertools.count()
         self._run = f"{environment.clock.now_ms():x}-{environment.clock.token()[:8]}"
@@ -524,7 +516,7 @@ class Metaq1Transactions(BrokerPart):
 
         Raises Refused: INVALID (no key), NOT_FOUND (no such branch is prepared), or as `Appender.put`.
         """
-        key = _key(text)
+        key = named_key(text)
         self._look_after()
         self._by_hand.check(key)
         name = self._prepared.get(key)
@@ -544,7 +536,7 @@ class Metaq1Transactions(BrokerPart):
 
     def forget_by_hand(self, text: str) -> None:
         """Forget a branch that was ended by hand, for an operator. Raises Refused: INVALID, NOT_FOUND, UNAVAILABLE."""
-        key = _key(text)
+        key = named_key(text)
         if key not in self._by_hand:
             raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} was ended by hand (metaq meta1 tx list)")
         self.forget(key)
@@ -602,17 +594,7 @@ class Metaq1Transactions(BrokerPart):
         if self._options.flush_tx_log_at_commit == 2 and now >= self._flush_at:
             self._flush_at = now + FLUSH_SECONDS
             if self._decided_end:
-                self._store.flusher.when_flushed(self._decided_end, _nobody_waits)
+                # No response waits, and the store logs a failed flush.
+                self._store.flusher.when_flushed(self._decided_end, lambda _good: None)
                 self._decided_end = 0
         self._log.tick()
-
-
-def _nobody_waits(_good: bool) -> None:
-    """Do nothing: no response waits, and the store logs a failed flush."""
-
-
-def _key(text: str) -> TransactionKey:
-    try:
-        return transaction_key(text)
-    except BadRequest as error:
-        raise Refused(Reason.INVALID, str(error)) from error

@@ -11,7 +11,15 @@ from typing import Final
 
 from metaq.broker.requests import Decide
 from metaq.broker.staged.service import StagingService
-from metaq.model.transactions.metaq1 import BranchPhase, BranchRefused, BranchState, Fault, TransactionKey
+from metaq.errors import BadRequest, Reason, Refused
+from metaq.model.transactions.metaq1 import (
+    BranchPhase,
+    BranchRefused,
+    BranchState,
+    Fault,
+    TransactionKey,
+    transaction_key,
+)
 from metaq.model.transactions.staging import Decision, Outcome, TransactionState
 
 PHASE_BY_HAND: Final = {
@@ -37,6 +45,14 @@ def prepared_state(key: str, phase: BranchPhase, state: TransactionState) -> Bra
         sum(part.rows for part in state.parts),
         sum(part.bytes for part in state.parts),
     )
+
+
+def named_key(text: str) -> TransactionKey:
+    """Return the key that an operator names. Raises Refused INVALID."""
+    try:
+        return transaction_key(text)
+    except BadRequest as error:
+        raise Refused(Reason.INVALID, str(error)) from error
 
 
 class EndedByHand:

@@ -157,6 +157,40 @@ class Row(Struct, eq=False):
     """LogOffset of that commit's decision."""
 
 
+def check_named(name: str, decision: Decision) -> None:
+    """Return if a request for a transaction brings its own decision. Raises Refused INVALID."""
+    if decision.transaction != name:
+        text = f"a request for transaction {name} brings the decision of {decision.transaction[:230]!r}"
+        raise Refused(Reason.INVALID, text)
+
+
+def contradiction(name: str, brought: Decision, made: Decision) -> Refused:
+    """Return the refusal of a decision whose opposite is stored here."""
+    return Refused(
+        Reason.INVALID,
+        f"the request says that transaction {name} ended with {brought.outcome.value}, and here it ended with "
+        f"{made.outcome.value}: ask its coordinator",
+    )
+
+
+def stale(wanted: Decision, row: Row) -> Refused:
+    """Return the refusal of a commit whose writer is behind its row: a second writer has taken its name over."""
+    return Refused(
+        Reason.STALE,
+        f"the row {wanted.row} is at {row.sequence}, and transaction {wanted.transaction} is for {wanted.sequence}: "
+        "another writer of the same name has gone on; roll it back",
+    )
+
+
+def unfinished(row: str, last: Transaction) -> Refused:
+    """Return the refusal of a commit before its row's last one is delivered everywhere: the order of commits would be lost."""
+    return Refused(
+        Reason.BUSY,
+        f"the row {row} goes on once its transaction {last.id} is finished: {last.remaining} chunks "
+        f"remain here, unconfirmed: {', '.join(last.unconfirmed) or 'none'}; apply it, and try again",
+    )
+
+
 class Decisions:
     """Writer rows, and outcomes of transactions that are over."""
 

@@ -32,9 +32,13 @@ from metaq.broker.staged.decisions import (
     StagedViews,
     check_coordinator,
     check_manifest,
+    check_named,
+    contradiction,
     decision_for,
     missing_parts,
+    stale,
     state_of,
+    unfinished,
 )
 from metaq.broker.staged.parts import Staged as StagedTable
 from metaq.broker.staged.parts import Transaction, check_seal
@@ -316,9 +320,8 @@ class StagingService(BrokerPart):
 
     def _authorise_all(self, caller: Caller, wanted: Decision, transaction: Transaction | None) -> None:
         if not self._gatekeeper.trusts(caller):
-            topics = {part.topic for part in wanted.parts}
-            topics.update(part.topic for part in (transaction.parts.values() if transaction else ()))
-            for topic in sorted(topics):
+            parts = [*wanted.parts, *(transaction.parts.values() if transaction else ())]
+            for topic in sorted({part.topic for part in parts}):
                 self._gatekeeper.check(caller, Action.PUBLISH, topic)
 
     def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
@@ -346,19 +349,11 @@ class StagingService(BrokerPart):
         if made is not None and made.outcome is Outcome.ROLLBACK:
             return None
         if wanted.sequence < row.sequence:
-            raise Refused(
-                Reason.STALE,
-                f"the row {wanted.row} is at {row.sequence}, and transaction {wanted.transaction} is for {wanted.sequence}: "
-                "another writer of the same name has gone on; roll it back",
-            )
+            raise stale(wanted, row)
         if last is not None and (last.remaining or last.unconfirmed):
             self._applier.run(last, AT_ONCE_BYTES)
             if last.remaining or last.unconfirmed:
-                raise Refused(
-                    Reason.BUSY,
-                    f"the row {wanted.row} goes on once its transaction {last.id} is finished: {last.remaining} chunks "
-                    f"remain here, unconfirmed: {', '.join(last.unconfirmed) or 'none'}; apply it, and try again",
-                )
+                raise unfinished(wanted.row, last)
         return None
 
     def _decide(self, decision: Decision, transaction: Transaction | None, *, learned: bool = False) -> Decided:
@@ -436,11 +431,7 @@ class StagingService(BrokerPart):
                 return self._absent(decision)
         made = self._made(name, transaction)
         if decision is not None and made is not None and {made.outcome, decision.outcome} == ENDS:
-            raise Refused(
-                Reason.INVALID,
-                f"the request says that transaction {name} ended with {decision.outcome.value}, and here it ended with "
-                f"{made.outcome.value}: ask its coordinator",
-            )
+            raise contradiction(name, decision, made)
         if transaction is not None and transaction.committed:
             if own and apply.confirmed and transaction.decision is not None:
                 self._authorise_all(caller, transaction.decision, transaction)
@@ -450,14 +441,9 @@ class StagingService(BrokerPart):
         return self.state(name)
 
     def _check_brought(self, name: str, decision: Decision, transaction: Transaction | None, caller: Caller) -> None:
-        if decision.transaction != name:
-            raise Refused(
-                Reason.INVALID,
-                f"a request for transaction {name} brings the decision of {decision.transaction[:230]!r}",
-            )
+        check_named(name, decision)
         here = tuple(part for part in decision.parts if part.broker == self._name)
-        for part in here:
-            # Only the parts here need permission: those of others are checked there.
+        for part in here:  # only these need permission: those of other brokers are checked there
             check_part(part.part)
         self._authorise_all(caller, structs.replace(decision, parts=here), transaction)
 
@@ -558,10 +544,8 @@ class StagingService(BrokerPart):
         if transaction is None:
             raise Refused(Reason.NOT_FOUND, f"there is nothing of transaction {name[:230]} that could be forgotten")
         if transaction.remaining:
-            raise Refused(
-                Reason.INVALID,
-                f"transaction {name} is committed, and {transaction.remaining} chunks of it remain to be applied",
-            )
+            text = f"transaction {name} is committed, and {transaction.remaining} chunks of it remain to be applied"
+            raise Refused(Reason.INVALID, text)
         self._appender.put([forget_record(Names(transaction=name), self._clock.now_ms(), self._environment.store_host)])
         self._done.drop(name)
         log.warning("an administrator has dropped what was staged of transaction %s: %d bytes", name, transaction.bytes)

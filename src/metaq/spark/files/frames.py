@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from metaq.client.arrow import records
 from metaq.model.message import is_tag
-from metaq.store.offline.segments import FrameRun
+from metaq.store.offline.segments import SegmentRun
 from metaq.wire import hot
 
 
-def frames_batch(run: FrameRun, columns: Sequence[str]) -> pa.RecordBatch:
+def frames_batch(run: SegmentRun, columns: Sequence[str]) -> pa.RecordBatch:
     """Return a batch with a row per frame; null for columns that frames do not have."""
     parts = hot.frame_columns(run.data, 0, len(run.data))
     arrays = [
@@ -27,19 +27,19 @@ def frames_batch(run: FrameRun, columns: Sequence[str]) -> pa.RecordBatch:
 Parts = dict[str, Any]
 
 
-def _fixed(name: str, kind: pa.DataType) -> Callable[[FrameRun, Parts], pa.Array]:
+def _fixed(name: str, kind: pa.DataType) -> Callable[[SegmentRun, Parts], pa.Array]:
     return lambda run, parts: pa.Array.from_buffers(kind, run.rows, [None, pa.py_buffer(parts[name])])
 
 
-def _body(run: FrameRun, parts: Parts) -> pa.Array:
+def _body(run: SegmentRun, parts: Parts) -> pa.Array:
     return records.views(run.data, parts["body"], run.rows)
 
 
-def _attribute(run: FrameRun, parts: Parts) -> pa.Array:
+def _attribute(run: SegmentRun, parts: Parts) -> pa.Array:
     return records.as_text(records.views(run.data, parts["attribute"], run.rows, parts["attribute_valid"]))
 
 
-def _tag(run: FrameRun, parts: Parts) -> pa.Array:
+def _tag(run: SegmentRun, parts: Parts) -> pa.Array:
     """Return the attribute where it is a legal tag, by the same rule as the import of 1.x data; else null."""
     attributes = _attribute(run, parts)
     distinct = pc.unique(attributes)
@@ -49,15 +49,15 @@ def _tag(run: FrameRun, parts: Parts) -> pa.Array:
     return pc.if_else(pc.is_in(attributes, pa.array(tags, pa.string())), attributes, pa.scalar(None, pa.string()))
 
 
-def _position(run: FrameRun, parts: Parts) -> pa.Array:
+def _position(run: SegmentRun, parts: Parts) -> pa.Array:
     return pa.array(np.frombuffer(parts["place"], np.int64) + run.position, pa.int64())
 
 
-def _empty(name: str) -> Callable[[FrameRun, Parts], pa.Array]:
+def _empty(name: str) -> Callable[[SegmentRun, Parts], pa.Array]:
     """Return a maker of empty lists or maps."""
     kind = records.TYPES[name]
 
-    def make(run: FrameRun, _parts: Parts) -> pa.Array:
+    def make(run: SegmentRun, _parts: Parts) -> pa.Array:
         offsets = pa.py_buffer(bytes(4 * run.rows + 4))
         if pa.types.is_map(kind):
             none = pa.array([], pa.string())
@@ -68,7 +68,7 @@ def _empty(name: str) -> Callable[[FrameRun, Parts], pa.Array]:
     return make
 
 
-_MAKERS: dict[str, Callable[[FrameRun, Parts], pa.Array]] = {
+_MAKERS: dict[str, Callable[[SegmentRun, Parts], pa.Array]] = {
     "topic": lambda run, _parts: pa.repeat(pa.scalar(run.segment.topic, pa.string()), run.rows),
     "queue_id": lambda run, _parts: pa.repeat(pa.scalar(run.segment.partition, pa.int32()), run.rows),
     "tag": _tag,

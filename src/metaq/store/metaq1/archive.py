@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 from metaq.errors import StoreError
 from metaq.model.metaq1.settings import DeletePolicy, Expired
 from metaq.store.message_store import MessageStore
+from metaq.store.metaq1.frames import CompressedError, plain_only
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.store.reads.pull import ReadResult, ReadStatus
 from metaq.store.worker import Worker
@@ -32,7 +33,7 @@ _BUSY_SECONDS, _IDLE_SECONDS = 0.2, 60.0
 _TRIES_MAX: Final = 3
 
 
-class Positions(Protocol):
+class PositionsOf(Protocol):
     """The byte positions of a queue's messages, as 1.x clients see them."""
 
     def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -71,7 +72,7 @@ class Archiver:
         store: MessageStore,
         folder: Path,
         policy: Callable[[str], DeletePolicy],
-        positions: Positions,
+        positions: PositionsOf,
         *,
         broker_id: int,
         at_once: int = 1,
@@ -89,7 +90,7 @@ class Archiver:
         self._tidied: set[Path] = set()
         """Folders that were searched for `.tmp` files of a crash."""
         self._misfits: dict[ConsumeQueue, frozenset[int]] = {}
-        """`Positions.misfits` of queues that have some."""
+        """`PositionsOf.misfits` of queues that have some."""
         store.keeper.helped_by(self.worker)
 
     def stop(self) -> None:
@@ -273,8 +274,8 @@ class Archiver:
 def _frames(records: bytes | memoryview, broker_id: int) -> Iterator[bytes]:
     """Yield the frames of records, in pieces; with compressed bodies one by one, since a few could expand to gigabytes."""
     try:
-        yield hot.frames(records, broker_id, 0, len(records), _not_here)[0]  # a frame is shorter than its record
-    except _CompressedError:
+        yield hot.frames(records, broker_id, 0, len(records), plain_only)[0]  # a frame is shorter than its record
+    except CompressedError:
         place = 0
         while place < len(records):
             stop = place + int.from_bytes(records[place : place + 4], "big")
@@ -287,14 +288,6 @@ def _differ(one: Path, other: Path) -> bool:
     import filecmp  # here and not above: a server that archives nothing goes without
 
     return not filecmp.cmp(one, other, shallow=False)
-
-
-class _CompressedError(Exception):
-    pass
-
-
-def _not_here(_body: bytes, _sys_flag: int) -> bytes:
-    raise _CompressedError
 
 
 def _slice(queue: ConsumeQueue, start: int, end: int, policy: DeletePolicy) -> _Slice | None:

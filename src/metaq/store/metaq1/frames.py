@@ -59,8 +59,8 @@ class FrameReader:
         if pulled.job is not None:
             return lambda: self._frames(run, pulled, _expanded)
         try:
-            return self._frames(run, pulled, _not_here)
-        except _CompressedError:  # read again in the thread: a request that waits for one holds no copy of the records
+            return self._frames(run, pulled, plain_only)
+        except CompressedError:  # read again in the thread: a request that waits for one holds no copy of the records
             return lambda: self._frames(run, self._records(run), _expanded)
 
     def _records(self, run: FrameRun) -> ReadResult:
@@ -84,12 +84,13 @@ class FrameReader:
 _GONE = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_TOO_SMALL)
 
 
-class _CompressedError(Exception):
-    pass
+class CompressedError(Exception):
+    """A body would have to be decompressed first."""
 
 
-def _not_here(_body: bytes, _sys_flag: int) -> bytes:
-    raise _CompressedError
+def plain_only(_body: bytes, _sys_flag: int) -> bytes:
+    """Stand in for decompression where it may not be done: raise CompressedError."""
+    raise CompressedError
 
 
 def _expanded(body: bytes, sys_flag: int) -> bytes:

@@ -205,7 +205,7 @@ class SegmentPiece(Struct, frozen=True):
     """A 1.x server may be writing the segment, or was killed while it did: a frame cut off at its end is no damage."""
 
 
-class FrameRun(Struct, frozen=True):
+class SegmentRun(Struct, frozen=True):
     """Whole frames that follow each other, checksums verified."""
 
     segment: Segment
@@ -215,7 +215,7 @@ class FrameRun(Struct, frozen=True):
     rows: int
 
 
-def read_segment(piece: SegmentPiece, *, block_bytes: int = _RUN_BYTES) -> Iterator[FrameRun | Damage]:
+def read_segment(piece: SegmentPiece, *, block_bytes: int = _RUN_BYTES) -> Iterator[SegmentRun | Damage]:
     """Yield the frames of a piece, and its damaged places. Raises FileNotFoundError, OSError.
 
     A frame with a wrong checksum is left out alone; behind an impossible length the rest of the file is lost.
@@ -230,7 +230,7 @@ def read_segment(piece: SegmentPiece, *, block_bytes: int = _RUN_BYTES) -> Itera
             until = place + (piece.stop if reads else piece.start) - at
             rows, end, outcome = hot.frame_run(buffer, place, len(buffer), FRAME_BYTES_MAX, _RUN_FRAMES, until, reads)
             if rows and reads:
-                yield FrameRun(piece.segment, at, buffer[place:end], rows)
+                yield SegmentRun(piece.segment, at, buffer[place:end], rows)
             at, place = at + end - place, end
             if outcome == hot.END_SHORT or (outcome == hot.END_CLEAN and place == len(buffer) and at < piece.stop):
                 more = source.read(max(_missing(buffer[place:]), block_bytes))

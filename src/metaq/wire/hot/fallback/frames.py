@@ -112,7 +112,7 @@ class _LetterHead(msgspec.Struct):
     flag: _I32 = 0
 
 
-class _Head(msgspec.Struct):
+class _RawHead(msgspec.Struct):
     """Any JSON header, with raw ext fields until the code is known."""
 
     code: _I32
@@ -139,7 +139,7 @@ _NUMBER_CHARS_MAX: Final = 32
 """As in the slow path."""
 _encode = msgspec.json.encode
 _letter_head = msgspec.json.Decoder(_LetterHead, strict=False).decode
-_head = msgspec.json.Decoder(_Head, strict=False).decode
+_head = msgspec.json.Decoder(_RawHead, strict=False).decode
 
 _BINARY_HEAD = struct.Struct(">hBhii")
 _I32_AT = struct.Struct(">i").unpack_from
