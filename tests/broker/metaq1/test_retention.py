@@ -82,7 +82,7 @@ def test_without_sections_the_brokers_own_time_holds_unless_another_is_set(tmp_p
         look(broker)
         assert (broker.store.holding, broker.store.min_log) == (None, 0)
     other = Metaq1Settings(Metaq1Options(enable=True, delete_policy="delete,1", delete_when="0 0 * * * ?"))
-    with open_broker(tmp_path / "b", FakeClock(), store=SMALL, text=other) as broker:
+    with open_broker(tmp_path / "b", FakeClock(), store=SMALL, metaq1=other) as broker:
         fill(broker)
         look(broker)
         assert broker.store.min_log > 0
