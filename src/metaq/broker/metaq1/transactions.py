@@ -542,7 +542,7 @@ class Metaq1Transactions(BrokerPart):
         self.forget(key)
 
     def listing(self, after: str = "", count: int = LISTED_MAX) -> list[BranchState]:
-        """Return open transactions, and branches that wait for their transaction managers, by staged transaction id, behind `after`."""
+        """Return open transactions and prepared branches by staged transaction id, behind `after`."""
         self._look_after()
         found: dict[str, Branch | tuple[TransactionKey, BranchPhase]] = {
             branch.id: branch for branch in self._all_open()

@@ -146,6 +146,7 @@ class Decoded(Struct, frozen=True):
         So many that their bodies are at most `limit` bytes together, but one of them at least. Raises: BadRequest: as `to_batch`.
         """
         rows: tuple[int, ...] = self.parts["compressed"]
+        # Nothing is compressed, or all is expanded already.
         if not rows or self.expanded is not None:
             return self, True
         try:
@@ -166,12 +167,15 @@ class Decoded(Struct, frozen=True):
         parts: dict[str, Any] = {"rows": int(chosen.sum())}
         for name, part in self.parts.items():
             if name == "compressed":
+                # Numbers of rows: renumbered.
                 places = np.cumsum(chosen) - 1
                 parts[name] = tuple(int(places[row]) for row in part if chosen[row])
             elif name.endswith("_valid"):
+                # A validity bitmap: one bit a row.
                 bits = np.unpackbits(np.frombuffer(part, np.uint8), count=len(self), bitorder="little")
                 parts[name] = np.packbits(bits[chosen], bitorder="little").tobytes()
             elif name != "rows":
+                # All other parts have the same number of bytes for every row.
                 values = np.frombuffer(part, np.uint8).reshape(len(self), -1)
                 parts[name] = values[chosen].tobytes()
         wanted = None if self.wanted is None else self.wanted.filter(pa.array(chosen))
@@ -232,6 +236,7 @@ def _time(name: str) -> Callable[[Decoded], pa.Array]:
     def make(decoded: Decoded) -> pa.Array:
         ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
         if len(ms) and not MS_MIN <= ms.min() <= ms.max() <= MS_MAX:
+            # A producer may have sent any 64-bit number; as microseconds it must not overflow.
             ms = ms.clip(MS_MIN, MS_MAX)
         return pa.Array.from_buffers(_TIME, len(ms), [None, pa.py_buffer(ms * 1000)])
 
@@ -272,6 +277,7 @@ def _text(decoded: Decoded, name: str, valid: str | None = None) -> pa.Array:
 
 
 def _message_id(decoded: Decoded) -> pa.Array:
+    # Without UNIQ_KEY the offset id is the message id, as in RocketMQ's clients.
     ids = _text(decoded, "unique_id", "unique_id_valid")
     return pc.coalesce(ids, _offset_id(decoded)) if ids.null_count else ids
 
@@ -302,6 +308,7 @@ def _without_nulls(lists: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _keys(decoded: Decoded) -> pa.Array:
     text = _text(decoded, "keys", "keys_valid")
+    # No keys at all: an empty list a row, without the steps below.
     if text.null_count == len(text):
         return pa.Array.from_buffers(
             TYPES["keys"],
@@ -339,6 +346,7 @@ def _properties(decoded: Decoded) -> pa.Array:
 def _stored_body(decoded: Decoded, row: int) -> bytes:
     views = decoded.parts["body"]
     size, _, _, at = struct.unpack_from("<iIii", views, 16 * row)
+    # Arrow's layout of views: short values are in the view itself.
     if size <= INLINE_BYTES_MAX:
         return bytes(views[16 * row + 4 : 16 * row + 4 + size])
     return bytes(memoryview(decoded.data)[at : at + size])
@@ -370,10 +378,12 @@ def _body(decoded: Decoded) -> pa.Array:
 def _metaq1_texts(decoded: Decoded) -> list[dict[str, str] | None]:
     """The properties of the messages that a 1.x client has put; None for the others."""
     texts = _text(decoded, "properties")
+    # Most batches have no message of a 1.x client: seen without parsing.
     put = pc.match_substring(texts, f"{props.METAQ_ID}{NAME_END}")
     if not pc.any(put).as_py():
         return [None] * len(decoded)
     pairs = [props.parse(text) if mine else None for text, mine in zip(texts.to_pylist(), put.to_pylist(), strict=True)]
+    # The substring may have been part of another name or of a value.
     return [found if found is not None and props.METAQ_ID in found else None for found in pairs]
 
 

@@ -99,12 +99,14 @@ class MessageRows(Struct, frozen=True):
         chosen = np.full(len(rows), places[anywhere], np.int32)
         if self.ordering_keys is not None:
             found = self.ordering_keys.take(pa.array(rows)).dictionary_encode()
+            # The queue that a single send with this key would take (`queue_for_key`).
             hashes = [abs(hot.java_hash(key.encode())) % len(queues) for key in found.dictionary.to_pylist()]
             valid = found.indices.is_valid().to_numpy(zero_copy_only=False)
             if hashes:
                 chosen[valid] = np.array(hashes, np.int32)[found.indices.drop_null().to_numpy()]
         if self.queue_ids is not None:
             self._choose_named(rows, places, chosen)
+        # Stable, so that the rows of a queue keep the table's order.
         order = np.argsort(chosen, kind="stable")
         marks = np.flatnonzero(np.diff(chosen[order])) + 1
         for some in np.split(order, marks):
@@ -238,6 +240,7 @@ def _some(column: pa.Array | None, kind: pa.DataType) -> pa.Array | None:
 def spans(column: pa.Array) -> tuple[Any, Any]:
     """Offsets and data of a binary or string column, as `hot.RowColumns` takes them."""
     _, offsets, data = column.buffers()
+    # A slice has its parent's buffers, and begins at its own offset.
     first = 4 * column.offset
     view = memoryview(offsets)[first : first + 4 * (len(column) + 1)] if offsets is not None else bytes(4)
     return view, memoryview(data) if data is not None else b""
@@ -274,6 +277,7 @@ def _delays(column: pa.Array | None) -> Numbers | None:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidMessage(f"row {row}: delay_level={found[row]}: need a whole number 0..{DELAY_LEVEL_MAX}")
+    # All 0: no row has to go apart.
     return found if found.any() else None
 
 
@@ -337,6 +341,7 @@ def _key_text(keys: pa.Array) -> pa.Array:
     lists = keys.cast(pa.list_(pa.string()))
     values = lists.flatten()
     if values.null_count or _any(values, BAD_KEY):
+        # One by one only now, to name the row in the error.
         for row, some in enumerate(lists.to_pylist()):
             _at(row, lambda some=some: as_keys(some or ()))
     joined = pc.binary_join(lists, " ")
@@ -348,6 +353,7 @@ def _user_text(maps: pa.Array) -> pa.Array:
     names, values = lists.flatten().flatten()
     wrong = values.null_count or _any(values, BAD_TEXT) or _any(names, BAD_TEXT)
     if wrong or set(pc.unique(names).to_pylist()) & props.RESERVED:
+        # One by one only now, to name the row in the error.
         for row, pairs in enumerate(maps.to_pylist()):
             _at(row, lambda pairs=pairs: check_user_properties(dict(pairs or ())))
     pairs = pc.binary_join_element_wise(names, values, props.NAME_END)

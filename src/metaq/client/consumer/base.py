@@ -136,6 +136,7 @@ class ConsumerBase(Closable):
         self.group, self.topics, self._options = given.group, given.topics, given.client
         self.patterns = tuple(pattern.pattern for pattern in given.patterns)
         check_flag("orderly", orderly)
+        # None in orderly consumption: the queue waits for the message, as with RocketMQ's consumers.
         if max_reconsume_times is None and not orderly:
             max_reconsume_times = _RECONSUME_TIMES
         consume_from, start_ms = start_place(start)
@@ -193,6 +194,7 @@ class ConsumerBase(Closable):
             self._member.discover(given.patterns, topics_max=TOPICS_MAX, seconds=seconds)
         self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
+        # Only after the claim: if it fails, nothing may run.
         self._core.thread.post(self._begin)
         self._opened()
 

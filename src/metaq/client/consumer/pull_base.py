@@ -123,6 +123,7 @@ class PullConsumerBase(Closable):
         decode = decoder_of(deserialize)
         check_listener("on_share", on_share)
         consume_from, start_ms = start_place(start)
+        # Nothing is pulled ahead here, so the limits of windows have no meaning.
         options = GroupOptions(
             model=message_model(broadcast=broadcast),
             consume_from=consume_from,
@@ -341,6 +342,7 @@ class PullConsumerBase(Closable):
             subscription = subscribe(queue.topic, ALL)
         await self._find(queue)
         ours = self._core.is_ours(queue.broker)
+        # A RocketMQ broker gives at most 32 messages a pull, whatever the request says.
         pulled = await pull(
             self._core, self._wanted_held if wait else self._wanted, queue, offset, count if ours else min(count, PLAIN_COUNT),
             subscription,
@@ -359,6 +361,7 @@ class PullConsumerBase(Closable):
             await self._core.routes.route(queue.topic)
 
     async def _position(self, queue: MessageQueue) -> int:
+        # What `poll` hands out next, which may be ahead of the progress.
         if (polled := self._polling.position(queue)) is not None:
             return polled
         await self._find(queue)
@@ -402,6 +405,7 @@ class PullConsumerBase(Closable):
         self.stop()
 
     def __repr__(self) -> str:
+        # The constructor has failed.
         if not hasattr(self, "_member"):
             return f"<{type(self).__name__}, not made>"
         state = "closed" if not self._open else f"{len(self.queues)} queues"

@@ -357,15 +357,21 @@ class ReaderBase:
         **common: Unpack[ObservedArguments],
     ) -> None:
         """
-        Args: namesrv: name servers, `host:port`, `;`-separated; None reads the environment's NAMESRV_ADDR.
-              start: "earliest", "latest" (or "first", "last"), or a moment (datetime, or seconds since the epoch): the first message stored
-              then or later. tags: tag expression or `metaq.Sql`, as in a subscription. queues: only these; by default all of the
-              topic. stop_at_end: iteration ends where each queue ended when it began. pull_count, pull_bytes: size of
-              one pull from a MetaQ broker. deserialize: makes `message.value` of the body, when it is asked for: "json",
-              `metaq.Json(Order)`, a function, see docs/serializers.md. archive: a folder that the pipeline `archive` writes: each
-              queue is read from it as far as it goes, and then from its broker (docs/archive.md). common: `trace`, `message_log`, `instance_name` and what
-              else clients take, see `metaq.client.observing.observing.ObservedArguments`; the group in traces is TOOLS_CONSUMER.
-        Raises: ConfigError: also where there is no archive, or pyarrow is missing, which it needs.
+        Args:
+            namesrv: name servers, `host:port`, `;`-separated; None: the environment's NAMESRV_ADDR.
+            start: "earliest", "latest" (or "first", "last"), or a time (datetime, or seconds since the epoch): the first
+                message stored then or later.
+            tags: tag expression or `metaq.Sql`, as in a subscription.
+            queues: only these; by default all of the topic.
+            stop_at_end: iteration ends where each queue ended when it began.
+            pull_count, pull_bytes: size of one pull from a MetaQ broker.
+            deserialize: makes `message.value` of the body, when it is asked for: "json", `metaq.Json(Order)`, a function,
+                see docs/serializers.md.
+            archive: a folder that the pipeline `archive` writes: each queue is read from it as far as it goes, and then
+                from its broker (docs/archive.md).
+            common: `trace`, `message_log`, `instance_name` and what else clients take, see
+                `metaq.client.observing.observing.ObservedArguments`; the group in traces is TOOLS_CONSUMER.
+        Raises: ConfigError: also if there is no archive, or pyarrow, which it needs, is missing.
         """
         self._open = False
         self.topic = checked(check_topic, topic)
@@ -544,7 +550,9 @@ class Reader(ReaderBase):
         A batch holds what is ready, of one or several queues, and never waits to be full. Positions move as a batch is handed
         out. `deserialize` is not asked.
 
-        Args: columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too. rows: at most so many.
+        Args:
+            columns: of `metaq.client.arrow.records.TYPES`; None: its first ten, which the Spark source has too.
+            rows: rows per batch at most.
         Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. And as iteration.
         """
         return self._arrow_batches(self._batch_layout(columns, rows))

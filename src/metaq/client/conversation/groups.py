@@ -32,9 +32,9 @@ class LeaveGroup(Order, frozen=True):
     """Unregister this client from a group (35)."""
 
     action = "unregister this client"
+    # Short: it is sent when a client closes, and brokers notice the end of the connection anyway.
     seconds: ClassVar[float] = 1.0
 
-    # Short: it is sent when a client closes, and brokers notice the end of the connection anyway.
     client_id: str
     producer_group: str | None = None
     consumer_group: str | None = None
@@ -49,9 +49,9 @@ class LeaveGroup(Order, frozen=True):
 class ListMembers(Call[list[str]], frozen=True):
     """Client ids of a consumer group's members, sorted (38); empty if the group is offline."""
 
+    # RocketMQ answers SYSTEM_ERROR for a group without members.
     answers = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
 
-    # RocketMQ answers SYSTEM_ERROR for a group without members.
     group: str
 
     @property

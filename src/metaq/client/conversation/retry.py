@@ -126,6 +126,7 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     rule = _RULES[purpose]
     pause = min(rule.pause * (1 << min(failed - 1, 30)), rule.pause_max)
     if isinstance(error, BrokerError):
+        # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.
         if error.code in rule.elsewhere:
             return Judgement(again=True, elsewhere=True, pause=pause)
         if error.code in rule.busy:
@@ -134,6 +135,7 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
             return Judgement(again=True, elsewhere=rule.any_peer, pause=wait, only_busy=True, maybe_done=done)
         if error.code in rule.no_heartbeat:
             return Judgement(again=True, pause=_NOT_YET_SECONDS, no_heartbeat=True)
+        # Every other refusal is final.
         return Judgement(again=False, pause=pause, maybe_done=error.code in rule.maybe_done)
     if isinstance(error, ConnectionFailed | RequestTimeout):
         # `sent` False: the request never left, so a repetition cannot do it twice.

@@ -29,11 +29,14 @@ RATE_MAX = 1_000_000
 class ObservedArguments(ClientArguments, total=False):
     """Keyword arguments of producers and consumers, beside those of every client.
 
-    trace (False): write a record of every send, or of every delivery, to the trace topic, as RocketMQ's clients do (`enableMsgTrace`); for
-    `metaq message trace ID`. trace_topic (RMQ_SYS_TRACE_TOPIC): another one. trace_rate (2000): messages a second that are
-    traced at most; what is above is sent and delivered untraced, and the log says how much. message_log (False): a line in
-    the log (logger `metaq.messages`, INFO) for each send and each delivery; message_log_rate (100): so many lines a second
-    at most, and the number of those left out. See docs/trace.md.
+    trace (False): write a record of every send, or of every delivery, to the trace topic, as RocketMQ's clients do
+        (`enableMsgTrace`); for `metaq message trace ID`.
+    trace_topic (RMQ_SYS_TRACE_TOPIC): another trace topic.
+    trace_rate (2000): messages traced per second at most; those above are sent and delivered untraced, and the log
+        says how many.
+    message_log (False): write a line to the log (logger `metaq.messages`, INFO) for each send and each delivery.
+    message_log_rate (100): lines per second at most; the log says how many were left out.
+    See docs/trace.md.
     """
 
     trace: bool

@@ -1,7 +1,8 @@
 """Message traces of sends and deliveries, in RocketMQ's format: collected aside, sent twice a second (docs/formats/trace.md).
 
-What is sent or delivered never waits for its trace, and fails for none. So traces have limits, `trace_rate` and a number of
-bytes, which also bound what they cost: a send of a batch some 2 µs, all else 10. What is above, or cannot be written, is left out, and the log says how much.
+What is sent or delivered never waits for its trace, and fails for none. So traces have limits, `trace_rate` and a
+number of bytes, which also bound what they cost: a send of a batch some 2 µs, all else 10. What is above, or cannot be
+written, is left out, and the log says how much.
 """
 
 from __future__ import annotations

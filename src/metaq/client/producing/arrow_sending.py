@@ -1,7 +1,7 @@
 """Rows of Arrow tables, sent: built into batches in the caller's thread, with a bounded number of bytes under way.
 
-A batch goes the way of all others (`metaq.client.producing.accumulator`): rows that name neither queue nor ordering key rotate over the
-queues, several batches of a topic side by side; those of one queue go one batch after the other.
+A batch goes the way of all others (`metaq.client.producing.accumulator`): rows that name neither queue nor ordering key
+rotate over the queues, several batches of a topic side by side; those of one queue go one batch after the other.
 
 Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 """

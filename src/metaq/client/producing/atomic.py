@@ -1,8 +1,9 @@
 """Transactions of several messages: `with producer.atomic() as tx`, all of whose messages are delivered, or none.
 
-Messages gather here (`metaq.client.conversation.staged.parts`), are staged when there are too many, and decided at the end; what is
-asked of whom is `metaq.client.conversation.staged.atomic`'s business, and `Courier` carries it. `Atomic` and `metaq.aio.Atomic` are the
-same object and differ in how one waits: what takes long is a generator of futures, driven by either.
+Messages gather here (`metaq.client.conversation.staged.parts`), are staged when there are too many, and decided at the
+end; what is asked of whom is `metaq.client.conversation.staged.atomic`'s business, and `Courier` carries it. `Atomic`
+and `metaq.aio.Atomic` are the same object and differ in how one waits: what takes long is a generator of futures,
+driven by either.
 """
 
 from __future__ import annotations
@@ -472,10 +473,14 @@ class Atomic(AtomicBase):
         """Add a message to the transaction; returns its id. Nobody sees it before the commit, or ever without one.
 
         Args: as in `Producer.send`. Without a key, selector or queue it goes to a queue at the broker that decides.
-        Raises: TypeError, InvalidMessage (too large: bodies are as large as in `Producer.send`, but not compressed; a delay),
-                ConfigError; NoRoute: the topic is unknown; NotSupported: its broker has no such transactions, or, an older
-                one, none with messages above 1 MiB; RequestTimeout, ConnectionFailed; after these it may go on. TransactionFailed: what was sent so far could not be staged, and it has
-                ended. TransactionEnded, ClientClosed, ClientForked.
+        Raises:
+            TypeError, ConfigError.
+            InvalidMessage: too large (bodies as in `Producer.send`, but not compressed), or with a delay.
+            NoRoute: the topic is unknown.
+            NotSupported: its broker has no such transactions, or is an older one without messages above 1 MiB in them.
+            RequestTimeout, ConnectionFailed: the transaction may go on after these.
+            TransactionFailed: what was sent so far could not be staged, and the transaction has ended.
+            TransactionEnded, ClientClosed, ClientForked.
         """
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._outlet.serialize)
         return self._wait(self._sending(message, Way(ordering_key, selector, queue, strict)))

@@ -1,8 +1,9 @@
 """Direct sends: the calling thread writes the request and reads the response itself, if nothing has to be waited for.
 
-That is the first try of a `Producer.send`: on a direct link (`metaq.client.shared.direct_links`) that is there and free, to a topic whose route is known,
-and with nothing of the same ordered stream under way. Everything else goes to the loop; so does a try that failed, or was stored
-without its promise: the loop judges it as one of its own and goes on with the tries and the time that are left.
+That is the first try of a `Producer.send`: on a direct link (`metaq.client.shared.direct_links`) that is there and
+free, to a topic whose route is known, and with nothing of the same ordered stream under way. Everything else goes to
+the loop; so does a try that failed, or was stored without its promise: the loop judges it as one of its own and goes on
+with the tries and the time that are left.
 """
 
 from __future__ import annotations
@@ -123,6 +124,7 @@ class DirectSends:
         """
         if not (timeout is None or timeout > 0) or len(message.body) > LARGE_BYTES:
             return None
+        # Messages of the stream wait in the loop: this one must not overtake them.
         if stream.queue is not None and not stream.quiet:
             return None
         topic = self._namespace.wrapped(message.topic)
@@ -142,17 +144,21 @@ class DirectSends:
         """Learn a topic's targets, by its name at brokers. Raises ClientForked."""
         self._core.check_process()
         queues = self._routes.publish_queues_now(topic)
+        # A guessed route may create the topic: the loop does that.
         if not queues or self._routes.is_guessed(topic):
             return None
         targets = []
         for queue in queues:
             data = self._routes.broker(queue.broker)
             if data is None or data.master is None:
+                # No master: the loop tries the other brokers.
                 return None
+            # Receipts and errors show plain names; requests have the namespace's.
             plain = self._namespace.plain_queue(queue)
             outgoing = Outgoing(plain.topic, b"")
             call = Send(self._group, outgoing, plain, 0, self._sender.rules.template)
             targets.append(_Target(plain, wrapped_call(call, self._namespace), data.master))
+        # Emptied at once: which topic is the oldest would cost a note per send.
         if len(self._topics) >= _TOPICS_MAX:
             self._topics = {}
         known = self._topics[topic] = _Topic(queues, targets)
@@ -185,6 +191,7 @@ class DirectSends:
             self._links.wish(target.address)
             return None
         thread, accumulator = get_ident(), self._accumulator
+        # The loop's own thread must not block.
         if thread == self._loop_thread:
             return None
         if not link.lock.acquire(False):
@@ -193,6 +200,7 @@ class DirectSends:
                 return None  # Where others send by the loop, one more in their batch costs least.
         try:
             accumulator.carried[thread] = opaque = link.opaque
+            # Closed, or too much is waiting: the loop's way raises, or waits for room.
             if not accumulator.takes:
                 return None
             if link.retired or (began - link.used_at > LOOK_AT_SECONDS and not link.fresh(began)):

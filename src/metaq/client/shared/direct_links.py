@@ -1,9 +1,9 @@
 """Direct links: connections on which a thread that sends and waits writes and reads by itself, without the event loop.
 
-Beside the connection that the event loop has to a broker there is at most one such direct link. It carries sends only, by one thread at a
-time, and is opened by the loop when threads have asked for it `WISHES` times; so a client that sends now and then has none. Brokers
-know a client by the connection of its heartbeats, so what they want of it never comes here. A direct link that fails in any way is dropped,
-and the loop's connection carries what comes then.
+Beside the connection that the event loop has to a broker there is at most one direct link. It carries sends only, by one
+thread at a time, and is opened by the loop when threads have asked for it `WISHES` times; so a client that sends now and
+then has none. Brokers know a client by the connection of its heartbeats, so their requests never come here. A direct link
+that fails in any way is dropped, and the loop's connection carries what comes then.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class DirectLink:
                 return True
         finally:
             self._waiting.pop(thread, None)
+        # In vain: the link is busy with slow answers, so the loop's batches are faster for a while.
         self._slow_until = now + SLOW_SECONDS
         return False
 
@@ -102,6 +103,7 @@ class DirectLink:
     def _renew(self, now: float) -> None:
         self.prefix = self._prefixes.next()
         self.prefix_text, self._prefix_until, self.number = self.prefix.decode(), now + ID_SECONDS, 0
+        # Opaques have a fixed number of digits in the prepared headers.
         if self.opaque > OPAQUE_LAST - _NUMBER_MAX:
             self._opaques = itertools.count(OPAQUE_FIRST)
 
@@ -115,6 +117,7 @@ class DirectLink:
             connection.receive_data(data)
             while (command := connection.next_command()) is not None:
                 if not command.flag & RESPONSE_FLAG:
+                    # A broker's request: it belongs on the loop's connection.
                     self._refuse(command, deadline)
                 elif command.opaque == opaque:
                     return command
@@ -138,8 +141,14 @@ class DirectLinks:
         peer_of: Callable[[str], tuple[str, int] | None],
         start: Callable[[str], None],
     ) -> None:
-        """`peer_of(address)`: the numeric address to which we are connected there, if we are, and if that connection is plain: a
-        direct link is. `start(address)`, any thread: has the loop run `open`."""
+        """
+        Args:
+            prefixes: makes the beginnings of message ids.
+            clock: for pauses and idle times.
+            peer_of: numeric address of the peer of the loop's connection to an address; None: not connected, or not plain
+                (a direct link has no TLS).
+            start: has the loop run `open(address)`. Called from any thread.
+        """
         self.ready: dict[str, DirectLink] = {}
         """Address → open link. Readable from any thread."""
         self._prefixes, self._clock, self._peer_of, self._start = prefixes, clock, peer_of, start
@@ -151,6 +160,7 @@ class DirectLinks:
     def wish(self, address: str) -> None:
         """Any thread: note that a send would have used a link to this address; open one after WISHES of them."""
         self._wishes[address] += 1
+        # Without the lock: a wish that is lost between threads only delays the link.
         if self._wishes[address] < WISHES or address in self._opening or not POSSIBLE:
             return
         if self._clock.monotonic() >= self._not_before.get(address, 0.0):
@@ -160,6 +170,7 @@ class DirectLinks:
     async def open(self, address: str) -> None:
         try:
             peer = self._peer_of(address)
+            # The peer's numeric address: a host name may lead to another broker meanwhile.
             if peer is None or self._closed or address in self.ready:
                 return
             try:
@@ -190,6 +201,7 @@ class DirectLinks:
             if address in addresses and now - link.used_at < IDLE_SECONDS:
                 continue
             if link.lock.acquire(blocking=False):
+                # In use: not idle, or dropped by its holder when it fails.
                 try:
                     self.drop(address, link)
                 finally:
@@ -205,4 +217,5 @@ class DirectLinks:
                 link.stream.close()
                 link.lock.release()
             else:
+                # A thread reads or writes there: cutting wakes it, and it closes the link.
                 link.stream.cut()

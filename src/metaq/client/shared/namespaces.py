@@ -77,6 +77,7 @@ class NamespacedRoutes:
     async def publish_queues(
         self, topic: str, *, fresh: bool = False, template: Template = USUAL_TEMPLATE
     ) -> list[MessageQueue]:
+        # The template topic has the namespace's name, too.
         inside = structs.replace(template, topic=self._namespace.wrapped(template.topic))
         return self._plain(
             await self._routes.publish_queues(self._namespace.wrapped(topic), fresh=fresh, template=inside)
@@ -140,6 +141,7 @@ class NamespacedMember(Struct, frozen=True):
         self.member.rebalance_soon()
 
     def uses(self, topic: str) -> bool:
+        # A topic of another namespace, or of none, is none of the member's.
         plain = self.namespace.plain(topic)
         return self.namespace.wrapped(plain) == topic and self.member.uses(plain)
 

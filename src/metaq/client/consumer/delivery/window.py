@@ -158,6 +158,7 @@ class Window(Generic[M]):
         base, self.next_offset = self.next_offset, next_offset
         if not messages:
             return None
+        # The usual case, every offset has a message: without a loop over them.
         if len(messages) == next_offset - base:
             flags = bytearray(next_offset - base)
         else:
@@ -179,6 +180,7 @@ class Window(Generic[M]):
             head = self._chunks[0]
             unfinished = head.flags.find(0, head.scanned)
             if unfinished >= 0:
+                # The next look begins here: what is before it stays finished.
                 head.scanned = unfinished
                 return head.base + unfinished
             self._chunks.popleft()

@@ -176,10 +176,12 @@ class AtomicSteps:
         for broker in brokers:
             stages = [self._stage(chunks) for chunks in self.parts.rest(broker)]
             seals = [SealPart(self.transaction, one.part, one.seal) for one in self.parts.unsealed(broker)]
+            # Seals of parts whose last chunk has gone before; the others' seals are in `stages`.
             calls[broker] = [*seals, *stages]
         decide = DecideBody(outcome, self.parts.manifest())
         deciding: Stage | Decide = Decide(self.transaction, decide)
         own = calls.get(self.coordinator)
+        # One broker has everything: the decision goes with the last chunks, in one request.
         if len(brokers) == 1 and own and isinstance(last := own[-1], Stage):
             own.pop()
             deciding = structs.replace(last, decide=decide)
@@ -192,6 +194,7 @@ class AtomicSteps:
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
         assert verdict.error is not None
+        # The commit may be stored: a rollback now could be too late, and would hide that.
         if outcome is Outcome.COMMIT and verdict.maybe_sent and not verdict.refused:
             return Ending(Standing.UNKNOWN, why=verdict.error)
         return (yield from self.give_up(verdict.error))
@@ -204,6 +207,7 @@ class AtomicSteps:
         )
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
+        # No rollback here: what is prepared waits for its decision.
         return Ending(Standing.UNKNOWN if verdict.maybe_sent else Standing.PREPARED, why=verdict.error)
 
     def roll_back(self, seconds: float) -> Steps[Ending]:
@@ -214,6 +218,7 @@ class AtomicSteps:
         verdict = yield from self._deciding(Decide(self.transaction, DecideBody(Outcome.ROLLBACK)), until)
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
+        # The coordinator was not reached. What we know depends on what it may have got before.
         standing = Standing.PREPARED if self._prepared else Standing.OPEN
         if Outcome.COMMIT in self._maybe_sent or (Outcome.PREPARED in self._maybe_sent and not self._prepared):
             standing = Standing.UNKNOWN
@@ -251,6 +256,7 @@ class AtomicSteps:
         def notify(broker: str) -> Steps[None]:
             yield in_time(broker, Apply(self.transaction, decision), NOTICE_SECONDS)
 
+        # Not only brokers that have acknowledged chunks: a busy or full one may have stored some.
         by_broker = {broker: notify(broker) for broker in sorted(self._touched - {self.coordinator})}
         if by_broker:
             yield SideBySide(by_broker)
@@ -266,6 +272,7 @@ def delivering(decision: Decision, remaining: int, until: float, now: Callable[[
     by_broker = {
         broker: _applying(broker, decision, until, now)
         for broker in dict.fromkeys(part.broker for part in decision.parts)
+        # The coordinator applies what it can with its decision; often nothing remains.
         if broker != coordinator or remaining
     }
     answers = (yield SideBySide(by_broker)) if by_broker else {}
@@ -283,6 +290,7 @@ def _applying(broker: str, decision: Decision, until: float, now: Callable[[], f
     Raises the last fault when the time is over.
     """
     own = broker == coordinator_of(decision.transaction)
+    # The coordinator has the decision in its log.
     call = Apply(decision.transaction, None if own else decision)
     patience = Patience(Purpose.STAGED, until - now(), now())
     remaining = -1
@@ -294,6 +302,7 @@ def _applying(broker: str, decision: Decision, until: float, now: Callable[[], f
             continue
         if state.missing or not state.remaining:
             return tuple(state.missing)
+        # No progress: asking at once would only keep the broker busy.
         if state.remaining == remaining:
             yield Sleep(REMAINING_PAUSE)
         remaining = state.remaining
@@ -323,6 +332,7 @@ def decided_by(
     while True:
         try:
             if maybe_sent:
+                # A look-up before the request is repeated: the answer with the decision may be the one that was lost.
                 state = yield in_time(coordinator, GetTransaction(transaction), until - now())
                 if (found := state.decision) is not None and found.outcome in {
                     Outcome.COMMIT, Outcome.ROLLBACK, wanted.outcome,

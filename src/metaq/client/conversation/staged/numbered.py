@@ -60,6 +60,7 @@ def find_row(
     found = {broker: answer for broker, answer in answers.items() if isinstance(answer, RowState)}
     faults = [answer for answer in answers.values() if isinstance(answer, MetaqError)]
     unable = [fault for fault in faults if isinstance(fault, NotSupported)]
+    # A row that was found counts although other brokers are down. If none was, it may be at one of those.
     if unable or (faults and not found):
         raise (unable or faults)[0]
     return found
@@ -104,6 +105,7 @@ def commit(
         if isinstance(error, BrokerError) and error.code == ResponseCode.STALE_SEQUENCE:
             yield from roll_back(transaction)
             raise StaleBatch(f"number {sequence} of {row} is older than what was written last: {error.remark}")
+        # Only if no commit can be stored: a rollback would come too late, and the same may be asked again.
         if verdict.refused and not verdict.maybe_sent:
             yield from roll_back(transaction)
         raise error

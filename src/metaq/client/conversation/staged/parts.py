@@ -90,6 +90,7 @@ class _Part:
         self.rows += rows
         self.bytes += len(body)
         self.crc = part_crc(self.crc, chunk_crc(body))
+        # The seal rides on the last chunk, and saves a request.
         self.sealed = last and not self.waits
         seal = self.seal if self.sealed else None
         return Chunk(self.name, number, self.queue.topic, self.queue.queue_id, body, seal)
@@ -135,11 +136,14 @@ class Parts:
             if not (body or self._empty):
                 raise InvalidMessage(f"a message for {queue} has an empty body")
             prefix = self._id_prefix()
+            # A full chunk, or none yet: the message begins the next one.
             batch, before = self._batch(prefix, self._chunk_bytes), 0
             if (index := batch.add(flag, body, properties)) < 0:
+                # Larger than a usual chunk: first one of CHUNK_BYTES_MAX, which every broker with transactions takes.
                 batch = self._batch(prefix, CHUNK_BYTES_MAX)
                 index = batch.add(flag, body, properties)
             if index < 0:
+                # Larger than that: a chunk of its own, which older brokers of ours refuse.
                 self._check_body(f"a message for {queue}", queue, len(body))
                 batch = self._batch(prefix, _ANY_SIZE)
                 index = batch.add(flag, body, properties)
@@ -149,6 +153,7 @@ class Parts:
         assert part is not None
         self.waits += batch.size - before
         self.rows += 1
+        # No other message may share a chunk of that size.
         if batch.size > CHUNK_BYTES_MAX:
             part.close_chunk()
         return f"{part.prefix}{index:04X}"
@@ -164,6 +169,7 @@ class Parts:
             batch = part.batch or self._begun(part, self._chunk_bytes)
             before = batch.size
             after = batch.add_rows(columns, done, rows)
+            # Not even the first row fits: it needs a larger chunk.
             if after == done and not batch.count:
                 batch, before = self._begun_with(part, columns, rows[done : done + 1]), 0
                 after = done + 1
@@ -242,6 +248,7 @@ class Parts:
             while part.waits and len(chunks) < REQUEST_CHUNKS:
                 if not part.waiting:
                     part.close_chunk()
+                # The first chunk goes in any case: a large one has a request of its own.
                 if chunks and size + len(part.waiting[0][0]) > REQUEST_BYTES:
                     break
                 chunks.append(part.take(last=last))
