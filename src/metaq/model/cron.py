@@ -1,7 +1,7 @@
 """Cron expressions of Quartz, which MetaQ 1.x uses (deleteWhen): `0 0 6,18 * * ?` is 6 and 18 o'clock, daily.
 
-Six or seven words: second, minute, hour, day of the month, month, day of the week, year. Unlike in Unix's cron, Sunday is 1, and
-one of the two days is `?`: the other one decides.
+Six or seven words: second, minute, hour, day of the month, month, day of the week, year. Unlike in Unix's cron, Sunday
+is 1, and one of the two days is `?`: the other one decides.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class Result(enum.IntEnum):
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """`Pub`: a send and its outcome. Java writes one record for a batch: `message_id` and `offset_id` are lists joined by commas."""
+    """`Pub`: a send and its outcome. Java writes one record for a batch: `message_id` and `offset_id` are lists joined
+    by commas."""
 
     time_ms: int
     """Start of the send."""
@@ -69,7 +70,8 @@ class Begun(Struct, frozen=True, kw_only=True):
 
 
 class Handled(Struct, frozen=True, kw_only=True):
-    """`SubAfter`: the end of a delivery. Old clients, and those with AccessChannel CLOUD, leave out `time_ms` (0) and `group`."""
+    """`SubAfter`: the end of a delivery. Old clients, and those with AccessChannel CLOUD, leave out `time_ms` (0) and
+    `group`."""
 
     request_id: str
     message_id: str

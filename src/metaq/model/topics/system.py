@@ -1,6 +1,7 @@
 """Topics and groups of brokers themselves, listed once.
 
-These tables decide which of them take sends, which are made at a broker's start, and which are hidden from users in lists.
+These tables decide which of them take sends, which are made at a broker's start, and which are hidden from users in
+lists.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 """Half messages, in queue 0, until their transactions end."""
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-"""Ends of half messages, in queue 0: the body is the QueueOffset in `HALF_TOPIC` of one that needs no more attention."""
+"""Ends of half messages, in queue 0: the body is the QueueOffset in `HALF_TOPIC` of one that needs no more
+attention."""
 CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Half messages that nobody ended after all checks."""
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
@@ -26,7 +28,8 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 """Prefix of topics that nobody may administer."""
 OUR_PREFIX: Final = "rmq_sys_METAQ_"
-"""Prefix of topics of our extensions (docs/formats/extensions.md): no client may send to, pull from or administer them."""
+"""Prefix of topics of our extensions (docs/formats/extensions.md): no client may send to, pull from or administer
+them."""
 
 STAGE_TOPIC: Final = OUR_PREFIX + "STAGE"
 """Chunks of staged transactions, in queue 0 (docs/formats/staging.md)."""

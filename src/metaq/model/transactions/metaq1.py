@@ -1,7 +1,8 @@
-"""Transactions of MetaQ 1.x clients: their keys (`TX:session:number`, `XID:format:global:branch:qualifier`), phases and faults.
+"""Transactions of MetaQ 1.x clients: their keys (`TX:session:number`, `XID:format:global:branch:qualifier`), phases and
+faults.
 
-A *local transaction* belongs to one connection. An *XA branch* is a broker's share of a transaction that a transaction manager
-runs over several systems; it outlives connections, and restarts once it is prepared.
+A *local transaction* belongs to one connection. An *XA branch* is a broker's share of a transaction that a transaction
+manager runs over several systems; it outlives connections, and restarts once it is prepared.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class BranchPhase(enum.Enum):
     OPEN = "open"
     PREPARED = "prepared"
     COMMITTED_BY_HAND = "committed by hand"
-    """Ended by an operator; remembered until its transaction manager, or the operator, forgets it (XA: heuristic outcome)."""
+    """Ended by an operator; remembered until its transaction manager, or the operator, forgets it (XA: heuristic
+    outcome)."""
     ROLLED_BACK_BY_HAND = "rolled back by hand"
 
 

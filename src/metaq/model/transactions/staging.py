@@ -21,14 +21,15 @@ NAME_CHARS_MAX: Final = 100
 """Most characters of the unique part of a transaction's id, of a part's id and of a row's key."""
 BROKER_NAME_CHARS_MAX: Final = 127
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Largest body of a chunk with several messages (a batch, docs/formats/batch.md): little is put into a queue in one go. A chunk of
-one message is limited by maxMessageSize, as any send."""
+"""Largest body of a chunk with several messages (a batch, docs/formats/batch.md): little is put into a queue in one go.
+A chunk of one message is limited by maxMessageSize, as any send."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:%-]+\Z")
 
 
 def transaction_id(unique: str, coordinator: str) -> str:
-    """Return the id of a transaction that the broker `coordinator` decides. Raises Refused INVALID: a name that no id can have."""
+    """Return the id of a transaction that the broker `coordinator` decides. Raises Refused INVALID: a name that no id
+    can have."""
     _check(unique, "the transaction id")
     _check_broker(coordinator)
     return f"{unique}@{coordinator}"
@@ -76,7 +77,8 @@ def chunk_crc(body: bytes | memoryview) -> int:
 
 
 def part_crc(crcs_before: int, crc: int) -> int:
-    """Return the CRC of a part with one more chunk: `crcs_before` of the chunks before it (0 without any), `crc` of this one."""
+    """Return the CRC of a part with one more chunk: `crcs_before` of the chunks before it (0 without any), `crc` of
+    this one."""
     return zlib.crc32(crc.to_bytes(4, "big"), crcs_before)
 
 
@@ -137,7 +139,8 @@ class Chunk(Struct, frozen=True):
     seal: Seal | None = None
     """Seal of the part if it ends with this chunk."""
     of_partition: bool = False
-    """From a client of MetaQ 1.x: the name of the topic, which exists, may be legal there only. Not settable over the wire."""
+    """From a client of MetaQ 1.x: the name of the topic, which exists, may be legal there only. Not settable over the
+    wire."""
 
 
 class ManifestPart(Struct, frozen=True):
