@@ -8,9 +8,9 @@
             async with message:
                 await handle(message)
 
-They work in any event loop, several at once too: the client itself lives in a thread of its own (metaq.client.shared.loop), so
-heartbeats and offset commits go on while your loop is busy. This module only hands out names; each class stands beside its
-blocking twin.
+They work in any event loop, several at once too: the client itself lives in a thread of its own
+(metaq.client.shared.loop), so heartbeats and offset commits go on while your loop is busy. This module only hands out
+names; each class stands beside its blocking twin.
 """
 
 from metaq.client.consumer.consumer_async import Consumer

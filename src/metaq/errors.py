@@ -202,8 +202,8 @@ class SendFailed(ClientError):
 class RowsNotSent(ClientError):
     """`send_arrow` ended before all rows were acknowledged. `cause` is the first fault.
 
-    `acknowledged` rows are known to be stored. All rows before number `resume_at` are among them: sending the table again
-    from there on loses none, and may store some twice.
+    `acknowledged` rows are known to be stored. All rows before number `resume_at` are among them: sending the table
+    again from there on loses none, and may store some twice.
     """
 
     def __init__(self, cause: Exception, acknowledged: int, resume_at: int) -> None:

@@ -1,4 +1,5 @@
-"""Rate-limited logging of events that may come a thousand times a second: the first is logged at once, then they are counted.
+"""Rate-limited logging of events that may come a thousand times a second: the first is logged at once, then they are
+counted.
 
 The number left out is in the next line of the same kind, or in a line of `tick` if the kind does not come again.
 """
@@ -53,7 +54,8 @@ class RateLimitedLog:
         return self.write(logging.ERROR, key, text, *args, error=error)
 
     def write(self, level: int, key: Hashable, text: str, *args: object, error: BaseException | None = None) -> bool:
-        """Write a line, or count it if one of the same `key` was written in the last `seconds`. Return whether it was written.
+        """Write a line, or count it if one of the same `key` was written in the last `seconds`. Return whether it was
+        written.
 
         `error`: its traceback goes with the line.
         """

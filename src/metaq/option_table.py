@@ -1,6 +1,7 @@
 """Option tables: typed fields, each with a sentence, bounds and spellings; read from text, changed while running.
 
-Apart from the servers' tables (`metaq.options`), whose classes take longer to make than all that a client or a Spark worker imports.
+Apart from the servers' tables (`metaq.options`), whose classes take longer to make than all that a client or a Spark
+worker imports.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ def option(
     choices: tuple[str, ...] = (),
     hot: bool = False,
 ) -> Any:
-    """Make a field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive bounds."""
+    """Make a field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive
+    bounds."""
     facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot}
     return field(default=default, metadata=facts)
 
 
 def camel(name: str) -> str:
-    """Return the spelling in RocketMQ's files: `brokerIP1` for `broker_ip1`, `storePathRootDir` for `store_path_root_dir`."""
+    """Return the spelling in RocketMQ's files: `brokerIP1` for `broker_ip1`, `storePathRootDir` for
+    `store_path_root_dir`."""
     head, *tail = name.split("_")
     return head + "".join("IP" + word[2:] if re.fullmatch(r"ip\d?", word) else word.capitalize() for word in tail)
 
@@ -77,8 +80,8 @@ class OptionTable:
     def read(cls, pairs: Mapping[str, Any], where: str = "") -> tuple[Self, set[str]]:
         """Make a table of `pairs` (text or typed values, any spelling). Return it with the keys that it took.
 
-        The caller decides what other keys mean. Raises ConfigError: a value of the wrong type or out of bounds; `where` names
-        the file or flag.
+        The caller decides what other keys mean. Raises ConfigError: a value of the wrong type or out of bounds; `where`
+        names the file or flag.
         """
         table, hints = cls.spellings(), typing.get_type_hints(cls)
         values: dict[str, Any] = {}
@@ -155,7 +158,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Outcome of changes, by field name: those in force, and those that need a restart. Unchanged options are in neither."""
+    """Outcome of changes, by field name: those in force, and those that need a restart. Unchanged options are in
+    neither."""
 
     changed: Mapping[str, Change]
     refused: Mapping[str, Change]
@@ -181,8 +185,8 @@ def judge(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> 
 def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
     """Change the hot options of a table that a server runs with; other options stay as they are.
 
-    All holders of the table see the new values; `Settings` notifies those that keep something derived from them. Nothing else
-    changes a table.
+    All holders of the table see the new values; `Settings` notifies those that keep something derived from them.
+    Nothing else changes a table.
 
     Args:
         options: the table.
@@ -211,8 +215,8 @@ class Settings:
     def change(self, changes: Mapping[str, Any], where: str = "") -> Applied:
         """Apply changes to the tables, each key to the one that knows it, and call the watchers.
 
-        Raises ConfigError: nothing was changed. What a watcher raises is raised after all others were called: the options have
-        changed, and they would not be called again.
+        Raises ConfigError: nothing was changed. What a watcher raises is raised after all others were called: the
+        options have changed, and they would not be called again.
         """
         known = [{key: value for key, value in changes.items() if key in table.spellings()} for table in self.tables]
         if unknown := changes.keys() - set().union(*known):

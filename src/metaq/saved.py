@@ -1,9 +1,9 @@
 """Tables in files: a change is on disk before anybody sees it, or it is refused and never was.
 
-Nothing here blocks. A change is a `Pending`, which ends later. All changes that come while a save is running go into the next save
-together, so that 10 000 of them cost some dozens of saves; a thread of the file writes it
-(`metaq.store.config_file.BackgroundFile`). A file with a journal (`metaq.store.journalled_file`) is not written whole for each
-save, so a save costs the same however large the table is.
+Nothing here blocks. A change is a `Pending`, which ends later. All changes that come while a save is running go into
+the next save together, so that 10 000 of them cost some dozens of saves; a thread of the file writes it
+(`metaq.store.config_file.BackgroundFile`). A file with a journal (`metaq.store.journalled_file`) is not written whole
+for each save, so a save costs the same however large the table is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SHOWN_PER_TURN: Final = 8
 RETRY_SECONDS: Final = 1.0
 """Pause before a failed save is tried again."""
 QUIET_SECONDS, FOLD_SECONDS = 0.25, 2.0
-"""A journal is folded into its file when the table has not changed for QUIET_SECONDS, at most every FOLD_SECONDS: other programs
-read the file alone, and a RocketMQ may take it over."""
+"""A journal is folded into its file when the table has not changed for QUIET_SECONDS, at most every FOLD_SECONDS: other
+programs read the file alone, and a RocketMQ may take it over."""
 
 
 class Pending:
@@ -41,7 +41,8 @@ class Pending:
         self._acts: list[Callable[[Refused | None], None]] = []
 
     def when_done(self, act: Callable[[Refused | None], None]) -> None:
-        """Call `act` at the end, with the refusal or None; at once if it has ended. Calls come in the order of their requests."""
+        """Call `act` at the end, with the refusal or None; at once if it has ended. Calls come in the order of their
+        requests."""
         if self.done:
             act(self.error)
         else:
@@ -72,7 +73,8 @@ def over() -> Pending:
 
 
 class Saving(Exception):
-    """Not an error: a request needs changes that are being saved. Nothing was done; servers repeat it later (`metaq.servers.waiting`).
+    """Not an error: a request needs changes that are being saved. Nothing was done; servers repeat it later
+    (`metaq.servers.waiting`).
 
     Args:
         pending: the changes.
@@ -150,8 +152,8 @@ class SavedTable(Generic[Key, Value, Version]):
         clock: of versions and pauses.
         call_soon: brings a call from another thread to the one that owns the table.
         shown: called with the key of each change that takes effect, before those that wait for it.
-        stored: called in the file's thread with the keys of a save, before they take effect: for work that would hold up the
-            event loop.
+        stored: called in the file's thread with the keys of a save, before they take effect: for work that would hold
+            up the event loop.
     """
 
     def __init__(
@@ -271,7 +273,8 @@ class SavedTable(Generic[Key, Value, Version]):
         self.version = self._saved_version = self._saved_version.next(self._clock.now_ms())
 
     def tick(self) -> None:
-        """Save again after a failure, since the file must not keep refused changes; fold the journal if nothing has changed lately."""
+        """Save again after a failure, since the file must not keep refused changes; fold the journal if nothing has
+        changed lately."""
         if self._running or self._closed:
             return
         now = self._clock.monotonic()

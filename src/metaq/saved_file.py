@@ -1,7 +1,7 @@
 """Files that are replaced as a whole, and tables in them: what a file and its format are, and how a table is read.
 
-A large table may have a journal (docs/formats/journal.md): then a change is one line beside the file, and reading the table
-brings it up to what the journals say. `metaq.saved` has the table itself; files are `metaq.store.config_file` and
+A large table may have a journal (docs/formats/journal.md): then a change is one line beside the file, and reading the
+table brings it up to what the journals say. `metaq.saved` has the table itself; files are `metaq.store.config_file` and
 `metaq.store.journalled_file`, formats `metaq.wire.files`.
 """
 
@@ -53,7 +53,8 @@ class SavedText(Protocol):
         ...
 
     def save_soon(self, text: Callable[[], str], done: Done) -> None:
-        """Replace the text durably, then call `done`. `text` and `done` may be called in another thread, or before this returns."""
+        """Replace the text durably, then call `done`. `text` and `done` may be called in another thread, or before this
+        returns."""
         ...
 
     def flush(self) -> None:
@@ -154,7 +155,8 @@ class TextFormat(Readable[Content], Protocol[Content]):
 
 
 class TableFormat(Readable[tuple[Version, dict[Key, Value]]], Protocol[Key, Value, Version]):
-    """Format of a table's file. Its text is put together of the texts of its entries, so that a change formats one entry only."""
+    """Format of a table's file. Its text is put together of the texts of its entries, so that a change formats one
+    entry only."""
 
     @property
     def what(self) -> str:
@@ -268,8 +270,8 @@ def _replayed(
 ) -> Version:
     """Apply journals to a file's table. Return the version after that.
 
-    The file is the table as of the last line with its version; lines before that are in it already. A journal with a first line
-    only, at some other version, is ignored: its process ended before the first change.
+    The file is the table as of the last line with its version; lines before that are in it already. A journal with a
+    first line only, at some other version, is ignored: its process ended before the first change.
 
     Raises ConfigError: the journals belong to another file, or one of them is missing.
     """

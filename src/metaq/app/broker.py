@@ -43,7 +43,8 @@ FAILED_PAUSE_SECONDS: Final = 0.1
 
 
 class Delivery:
-    """The timer of `Broker.deliver`, and the thread that reads old delayed messages for it. Bound to the running event loop."""
+    """The timer of `Broker.deliver`, and the thread that reads old delayed messages for it. Bound to the running event
+    loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -52,7 +53,8 @@ class Delivery:
         self._next: asyncio.Handle | None = None
 
     def start(self, deliver: Callable[[], float]) -> None:
-        """Call `deliver` from now on. It returns the seconds until the next call; 0: as soon as others had their turn."""
+        """Call `deliver` from now on. It returns the seconds until the next call; 0: as soon as others had their
+        turn."""
         self._deliver = deliver
         self._next = self._loop.call_later(FAILED_PAUSE_SECONDS, self._run)
 
@@ -112,7 +114,8 @@ class Front(NamedTuple):
 class RunningBroker:
     """A broker whose store is open. Made by `start_broker`.
 
-    `failure` gets the reason when the store cannot keep its promise any more. `addresses`: of each protocol server, by name.
+    `failure` gets the reason when the store cannot keep its promise any more. `addresses`: of each protocol server, by
+    name.
 
     Args:
         address: the broker's, `host:port`.

@@ -1,9 +1,9 @@
 """Configuration: option tables of files, flags and the environment, and a commented template of them.
 
-Three kinds of file are read: RocketMQ's `broker.conf` or `namesrv.properties`, Java properties in which a key that we do not have is
-worth a warning; a `server.ini` of MetaQ 1.x (`metaq.app.server_ini`); and our own `metaq.toml` with the sections `[broker]`,
-`[store]`, `[metaq1]` and `[namesrv]`. A wrong key in one of the latter two stops the start. Flags beat the file, which beats the
-environment.
+Three kinds of file are read: RocketMQ's `broker.conf` or `namesrv.properties`, Java properties in which a key that we
+do not have is worth a warning; a `server.ini` of MetaQ 1.x (`metaq.app.server_ini`); and our own `metaq.toml` with the
+sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`. A wrong key in one of the latter two stops the start. Flags
+beat the file, which beats the environment.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ _ROCKETMQ_ONLY: Final = frozenset(DEFAULTS) | {
 
 
 def read_properties(text: str) -> dict[str, str]:
-    r"""Parse Java properties: `#` and `!` comments; `=`, `:` or a blank between key and value; `\` escapes, and joins lines."""
+    r"""Parse Java properties: `#` and `!` comments; `=`, `:` or a blank between key and value; `\` escapes, and joins
+    lines."""
     pairs: dict[str, str] = {}
     for line in _logical_lines(text):
         match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", line, re.DOTALL)
@@ -195,7 +196,8 @@ def load(
         file: a RocketMQ properties file, a `server.ini` or a `metaq.toml`.
         flags: section → option → value; None means not given.
         settings: `key=value` or `section.key=value` of `-o`.
-        serving: sections that this process obeys; a plain key of `settings` or of a properties file goes to those that have it.
+        serving: sections that this process obeys; a plain key of `settings` or of a properties file goes to those that
+            have it.
         defaults: as `flags`, but every source beats them, also the sizes of files that the store's folder already has.
         environment: for NAMESRV_ADDR.
         insecure: consent to listen beyond this machine without access control.
@@ -355,7 +357,8 @@ def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
 
 
 def template(tables: Mapping[str, OptionTable], topics: Sequence[TopicSection] | None = None) -> str:
-    """Return a complete `metaq.toml` with these values, a sentence above each. `load` reads the same tables and topics from it."""
+    """Return a complete `metaq.toml` with these values, a sentence above each. `load` reads the same tables and topics
+    from it."""
     lines = ["# A complete metaq.toml. Every option stands here with its value; those commented out have none."]
     for section, table in tables.items():
         lines += ["", f"[{section}]"]

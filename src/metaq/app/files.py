@@ -1,4 +1,5 @@
-"""A broker's files: which holds what, in which format; and its tables folded while no broker runs (docs/formats/journal.md)."""
+"""A broker's files: which holds what, in which format; and its tables folded while no broker runs
+(docs/formats/journal.md)."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ def fold_tables(root: Path, clock: Clock = SYSTEM, disk: Disk | None = None) -> 
 
     Afterwards a RocketMQ broker can take over the folder: it does not read journals.
 
-    Raises StoreLocked: a broker is running on the folder. StoreForeign: it is no store. ConfigError: a file or a journal
-    cannot be read. StoreError: a file could not be written.
+    Raises StoreLocked: a broker is running on the folder. StoreForeign: it is no store. ConfigError: a file or a
+    journal cannot be read. StoreError: a file could not be written.
     """
     folder = StoreFolder(StoreOptions(store_path_root_dir=str(root)), disk)
     folder.open()

@@ -1,4 +1,5 @@
-"""Options of MetaQ 1.x that also mean the broker and its store: a broker has one identity and one log for both generations.
+"""Options of MetaQ 1.x that also mean the broker and its store: a broker has one identity and one log for both
+generations.
 
 They hold unless [broker] or [store] say otherwise. docs/metaq1-configuration.md has the table.
 """

@@ -92,7 +92,8 @@ class PartitionImport:
         self._batch_bytes = min(_BATCH_BYTES, self._store.log.file_bytes // 4)
 
     def run(self) -> list[Imported]:
-        """Import all partitions, one after the other. Raises Refused NOT_STORED, StoreError: the disk is full or broken."""
+        """Import all partitions, one after the other. Raises Refused NOT_STORED, StoreError: the disk is full or
+        broken."""
         results = []
         for (topic, partition), found in itertools.groupby(self._segments, lambda one: (one.topic, one.partition)):
             segments = list(found)
@@ -156,7 +157,8 @@ class PartitionImport:
             self._settled(topics.saved.change(topic, more).settle)
 
     def _goes_on(self, imported: Imported, queue: ConsumeQueue, segments: Sequence[Segment]) -> bool:
-        """Find where an earlier run ended. Returns False if the queue holds something else; `imported.problem` says so."""
+        """Find where an earlier run ended. Returns False if the queue holds something else; `imported.problem` says
+        so."""
         topic, partition = imported.topic, imported.partition
         positions = self._bases.find(topic, partition)
         if positions is None:

@@ -1,7 +1,7 @@
 """Requests from a broker to others of its cluster, about staged transactions.
 
-Brokers are found by name at the name servers. The result of a look-up is kept until a broker is not in it or does not answer at
-its address; questions that need a look-up at the same time wait for the same one.
+Brokers are found by name at the name servers. The result of a look-up is kept until a broker is not in it or does not
+answer at its address; questions that need a look-up at the same time wait for the same one.
 """
 
 from __future__ import annotations

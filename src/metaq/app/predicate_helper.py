@@ -110,7 +110,8 @@ def _accept_of(value: Any) -> Callable[..., Any] | None:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process with its broker: a killed broker must leave no endless predicate behind. Linux only."""
+    """Have the kernel kill this process with its broker: a killed broker must leave no endless predicate behind. Linux
+    only."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):

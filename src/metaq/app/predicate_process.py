@@ -41,8 +41,8 @@ class HelperProcess:
         memory: bytes that predicates may use.
         filters: the predicates are filters of MetaQ 1.x.
         call_soon: brings a call from another thread to the event loop.
-        told: called with (helper, answer), or with None and a reason once the process is gone. The first answer is its report
-            that it is ready.
+        told: called with (helper, answer), or with None and a reason once the process is gone. The first answer is its
+            report that it is ready.
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class HelperProcess:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with what it has started: that may hold the other ends of our pipes, and we would never see them close."""
+    """Kill a process with what it has started: that may hold the other ends of our pipes, and we would never see them
+    close."""
     if process.returncode is None:  # not reaped yet, so its pid and group are still its own
         with contextlib.suppress(OSError):
             os.killpg(process.pid, _KILL)

@@ -108,8 +108,8 @@ def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
 
 
 class ZookeeperRegistration:
-    """Publishes a broker's MetaQ 1.x topics in ZooKeeper, where 1.x clients find them; not without `zk.zkConnect`, nor with
-    `zk.zkEnable=false`. Registrar and kazoo are loaded only then.
+    """Publishes a broker's MetaQ 1.x topics in ZooKeeper, where 1.x clients find them; not without `zk.zkConnect`, nor
+    with `zk.zkEnable=false`. Registrar and kazoo are loaded only then.
 
     Args:
         settings: of MetaQ 1.x.

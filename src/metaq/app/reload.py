@@ -44,8 +44,8 @@ class Reloadable(Protocol):
 class Reload:
     """Reads the configuration again and applies its changes since the last time.
 
-    Options that are not hot keep their values until a restart, and are named at each reload until then. A configuration that is
-    wrong anywhere changes nothing.
+    Options that are not hot keep their values until a restart, and are named at each reload until then. A configuration
+    that is wrong anywhere changes nothing.
 
     Args:
         file: its name, for the log.
@@ -130,7 +130,8 @@ def _changes(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def lasting(before: PartitionRules, wanted: PartitionRules) -> Iterator[str]:
-    """Yield a text for each rule that a running broker keeps against the configuration: removed topics, fewer partitions."""
+    """Yield a text for each rule that a running broker keeps against the configuration: removed topics, fewer
+    partitions."""
     for name in sorted(before.topics.keys() - wanted.topics.keys()):
         yield f"topic {name} has no section any more and stays in use until then"
     for name in sorted(set(before.wildcards) - set(wanted.wildcards)):

@@ -42,8 +42,8 @@ class Running(Reloadable, Protocol):
 def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -> int:
     """Run one service until SIGTERM, Ctrl-C or its own failure. Returns the exit code.
 
-    SIGHUP reloads the configuration by `reload`. Without one there is nothing to read, and SIGHUP stops the service: its terminal
-    was closed. A failure to start (ConfigError, StoreLocked, a taken port) is one line on standard error.
+    SIGHUP reloads the configuration by `reload`. Without one there is nothing to read, and SIGHUP stops the service:
+    its terminal was closed. A failure to start (ConfigError, StoreLocked, a taken port) is one line on standard error.
     """
     gc.enable()  # cli.main turns the collector off during imports
     keep_freed_memory()

@@ -57,7 +57,8 @@ class Serving(Generic[Services]):
             server.limit(limits)
 
     async def close(self) -> None:
-        """Close all servers, also those that have only taken their address. One that fails does not keep the others open."""
+        """Close all servers, also those that have only taken their address. One that fails does not keep the others
+        open."""
         self._started.clear()
         for server in self._servers:
             try:

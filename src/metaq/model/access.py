@@ -49,7 +49,8 @@ class Action(enum.Enum):
 
 
 Authorise: TypeAlias = Callable[[Caller, Action, str], None]
-"""(caller, action, topic or group; without one the request's name): returns if it is allowed, raises Refused NO_PERMISSION if not.
+"""(caller, action, topic or group; without one the request's name): returns if it is allowed, raises Refused
+NO_PERMISSION if not.
 
 The answer is kept for all callers of the same `kind` until the rules change. The address is for the text only.
 """

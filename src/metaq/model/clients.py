@@ -41,7 +41,8 @@ class GroupConfig(Struct, frozen=True):
 
 
 class ConsumerView(Struct, frozen=True):
-    """A consumer group as one member describes it in its heartbeat; at the broker, the newest description of all members."""
+    """A consumer group as one member describes it in its heartbeat; at the broker, the newest description of all
+    members."""
 
     group: str
     subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Times at which something is to be done, written as Quartz does: `0 0 6,18 * * ?` is six and eighteen o'clock, daily.
+"""Cron expressions of Quartz, which MetaQ 1.x uses (deleteWhen): `0 0 6,18 * * ?` is 6 and 18 o'clock, daily.
 
-Six or seven words: second, minute, hour, day of the month, month, day of the week, year. Unlike in Unix's cron Sunday is 1,
-and one of the two days is `?`, which the other one decides.
+Six or seven words: second, minute, hour, day of the month, month, day of the week, year. Unlike in Unix's cron, Sunday
+is 1, and one of the two days is `?`: the other one decides.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NTH_WEEKDAY: Final = re.compile(r"([1-7]|[A-Z]{3})#([1-5])\Z")
 
 
 class _Field(Struct, frozen=True):
-    """One word of an expression."""
+    """Kind of a word of an expression."""
 
     what: str
     allowed: range
     names: dict[str, int] = {}
     wraps: bool = True
-    """Whether a range may run over the end: `22-2` are five hours."""
+    """A range may run over the end: `22-2` are five hours."""
 
 
 _SECOND, _MINUTE, _HOUR = (
@@ -50,13 +50,13 @@ _YEAR = _Field("year", YEARS, wraps=False)
 
 
 class _Day(Struct, frozen=True):
-    """Which days of a month an item stands for. Exactly one of the fields says it."""
+    """Days of a month that an item stands for. Exactly one of the fields is set."""
 
     days: frozenset[int] = frozenset()
     near: int = 0
     """The weekday (Monday to Friday) nearest to this day, in the same month."""
     before_last: int = -1
-    """So many days before the last one."""
+    """Number of days before the last one."""
     before_last_near: bool = False
     """The weekday nearest to that."""
     weekdays: frozenset[int] = frozenset()
@@ -64,7 +64,7 @@ class _Day(Struct, frozen=True):
     """Only the nth of `weekdays` in the month; -1: the last."""
 
     def of(self, year: int, month: int) -> set[int]:
-        """The days of this month."""
+        """Return the days of a month."""
         last = _days_of_month(year, month)
         if self.weekdays:
             found = [day for day in range(1, last + 1) if _weekday(year, month, day) in self.weekdays]
@@ -82,7 +82,7 @@ class _Day(Struct, frozen=True):
 
 
 class Cron(Struct, frozen=True):
-    """An expression that was understood. Times are local: an administrator means the wall clock."""
+    """A parsed expression. Times are local: an administrator means the wall clock."""
 
     text: str
     seconds: tuple[int, ...]
@@ -93,7 +93,7 @@ class Cron(Struct, frozen=True):
     years: tuple[int, ...]
 
     def following(self, after: datetime) -> datetime | None:
-        """The first time behind `after` (local, without a zone) at which it is due; None: never again."""
+        """Return the first due time behind `after` (local, without a zone); None: never again."""
         begin = after.replace(microsecond=0) + timedelta(seconds=1)
         for year in self.years:
             if year < begin.year:
@@ -129,7 +129,7 @@ class Cron(Struct, frozen=True):
         return None if found is None else int(found.timestamp() * 1000)
 
     def is_due(self, after_ms: int, until_ms: int) -> bool:
-        """Whether it was due behind `after_ms`, and at or before `until_ms`."""
+        """Return whether it was due in (`after_ms`, `until_ms`]."""
         found = self.following_ms(after_ms)
         return found is not None and found <= until_ms
 

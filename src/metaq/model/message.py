@@ -17,8 +17,8 @@ from metaq.model.queue import MessageQueue
 BODY_BYTES_MAX = 4 * 1024 * 1024
 DELAY_LEVEL_MAX = 18
 FIRST_RETRY_LEVEL = 3
-"""Delay level of the first retry (10 s), as in RocketMQ; each further retry waits a level longer. `wire/hot/native/back.pxi`
-repeats the number."""
+"""Delay level of the first retry (10 s), as in RocketMQ; each further retry waits a level longer.
+`wire/hot/native/back.pxi` repeats the number."""
 _SHOWN_BYTES = 60
 
 
@@ -45,8 +45,8 @@ class Message:
 
     Args:
         topic: where to send it.
-        body: bytes, a bytearray or a contiguous memoryview, of which a copy is taken. A `str` is a TypeError: only the sender
-            knows its encoding.
+        body: bytes, a bytearray or a contiguous memoryview, of which a copy is taken. A `str` is a TypeError: only the
+            sender knows its encoding.
         tag: one word by which brokers filter, without `|`.
         keys: words by which it can be looked up, without blanks.
         flag: a signed 32-bit number, carried untouched.
@@ -125,7 +125,8 @@ class Message:
 
 
 def as_body(body: object) -> bytes:
-    """Return a copy of a body as bytes. Raises TypeError, with the remedy: no bytes, bytearray or contiguous memoryview."""
+    """Return a copy of a body as bytes. Raises TypeError, with the remedy: no bytes, bytearray or contiguous
+    memoryview."""
     if isinstance(body, str):
         raise TypeError("body is a str: encode it, for example body.encode()")
     if isinstance(body, memoryview) and not body.c_contiguous:
@@ -139,7 +140,8 @@ def as_body(body: object) -> bytes:
 
 
 def as_int(name: str, value: object, low: int, high: int) -> int:
-    """Return a whole number of [low, high]. Raises TypeError for a bool, a float and the like; InvalidMessage out of bounds."""
+    """Return a whole number of [low, high]. Raises TypeError for a bool, a float and the like; InvalidMessage out of
+    bounds."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}: need a whole number {low}..{high}")
     number = operator.index(value)
@@ -227,7 +229,8 @@ def _remedy(value: object) -> str:
 
 
 class SendStatus(enum.Enum):
-    """What the broker promises of an acknowledged message (docs/architecture.md, "what an ack means"). All four are stored."""
+    """What the broker promises of an acknowledged message (docs/architecture.md, "what an ack means"). All four are
+    stored."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -248,7 +251,8 @@ class SendReceipt(Struct, frozen=True):
 class StoredMessage:
     """A message as a broker stored it. Properties and hosts are decoded at first use.
 
-    `metaq.wire.hot.decode_records` fills the slots directly, without a call of `__init__`; a subclass may add slots of its own.
+    `metaq.wire.hot.decode_records` fills the slots directly, without a call of `__init__`; a subclass may add slots of
+    its own.
     """
 
     __slots__ = (
@@ -322,7 +326,8 @@ class StoredMessage:
 
     @property
     def offset_id(self) -> str:
-        """Store host and log offset in upper-case hex: 32 characters, 56 with IPv6. Code 33 looks a message up by it."""
+        """Store host and log offset in upper-case hex: 32 characters, 56 with IPv6. Code 33 looks a message up by
+        it."""
         return f"{self.store_host_raw.hex()}{self.log_offset:016x}".upper()
 
     @property

@@ -43,8 +43,8 @@ class RequestReplied(Struct, frozen=True):
 class TransactionCheck(Struct, frozen=True):
     """The broker asks how the local transaction of a half message ended.
 
-    `half` has the topic and queue that the message is for, and the queue offset and log offset of the half message, which the
-    answer must name. Its body is as stored, perhaps compressed.
+    `half` has the topic and queue that the message is for, and the queue offset and log offset of the half message,
+    which the answer must name. Its body is as stored, perhaps compressed.
     """
 
     group: str

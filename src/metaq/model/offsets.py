@@ -38,7 +38,8 @@ class Slice:
 
 
 def to_json(positions: Mapping[MessageQueue, int]) -> dict[str, Any]:
-    """Return the value that Spark keeps. Sorted, so that equal offsets are equal text: Spark finds new data by comparing text."""
+    """Return the value that Spark keeps. Sorted, so that equal offsets are equal text: Spark finds new data by
+    comparing text."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(positions):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = positions[queue]
@@ -51,7 +52,8 @@ def to_text(positions: Mapping[MessageQueue, int]) -> str:
 
 
 def from_json(value: Any, what: str = "offsets") -> Positions:
-    """Return the offsets in a JSON text or a parsed value. Raises ConfigError: not the form above; `what` names the option."""
+    """Return the offsets in a JSON text or a parsed value. Raises ConfigError: not the form above; `what` names the
+    option."""
     try:
         tree = json.loads(value) if isinstance(value, str) else value
         if tree["v"] != VERSION:

@@ -42,5 +42,6 @@ class FixedRetentions(Struct, frozen=True):
 
 
 def is_carried(topic: str) -> bool:
-    """Return whether the broker itself copies on what it still needs of a topic: no rule is asked for it, and it keeps no log file."""
+    """Return whether the broker itself copies on what it still needs of a topic: no rule is asked for it, and it keeps
+    no log file."""
     return topic in _CARRIED or topic.startswith(OUR_PREFIX)

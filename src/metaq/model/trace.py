@@ -1,4 +1,4 @@
-"""What clients tell of their sends and deliveries: the records of message traces (docs/formats/trace.md)."""
+"""Records of message traces: clients' sends and deliveries (docs/formats/trace.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Kind(enum.IntEnum):
-    """What kind of message it was, as RocketMQ numbers them."""
+    """Kind of a message, RocketMQ's numbers."""
 
     NORMAL = 0
     HALF = 1
@@ -18,22 +18,22 @@ class Kind(enum.IntEnum):
 
 
 class Result(enum.IntEnum):
-    """How a delivery ended."""
+    """Outcome of a delivery, RocketMQ's numbers."""
 
     SUCCESS = 0
     TIMEOUT = 1
     EXCEPTION = 2
     RETURNED_NULL = 3
     FAILED = 4
-    """The listener said so: it comes again, or is a dead letter."""
+    """The listener refused the message: it is delivered again, or becomes a dead letter."""
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """`Pub`: a send, and what came of it. Of a batch of Java's, all in one: `message_id` and `offset_id` are lists, joined by
-    commas."""
+    """`Pub`: a send and its outcome. Java writes one record for a batch: `message_id` and `offset_id` are lists joined
+    by commas."""
 
     time_ms: int
-    """When the send began."""
+    """Start of the send."""
     region: str = ""
     group: str = ""
     topic: str
@@ -47,7 +47,7 @@ class Sent(Struct, frozen=True, kw_only=True):
     offset_id: str = ""
     success: bool = True
     client_host: str = ""
-    """Java leaves it out."""
+    """Not written by Java."""
 
     @property
     def message_ids(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 
 class Begun(Struct, frozen=True, kw_only=True):
-    """`SubBefore`: a delivery to a listener begins. `request_id` ties it to its end."""
+    """`SubBefore`: the start of a delivery to a listener. `request_id` is that of its end."""
 
     time_ms: int
     region: str = ""
@@ -63,14 +63,15 @@ class Begun(Struct, frozen=True, kw_only=True):
     request_id: str
     message_id: str
     retry_times: int = 0
-    """Deliveries before this one that failed."""
+    """Failed deliveries before this one."""
     keys: str = ""
     client_host: str = ""
-    """Java leaves it out."""
+    """Not written by Java."""
 
 
 class Handled(Struct, frozen=True, kw_only=True):
-    """`SubAfter`: a delivery has ended. `time_ms` is 0 and `group` empty where clients are old, or write for a cloud."""
+    """`SubAfter`: the end of a delivery. Old clients, and those with AccessChannel CLOUD, leave out `time_ms` (0) and
+    `group`."""
 
     request_id: str
     message_id: str
@@ -83,7 +84,7 @@ class Handled(Struct, frozen=True, kw_only=True):
 
 
 class Settled(Struct, frozen=True, kw_only=True):
-    """`EndTransaction`: a half message's producer has said what becomes of it."""
+    """`EndTransaction`: a producer has ended the transaction of a half message."""
 
     time_ms: int
     region: str = ""
@@ -98,14 +99,14 @@ class Settled(Struct, frozen=True, kw_only=True):
     state: str = ""
     """COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
     from_check: bool = False
-    """The broker had asked."""
+    """The producer answered a check of the broker."""
 
 
 Record: TypeAlias = Sent | Begun | Handled | Settled
 
 
 class Trace(Struct, frozen=True):
-    """What one trace message says. `unreadable` of its records are of no kind known here, or cut off."""
+    """Content of a trace message. `unreadable`: number of records of an unknown kind, or cut off."""
 
     records: tuple[Record, ...]
     unreadable: int = 0

@@ -1,9 +1,9 @@
 """The route table: which brokers hold which topics, on leases and in memory only.
 
-A broker that registers every 30 seconds keeps its lease; one that falls silent, or whose connection breaks, is dropped with all its
-queues. Nothing is on disk: brokers register everything again within one period after a restart. Two rules of RocketMQ that are
-easy to miss (4.9, RouteInfoManager): a registration never removes a topic, only the broker's end or a deletion does; and only a
-master's registration writes queue data, and only when its DataVersion has changed.
+A broker that registers every 30 seconds keeps its lease; one that falls silent, or whose connection breaks, is dropped
+with all its queues. Nothing is on disk: brokers register everything again within one period after a restart. Two rules
+of RocketMQ that are easy to miss (4.9, RouteInfoManager): a registration never removes a topic, only the broker's end
+or a deletion does; and only a master's registration writes queue data, and only when its DataVersion has changed.
 """
 
 from __future__ import annotations

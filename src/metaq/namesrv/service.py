@@ -1,4 +1,5 @@
-"""Service of a name server: values in, values out; missing things are Refused. The protocol server knows codes and bytes."""
+"""Service of a name server: values in, values out; missing things are Refused. The protocol server knows codes and
+bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class NameService:
     # ---------------------------------------------------------------- brokers
 
     def register(self, registration: Registration, connection: object) -> Registered:
-        """Take a registration, which lasts as long as `connection`. Raises Refused INVALID: a name that no topic may have."""
+        """Take a registration, which lasts as long as `connection`. Raises Refused INVALID: a name that no topic may
+        have."""
         for name in registration.topics:
             check_partition_topic(name)
         broker = self._routes.register(registration, connection)
@@ -98,7 +100,8 @@ class NameService:
         return SystemTopics((*info.clusters, *info.brokers), address)
 
     def unit_topics(self) -> list[str]:
-        """Return the topics of units (311). The next two: those that a unit's group subscribes to (312); of these, no units' (313)."""
+        """Return the topics of units (311). The next two: those that a unit's group subscribes to (312); of these, no
+        units' (313)."""
         return self._routes.topics_flagged([UNIT])
 
     def unit_subscribed_topics(self) -> list[str]:

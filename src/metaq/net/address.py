@@ -41,7 +41,8 @@ LOOPBACK = "127.0.0.1"
 
 @functools.cache
 def local_address() -> str:
-    """Return the IPv4 address of the interface that leads outside; the loopback address on a machine without network."""
+    """Return the IPv4 address of the interface that leads outside; the loopback address on a machine without
+    network."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ANY_PUBLIC)

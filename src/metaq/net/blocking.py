@@ -1,6 +1,7 @@
 """A blocking stream, for threads that have no event loop.
 
-Imports no asyncio: Spark starts short-lived processes by the dozen, and importing it takes each of them longer than anything else.
+Imports no asyncio: Spark starts short-lived processes by the dozen, and importing it takes each of them longer than
+anything else.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ class BlockingStream:
     Args:
         raw: a connected socket.
         address: the server's, for errors.
-        timeout: longest wait of a call, seconds. Never None: without one the thread waits within the kernel's recv, which takes
-            what is there and then sleeps until as much as the low-water mark has come *again*, perhaps for ever.
-        plain: whether the kernel holds the bytes that `raw` hands out, so that a low-water mark works. Not under TLS: a record
-            may lie in the kernel in part and in OpenSSL in part.
+        timeout: longest wait of a call, seconds. Never None: without one the thread waits within the kernel's recv,
+            which takes what is there and then sleeps until as much as the low-water mark has come *again*, perhaps for
+            ever.
+        plain: whether the kernel holds the bytes that `raw` hands out, so that a low-water mark works. Not under TLS: a
+            record may lie in the kernel in part and in OpenSSL in part.
     """
 
     def __init__(self, raw: socket.socket, address: str, timeout: float, *, plain: bool = True) -> None:

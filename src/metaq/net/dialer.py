@@ -20,8 +20,8 @@ async def dial(
 ) -> Peer:
     """Connect to `host:port`. Raises ConnectionFailed: refused, unreachable or too slow; ConfigError: not an address.
 
-    Unlike a server's, a congested client connection goes on reading, since answers are what makes room. So a session looks at
-    `Peer.congested` before it writes much, and waits for `Peer.on_writable`.
+    Unlike a server's, a congested client connection goes on reading, since answers are what makes room. So a session
+    looks at `Peer.congested` before it writes much, and waits for `Peer.on_writable`.
 
     Args:
         address: `host:port`.

@@ -1,8 +1,9 @@
-"""The direct link: a connection on which a thread writes a request and waits for the answer itself, without an event loop.
+"""The direct link: a connection on which a thread writes a request and waits for the answer itself, without an event
+loop.
 
-The socket blocks in the kernel, by SO_RCVTIMEO and SO_SNDTIMEO: Python's own time-outs poll before each call, which doubles the
-system calls. A wait ends after `LOOK_SECONDS` at the latest; then the clock is read, and the handler runs of a signal that came
-just before the wait.
+The socket blocks in the kernel, by SO_RCVTIMEO and SO_SNDTIMEO: Python's own time-outs poll before each call, which
+doubles the system calls. A wait ends after `LOOK_SECONDS` at the latest; then the clock is read, and the handler runs
+of a signal that came just before the wait.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class DirectStream:
         return self.end(frame, self.begin(frame, seconds), seconds, deadline)
 
     def begin(self, frame: bytes, seconds: float) -> int:
-        """Write what the kernel takes of `frame` at once, mostly all, and return how many bytes. Raises ConnectionFailed.
+        """Write what the kernel takes of `frame` at once, mostly all, and return how many bytes. Raises
+        ConnectionFailed.
 
         `seconds`: the request's time-out, until `end` has its answer.
         """
@@ -68,11 +70,12 @@ class DirectStream:
             raise self._broken(error) from error
 
     def end(self, frame: bytes, sent: int, seconds: float, deadline: float) -> bytes:
-        """Write the rest and return the first bytes that come. Do not use the stream again once this or `begin` has raised.
+        """Write the rest and return the first bytes that come. Do not use the stream again once this or `begin` has
+        raised.
 
         `deadline`: the end of `seconds`, as a time of the clock, which is read only after a wait of `LOOK_SECONDS`.
-        Raises RequestTimeout: nothing came in time; ConnectionFailed, also when the peer has closed. How much of the frame went
-        out is unknown.
+        Raises RequestTimeout: nothing came in time; ConnectionFailed, also when the peer has closed. How much of the
+        frame went out is unknown.
         """
         if sent == len(frame):
             try:
@@ -159,7 +162,8 @@ class DirectStream:
 
 
 async def dial_direct(peer: tuple[str, int], address: str, timeout: float, clock: Monotonic) -> DirectStream:
-    """Connect to a numeric address, without blocking the loop. Raises ConnectionFailed: refused, unreachable or too slow.
+    """Connect to a numeric address, without blocking the loop. Raises ConnectionFailed: refused, unreachable or too
+    slow.
 
     Args:
         peer: numeric host, and port: a look-up of a name would block.

@@ -172,8 +172,8 @@ class Group:
     def share(self) -> int:
         """Bytes that a peer may leave unread before its requests are not read any more.
 
-        The more peers are behind and the less is left of the total, the less for each. So the total, above which connections
-        are closed, is reached only by single answers that are larger than this.
+        The more peers are behind and the less is left of the total, the less for each. So the total, above which
+        connections are closed, is reached only by single answers that are larger than this.
         """
         limit = self.limits.unanswered_bytes_max_total
         if not limit:

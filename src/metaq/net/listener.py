@@ -85,7 +85,8 @@ class Listener:
         self._group.limits = limits
 
     async def start(self, make_session: MakeSession) -> None:
-        """Accept connections. Raises ConfigError: another process took the port meanwhile, since `bind` does not listen yet."""
+        """Accept connections. Raises ConfigError: another process took the port meanwhile, since `bind` does not listen
+        yet."""
         self._make_session = make_session
         self._group.start()
         try:
@@ -112,7 +113,8 @@ class Listener:
 
 
 class SecondPort(Struct, frozen=True):
-    """A port at a fixed distance from the first, for the same sessions. `name`: for errors, with the option that turns it off."""
+    """A port at a fixed distance from the first, for the same sessions. `name`: for errors, with the option that turns
+    it off."""
 
     distance: int
     name: str

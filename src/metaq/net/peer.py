@@ -1,8 +1,8 @@
 """The two sides of a connection: `Peer`, the connection as its session sees it, and `Session`, which handles its bytes.
 
-A *layer* may stand between the socket and the stream and change the bytes both ways, as TLS does: a protocol that the event
-loop talks to in the stream's place, and a transport (`LayerTransport`) that it gives to the stream. By that transport's class
-the stream knows that nobody may write to the socket past it (`Peer.plain`).
+A *layer* may stand between the socket and the stream and change the bytes both ways, as TLS does: a protocol that the
+event loop talks to in the stream's place, and a transport (`LayerTransport`) that it gives to the stream. By that
+transport's class the stream knows that nobody may write to the socket past it (`Peer.plain`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from metaq.net.sweep import Sweep
 from metaq.net.turns import JOB_COST, Source
 
 Layer: TypeAlias = Callable[[asyncio.BufferedProtocol], asyncio.BaseProtocol]
-"""Wraps a stream in the protocol that the loop talks to, which calls the stream's `connection_made` with a `LayerTransport`."""
+"""Wraps a stream in the protocol that the loop talks to, which calls the stream's `connection_made` with a
+`LayerTransport`."""
 
 
 class LayerTransport(asyncio.Transport):
-    """Base of the transports that layers give to their streams. Passes everything but `write` to the transport below."""
+    """Base of the transports that layers give to their streams. Passes everything but `write` to the transport
+    below."""
 
     def __init__(self, below: asyncio.Transport) -> None:
         super().__init__()
@@ -51,7 +53,8 @@ class LayerTransport(asyncio.Transport):
 
 
 def is_plain(transport: asyncio.BaseTransport) -> bool:
-    """Return whether bytes go over the wire as they are written to this transport; only then may they be written past it.
+    """Return whether bytes go over the wire as they are written to this transport; only then may they be written past
+    it.
 
     The loop's own TLS shows in the extra information. A layer's transport is known by its class alone: it hands out the
     socket's extra information, which says nothing of the layer.
@@ -65,17 +68,18 @@ class Peer(Protocol):
     address: tuple[str, int]
     local: tuple[str, int]
     plain: bool
-    """Bytes go over the wire as they are written: a sweep may read and write the socket past the stream, and a direct link may be
-    dialled to the address. False under TLS or any other layer."""
+    """Bytes go over the wire as they are written: a sweep may read and write the socket past the stream, and a direct
+    link may be dialled to the address. False under TLS or any other layer."""
     on_writable: Callable[[], None] | None
     """Called when a congested peer takes bytes again."""
     on_half_closed: Callable[[], bool] | None
-    """Called when the peer has shut its sending side; it may still read. Returns whether answers are still to come: then the
-    session closes the connection later. Without a callback it ends at once."""
+    """Called when the peer has shut its sending side; it may still read. Returns whether answers are still to come:
+    then the session closes the connection later. Without a callback it ends at once."""
 
     @property
     def congested(self) -> bool:
-        """The peer leaves too much unread. A session may return early; the rest of its input is presented again later."""
+        """The peer leaves too much unread. A session may return early; the rest of its input is presented again
+        later."""
         ...
 
     @property

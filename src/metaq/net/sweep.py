@@ -1,11 +1,13 @@
 """Reading many connections in one pass, and answering them in one.
 
-A connection whose requests come one at a time costs an event for each: a call of the loop, a dozen of ours, a write. With many
-such connections ready, only the bytes differ from event to event. So a connection may join a `Sweep`: the loop watches one
-descriptor for all of them, and one native pass reads each that is ready. The sweep's handler marks how much of each part it has
-used and hands in the answers of all; bytes that are left go the usual way, through `SweptStream.take`.
+A connection whose requests come one at a time costs an event for each: a call of the loop, a dozen of ours, a write.
+With many such connections ready, only the bytes differ from event to event. So a connection may join a `Sweep`: the
+loop watches one descriptor for all of them, and one native pass reads each that is ready. The sweep's handler marks how
+much of each part it has used and hands in the answers of all; bytes that are left go the usual way, through
+`SweptStream.take`.
 
-A sweep needs epoll and the compiled module (`METAQ_HOT=0` goes without, see `metaq.compiled`). A part is a row of six 32-bit numbers:
+A sweep needs epoll and the compiled module (`METAQ_HOT=0` goes without, see `metaq.compiled`). A part is a row of six
+32-bit numbers:
 
     slot, life      the connection; `life` tells apart those that had the slot one after the other
     start, end      its bytes in `Sweep.buffer`; none at a connection's end or fault: its member is to leave
@@ -36,8 +38,8 @@ ANSWERED: Final = 5
 _PASSES_MAX: Final = 32
 """Most passes per turn of the loop: its other events wait meanwhile, a millisecond or two at most."""
 _CREDIT_MAX, _CREDIT_LOST, _RESTS = 8, 3, 64
-"""Credit of busy polling: a wait that was worth it earns 1, one in vain costs `_CREDIT_LOST`; without credit, `_RESTS` chances are
-skipped."""
+"""Credit of busy polling: a wait that was worth it earns 1, one in vain costs `_CREDIT_LOST`; without credit, `_RESTS`
+chances are skipped."""
 
 
 class SweptStream(Protocol):
@@ -59,8 +61,8 @@ class SweptStream(Protocol):
 _compiled, _ = compiled("metaq.net._sweep")
 _NATIVE: type[_sweep.Sweep] | None = _compiled.Sweep if _compiled else None
 send_now: Callable[[int, bytes], int] | None = _compiled.send_now if _compiled else None
-"""`send_now(descriptor, data)`: send what a socket takes without waiting, and return how many bytes that was. None where there are
-no sweeps."""
+"""`send_now(descriptor, data)`: send what a socket takes without waiting, and return how many bytes that was. None
+where there are no sweeps."""
 
 
 def receive_buffer(size: int) -> memoryview:
@@ -76,8 +78,8 @@ def available() -> bool:
 class Vigil:
     """Decides whether to poll busily for the next request of a lone connection.
 
-    Where requests follow each other within microseconds, going to sleep and being woken costs more than everything else. Busy
-    polling costs a core meanwhile: so it goes on only while most of the last waits were not in vain.
+    Where requests follow each other within microseconds, going to sleep and being woken costs more than everything
+    else. Busy polling costs a core meanwhile: so it goes on only while most of the last waits were not in vain.
     """
 
     def __init__(self) -> None:
@@ -155,15 +157,16 @@ class Sweep:
             self._vigil.count(came=self._parts_read > 0)
 
     def read(self) -> memoryview:
-        """Read the connections that are ready, `PARTS_MAX` at most. Returns their parts, `COLUMNS` numbers each; perhaps none."""
+        """Read the connections that are ready, `PARTS_MAX` at most. Returns their parts, `COLUMNS` numbers each;
+        perhaps none."""
         self._parts_read = self._native.read(self._wait_ns)
         return self._native.parts[: COLUMNS * self._parts_read]
 
     def write(self, answers: bytes, parts: memoryview, members: list[SweptStream | None] | None = None) -> None:
         """Write the answers of parts, each to its connection.
 
-        Answers that had to wait need `members`, the result of `answered` at the time: a connection may have left the sweep
-        since, and its slot may be another's.
+        Answers that had to wait need `members`, the result of `answered` at the time: a connection may have left the
+        sweep since, and its slot may be another's.
         """
         for member, start, end in self._native.write(answers, parts, members):
             member.answer(answers[start:end])

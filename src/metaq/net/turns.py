@@ -1,8 +1,8 @@
 """Long answers piece by piece, in turns.
 
-An answer of 8 MiB made at once holds 8 MiB until its peer has read it, and the loop for 10 ms; three hundred of them stop the
-loop for 3 s. So a long answer is a `Source`: its connection takes a piece when the peer has read the one before, connections
-take turns, and a turn of the loop does no more than `TURN_BYTES` of such work.
+An answer of 8 MiB made at once holds 8 MiB until its peer has read it, and the loop for 10 ms; three hundred of them
+stop the loop for 3 s. So a long answer is a `Source`: its connection takes a piece when the peer has read the one
+before, connections take turns, and a turn of the loop does no more than `TURN_BYTES` of such work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Source(Protocol):
     """The bytes of one answer, made as the peer takes them."""
 
     def take(self, ready: Callable[[], None]) -> bytes | memoryview | None:
-        """Return the next piece, empty behind the last; None while it is being read: `ready` is called on the event loop then.
+        """Return the next piece, empty behind the last; None while it is being read: `ready` is called on the event
+        loop then.
 
         Raises what reading raises: the connection is closed, since its peer was promised the rest.
         """

@@ -1,8 +1,8 @@
 """Registrations of a broker at its name servers.
 
-Name servers do not talk to each other, so a broker registers at each. It sends its whole table at its start and every `period`
-seconds, which renews its lease, and tells everything to a name server that was away. In between it sends only changed topics, as
-RocketMQ's brokers do for new ones: a registration never removes a topic.
+Name servers do not talk to each other, so a broker registers at each. It sends its whole table at its start and every
+`period` seconds, which renews its lease, and tells everything to a name server that was away. In between it sends only
+changed topics, as RocketMQ's brokers do for new ones: a registration never removes a topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 SILENCE_PERIODS = 2
 """Periods after which the whole table is sent again: a name server's lease is four by default."""
 GATHER_SECONDS = 0.02
-"""Average seconds between registrations of changes: thousands of automatically created topics would else be as many of them."""
+"""Average seconds between registrations of changes: thousands of automatically created topics would else be as many of
+them."""
 AT_ONCE = 32
 """Registrations in a row without that pause: whoever creates a few topics finds them at once."""
 REGISTERED_TIMEOUT = 2.0
@@ -79,7 +80,8 @@ class Registrar:
         return self._failing
 
     async def start(self) -> None:
-        """Register everywhere, wait for the answers, and go on in the background. One out of reach is logged and tried again."""
+        """Register everywhere, wait for the answers, and go on in the background. One out of reach is logged and tried
+        again."""
         await asyncio.gather(*(self._register(server) for server in self._servers))
         self._tasks = [
             asyncio.create_task(self._keep_registering(server), name=f"registrar of {server.address}")
@@ -91,7 +93,8 @@ class Registrar:
         await self._taken.wait()
 
     def changed(self, topic: str | None = None) -> None:
-        """Register a changed topic (None: the table), at once unless that was done often lately. Calls until then make one registration."""
+        """Register a changed topic (None: the table), at once unless that was done often lately. Calls until then make
+        one registration."""
         self._changes += 1
         for server in self._servers:
             if topic is None:
@@ -101,14 +104,16 @@ class Registrar:
             server.changed.set()
 
     def lost(self, address: str) -> None:
-        """Register again at a name server whose connection broke, once it is back: it drops brokers with their connections."""
+        """Register again at a name server whose connection broke, once it is back: it drops brokers with their
+        connections."""
         for server in self._servers:
             if server.address == address:
                 server.needs_all()
                 server.changed.set()
 
     def when_registered(self, done: Callable[[], None], timeout: float = REGISTERED_TIMEOUT) -> None:
-        """Call `done` once every name server has taken, or failed to take, the present table; after `timeout` seconds at the latest."""
+        """Call `done` once every name server has taken, or failed to take, the present table; after `timeout` seconds
+        at the latest."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         waiter.add_done_callback(lambda _: done())
@@ -198,7 +203,8 @@ class _NameServer:
         self.hurry = asyncio.Event()
         """Set while somebody waits for a registration there."""
         self.paid_until = 0.0
-        """Loop time up to which registrations are paid for, at `gather` seconds each; may run ahead of now by the credit."""
+        """Loop time up to which registrations are paid for, at `gather` seconds each; may run ahead of now by the
+        credit."""
         self.reported = 0
         self.topics: set[str] = set()
         """Topics that changed since its last registration."""

@@ -1,7 +1,8 @@
 """Held acknowledgements: answers that wait for a flush, a replica, or a disk that lags less (`metaq.broker.log.acks`).
 
-The answers of one read event wait together until the log is durable up to the end that the event reached. Each event asks for
-that, so the next fsync covers all of them, and its report releases all answers up to there: group commit, as answers see it.
+The answers of one read event wait together until the log is durable up to the end that the event reached. Each event
+asks for that, so the next fsync covers all of them, and its report releases all answers up to there: group commit, as
+answers see it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ Done = Callable[["asyncio.Future[Any]"], None]
 
 
 class ColdReads:
-    """Runs reads that may wait for the disk, in threads. Connections take turns, so one with many reads delays no other."""
+    """Runs reads that may wait for the disk, in threads. Connections take turns, so one with many reads delays no
+    other."""
 
     def __init__(self, readers: Executor) -> None:
         self._readers = readers

@@ -39,8 +39,8 @@ class BrokerServices(Struct, frozen=True):
 class Server(Protocol[Services_contra]):
     """Server of one protocol. `Services_contra`: the services that it turns requests into calls of.
 
-    It may bring its own sockets and its own accept loop. The process calls, all on its event loop: `bind`, `start`, then
-    `tick` and `limit` as time passes and options change, and `close` at the end, however far it has come.
+    It may bring its own sockets and its own accept loop. The process calls, all on its event loop: `bind`, `start`,
+    then `tick` and `limit` as time passes and options change, and `close` at the end, however far it has come.
     """
 
     @property

@@ -1,9 +1,10 @@
 """Requests that wait for a change to be saved: a send to a topic that is being made, a heartbeat with a new group.
 
-A service that needs such a change raises `Saving` before it has done anything. The server parks the request here, and resumes
-it when the change is saved, or answers with the refusal. Requests for one change are resumed in the order in which they came,
-before newer ones: so the sends of one connection to one topic keep their order. Whether a connection's later requests wait
-behind a parked one is up to the protocol: in MetaQ 1.x all do, in RocketMQ's only those that must not overtake it.
+A service that needs such a change raises `Saving` before it has done anything. The server parks the request here, and
+resumes it when the change is saved, or answers with the refusal. Requests for one change are resumed in the order in
+which they came, before newer ones: so the sends of one connection to one topic keep their order. Whether a connection's
+later requests wait behind a parked one is up to the protocol: in MetaQ 1.x all do, in RocketMQ's only those that must
+not overtake it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ PEER_BYTES_MAX = 16 * MIB
 REQUEST_BYTES = 2048
 """Bytes that a request counts for beside its body."""
 ATTEMPTS_MAX = 8
-"""Most times that a request waits: a heartbeat may need its groups and then their topics; more means that somebody deletes them."""
+"""Most times that a request waits: a heartbeat may need its groups and then their topics; more means that somebody
+deletes them."""
 WAIT_SECONDS = 5.0
 """Longest wait of a parked request."""
 
@@ -40,8 +42,8 @@ Refuse: TypeAlias = Callable[[Refused], None]
 class Wording(NamedTuple):
     """A protocol's texts for requests that waited in vain.
 
-    `too_many` is formatted with `connection` and `total`, the parked bytes; `too_late` with `seconds`, followed by `undone` if
-    nothing was done and nothing will be, else by `uncertain`.
+    `too_many` is formatted with `connection` and `total`, the parked bytes; `too_late` with `seconds`, followed by
+    `undone` if nothing was done and nothing will be, else by `uncertain`.
     """
 
     too_often: str = "busy: what the request needs is deleted as often as it is made"
@@ -112,7 +114,8 @@ class Parking:
     def park(
         self, saving: Saving, parked: Parked, resume: Resume, refuse: Refuse, body_bytes: int = 0
     ) -> ParkedRequest:
-        """Keep a request until what it needs is saved. Then `resume` or `refuse` is called, once, perhaps before this returns.
+        """Keep a request until what it needs is saved. Then `resume` or `refuse` is called, once, perhaps before this
+        returns.
 
         Raises Refused BUSY: too much waits already, or it has waited too often.
         """
@@ -159,7 +162,8 @@ class Parking:
             self._requests.popleft()
 
     def expire(self) -> None:
-        """Refuse requests that have waited too long: nothing was done for them, and nothing will be, unless they have a `then`."""
+        """Refuse requests that have waited too long: nothing was done for them, and nothing will be, unless they have a
+        `then`."""
         now, wording = self._clock.monotonic(), self._wording
         while self._requests and self._requests[0].deadline <= now:
             request = self._requests[0]

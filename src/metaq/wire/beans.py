@@ -39,7 +39,8 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 60, 60, 
 
 
 class Mismatch(ValueError):
-    """A value that cannot be converted to the wanted type; the text says what is wanted. The caller adds the field's name."""
+    """A value that cannot be converted to the wanted type; the text says what is wanted. The caller adds the field's
+    name."""
 
 
 # -------------------------------------------------------------------- single values: None stands for "not given"
@@ -73,7 +74,8 @@ def whole(value: Any, bits: int = 64) -> int | None:
 
 
 def boolean(value: Any) -> bool | None:
-    """Return a boolean, of true, false, 1 (any other number is false) or a text ("true", "1", "Y", "T"). Raises Mismatch."""
+    """Return a boolean, of true, false, 1 (any other number is false) or a text ("true", "1", "Y", "T"). Raises
+    Mismatch."""
     need = "true or false"
     if value is None or isinstance(value, bool):
         return value
@@ -115,7 +117,8 @@ def decimal(value: Any) -> float | None:
 
 
 def text(value: Any) -> str | None:
-    """Return a text; of anything else the JSON that stood there. Raises Mismatch for JSON that is nested too deep to write."""
+    """Return a text; of anything else the JSON that stood there. Raises Mismatch for JSON that is nested too deep to
+    write."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -173,7 +176,8 @@ def parse(data: bytes | memoryview | str, what: str) -> Value:
 class Value:
     """A parsed value with its path, which every error names: `the heartbeat: consumerDataSet[0].groupName`.
 
-    Readers with a default return it for null and for a missing field. All raise BadRequest for what fastjson does not convert.
+    Readers with a default return it for null and for a missing field. All raise BadRequest for what fastjson does not
+    convert.
     """
 
     __slots__ = ("_folded", "name", "parent", "tree")
@@ -287,7 +291,8 @@ class Value:
         return [item for item in self.elements() if item.tree is not None and item.tree not in ("", [])]
 
     def texts(self, *, single: bool = False) -> list[str]:
-        """Return a list of texts, without nulls. `single`: a bare element counts as a list of one: so for a Java List, not for a Set."""
+        """Return a list of texts, without nulls. `single`: a bare element counts as a list of one: so for a Java List,
+        not for a Set."""
         if single and self.tree is not None and not isinstance(self.tree, list):
             return [self.text()]
         if type(self.tree) is list and all(type(item) is str for item in self.tree):

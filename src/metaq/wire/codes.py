@@ -1,8 +1,8 @@
 """Request and response codes of RocketMQ 4.9 (org.apache.rocketmq.common.protocol, tag rocketmq-all-4.9.8).
 
-30000 to 30099 are ours (docs/formats/extensions.md). Codes that RocketMQ defines and never uses are left out: whoever sends one
-is answered REQUEST_CODE_NOT_SUPPORTED. Some of those listed are answered so too; their names are for logs and error texts.
-Direction: C client, A admin tool, B broker, N name server; "C>B" reads "client asks broker".
+30000 to 30099 are ours (docs/formats/extensions.md). Codes that RocketMQ defines and never uses are left out: whoever
+sends one is answered REQUEST_CODE_NOT_SUPPORTED. Some of those listed are answered so too; their names are for logs and
+error texts. Direction: C client, A admin tool, B broker, N name server; "C>B" reads "client asks broker".
 """
 
 from __future__ import annotations

@@ -146,7 +146,8 @@ class _Head(msgspec.Struct):
 
 
 class _LenientHead(msgspec.Struct):
-    """The JSON header as Node and C++ send it, with bare numbers and booleans in `extFields`; some send the language as an ordinal."""
+    """The JSON header as Node and C++ send it, with bare numbers and booleans in `extFields`; some send the language as
+    an ordinal."""
 
     code: _Int32
     extFields: dict[str, str | int | float | bool | None] | None = None  # noqa: N815  the key on the wire

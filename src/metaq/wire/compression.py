@@ -1,7 +1,7 @@
 """Compressed bodies: zlib, which all clients know; LZ4 frames and ZSTD, which producers of RocketMQ >= 4.9.4 may send.
 
-Bits 8 to 10 of the sysFlag name the kind; 0 is zlib too: older Java clients, Go and Node know no other and ignore the bits.
-A few hundred bytes can expand to gigabytes, so expansion stops at the caller's limit before the memory is taken.
+Bits 8 to 10 of the sysFlag name the kind; 0 is zlib too: older Java clients, Go and Node know no other and ignore the
+bits. A few hundred bytes can expand to gigabytes, so expansion stops at the caller's limit before the memory is taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One remoting connection without its socket: bytes in, commands out. For clients; servers read with `hot.FrameTable`.
 
-Receive from a socket straight into `room` and report the count to `received`: then the body of a large frame is never copied.
-Bytes that came otherwise go to `receive_data`.
+Receive from a socket straight into `room` and report the count to `received`: then the body of a large frame is never
+copied. Bytes that came otherwise go to `receive_data`.
 
 `next_command` returns a command or None for "more bytes are needed", or raises RemoteProtocolError. After an error the
 connection stays broken: where the next frame begins is unknown.
@@ -35,7 +35,8 @@ class Connection:
         self._broken: RemoteProtocolError | None = None
 
     def room(self, wanted: int = SMALL_BYTES) -> memoryview:
-        """Return memory for the next bytes: at least one, for small frames about `wanted`. Valid until the next call."""
+        """Return memory for the next bytes: at least one, for small frames about `wanted`. Valid until the next
+        call."""
         if self._filled < len(self._large):
             return self._large[self._filled :]
         if self._start == self._end:
@@ -69,7 +70,8 @@ class Connection:
             rest = rest[count:]
 
     def next_command(self) -> Command | None:
-        """Return the next whole command, None if more bytes are needed. The body of a large one is a view of memory of its own.
+        """Return the next whole command, None if more bytes are needed. The body of a large one is a view of memory of
+        its own.
 
         Raises RemoteProtocolError, again at every later call.
         """

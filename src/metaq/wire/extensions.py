@@ -11,7 +11,8 @@ from metaq.errors import BadRequest
 from metaq.model.reload import Reloaded
 
 MARK_FIELD: Final = "METAQ"
-"""Ext field of heartbeat answers, and key of the runtime table (28), by which clients know a MetaQ broker and its level."""
+"""Ext field of heartbeat answers, and key of the runtime table (28), by which clients know a MetaQ broker and its
+level."""
 MEMBER_WANTS: Final = "metaqSubscriptions"
 """Field of a member in the answer to 203, if the members of the group have different filters: topic → filter."""
 KEEP_SECONDS: Final = "metaqKeepSeconds"
@@ -23,8 +24,8 @@ KEEPING_LEVEL: Final = 3
 STAGING_LEVEL: Final = 3
 """First level with staged transactions (30000 to 30006)."""
 LARGE_CHUNKS_LEVEL: Final = 4
-"""First level at which a chunk of one message may be as large as a message, messages in chunks may have empty bodies, and may
-go to retry topics."""
+"""First level at which a chunk of one message may be as large as a message, messages in chunks may have empty bodies,
+and may go to retry topics."""
 OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}
 
 

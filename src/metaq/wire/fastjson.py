@@ -231,7 +231,8 @@ def dumps_java(tree: Any) -> bytes:
 
 
 def dumps_file(tree: Any) -> str:
-    """Return the text of a configuration file: indented by tabs, maps with integer keys bare and in one line (RocketMQ 4.9)."""
+    """Return the text of a configuration file: indented by tabs, maps with integer keys bare and in one line (RocketMQ
+    4.9)."""
     return _write_pretty(tree, 0)
 
 

@@ -71,7 +71,8 @@ GROUPS: Final = NamedConfigs(
 
 
 class DeletedTopics:
-    """Format of `metaqDeleted.json`: topic → LogOffset below which its records are dead (docs/formats/extensions.md)."""
+    """Format of `metaqDeleted.json`: topic → LogOffset below which its records are dead
+    (docs/formats/extensions.md)."""
 
     name: Final = "metaqDeleted.json"
     what: Final = "the memory of deleted topics"

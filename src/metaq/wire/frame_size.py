@@ -1,4 +1,5 @@
-"""Size of a stored message as a frame of MetaQ 1.x. Byte positions are sums of these sizes, so the rule must never change.
+"""Size of a stored message as a frame of MetaQ 1.x. Byte positions are sums of these sizes, so the rule must never
+change.
 
 docs/formats/positions.md has the rule in full; `hot.frame_sizes` applies it to runs of records.
 """

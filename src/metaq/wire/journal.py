@@ -18,7 +18,8 @@ class Lines(NamedTuple):
 
 
 def line(text: str) -> bytes:
-    """Encode a text without line breaks: its CRC-32 as 8 hexadecimal digits, a blank, the text as UTF-8, a line feed."""
+    """Encode a text without line breaks: its CRC-32 as 8 hexadecimal digits, a blank, the text as UTF-8, a line
+    feed."""
     data = text.encode()
     return b"%08x %b\n" % (zlib.crc32(data), data)
 
@@ -26,8 +27,8 @@ def line(text: str) -> bytes:
 def lines(data: bytes) -> Lines:
     """Decode a journal.
 
-    Bytes behind the last whole line are torn: a power cut may leave any part of what was being written, with zeros for the
-    rest. Raises BadRequest: a line is damaged, and whole ones follow it.
+    Bytes behind the last whole line are torn: a power cut may leave any part of what was being written, with zeros for
+    the rest. Raises BadRequest: a line is damaged, and whole ones follow it.
     """
     texts: list[str] = []
     damaged_at, place = -1, 0

@@ -43,7 +43,8 @@ _STORE_TIME = struct.Struct(">q")
 _BEFORE_BODY = struct.Struct(">iqi")
 _PROPERTIES_LENGTH = struct.Struct(">h")
 BATCH_HEAD = struct.Struct(">iIIii")
-"""An entry of a batch up to its body: its size; magic and checksum, which are 0 and not read; its flag, its body's size."""
+"""An entry of a batch up to its body: its size; magic and checksum, which are 0 and not read; its flag, its body's
+size."""
 BATCH_ENTRY_BYTES_MIN: Final = 22
 
 
@@ -90,7 +91,8 @@ def encode_record(
 
 
 def host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-    """Return `sys_flag` with its two host bits as the hosts' sizes want them. Raises LocalProtocolError for another size."""
+    """Return `sys_flag` with its two host bits as the hosts' sizes want them. Raises LocalProtocolError for another
+    size."""
     for host, bit in ((born_host, _BORN_V6), (store_host, _STORE_V6)):
         if len(host) not in (HOST_V4, HOST_V6):
             raise LocalProtocolError(f"the host {host.hex()} is neither 8 nor 20 bytes long")
@@ -113,8 +115,8 @@ class Broken(ValueError):
 
 
 Fields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int, int, bytes, int, int]
-"""(size, crc, queue id, flag, queue offset, log offset, sys flag, born ms, prepared offset, born host, store ms, store host,
-reconsume times, body start, body end, topic start, topic, properties start, record end)."""
+"""(size, crc, queue id, flag, queue offset, log offset, sys flag, born ms, prepared offset, born host, store ms, store
+host, reconsume times, body start, body end, topic start, topic, properties start, record end)."""
 
 
 def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fields:
@@ -156,7 +158,8 @@ def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fie
 
 
 def decode_record(data: Any, start: int = 0) -> StoredMessage:
-    """Decode the record at `start` of `data` (any contiguous buffer) and verify its checksum. A compressed body stays so.
+    """Decode the record at `start` of `data` (any contiguous buffer) and verify its checksum. A compressed body stays
+    so.
 
     Raises RemoteProtocolError: these bytes are no record.
     """
@@ -189,7 +192,8 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(body: Any) -> list[tuple[int, bytes, bytes]]:
-    """Decode the body of a batch request into entries (flag, body, property text). Raises BadRequest if it is malformed."""
+    """Decode the body of a batch request into entries (flag, body, property text). Raises BadRequest if it is
+    malformed."""
     view = memoryview(body).cast("B")
     entries = [
         (flag, bytes(view[start:middle]), bytes(view[middle + 2 : stop]))
@@ -237,7 +241,8 @@ def tags_code(tag: str | None) -> int:
 
 
 def copy_mark(log_offset: int) -> int:
-    """Return PREPAREDTRANSACTIONOFFSET for a copy of the record at `log_offset`: negative, as no transaction's offset is.
+    """Return PREPAREDTRANSACTIONOFFSET for a copy of the record at `log_offset`: negative, as no transaction's offset
+    is.
 
     By it recovery after a crash sees in the log itself which records were copied already (docs/formats/extensions.md).
     """
@@ -250,7 +255,8 @@ def copied_from(prepared_offset: int) -> int | None:
 
 
 def offset_id(store_host: bytes, log_offset: int) -> str:
-    """Return the broker's id of a stored message: store host and log offset in upper-case hex, 32 characters (IPv4) or 56."""
+    """Return the broker's id of a stored message: store host and log offset in upper-case hex, 32 characters (IPv4) or
+    56."""
     return f"{store_host.hex()}{log_offset:016x}".upper()
 
 

@@ -8,9 +8,9 @@ transaction whose parts all lie at one broker:
     │ section size │ kind │ p    │ t    │ 0    │ queue id   │ number     │ seal (20, kind 2) │ part (p) │ topic (t) │ batch
     └──────────────┴──────┴──────┴──────┴──────┴────────────┴────────────┘
 
-The other bodies are JSON: the values of `metaq.model.transactions.staging` as they are. For a body X, `x(...)` encodes and
-`x_of(body)` decodes; what cannot be read raises BadRequest. Whether ids, queues and manifests make sense is the broker's
-to judge.
+The other bodies are JSON: the values of `metaq.model.transactions.staging` as they are. For a body X, `x(...)` encodes
+and `x_of(body)` decodes; what cannot be read raises BadRequest. Whether ids, queues and manifests make sense is the
+broker's to judge.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Message traces: records of clients' sends and deliveries, as RocketMQ's clients write them (docs/formats/trace.md).
 
-The body of a message of the trace topic is UTF-8 text: records, each ended by 0x02, of fields joined by 0x01. The first field
-is the kind of record. The message's keys are the ids and keys of the messages that its records are about, so that a look-up by
-key finds all records of one message.
+The body of a message of the trace topic is UTF-8 text: records, each ended by 0x02, of fields joined by 0x01. The first
+field is the kind of record. The message's keys are the ids and keys of the messages that its records are about, so that
+a look-up by key finds all records of one message.
 
-An absent field is empty or the text `null`, into which Java's string concatenation turns it; both are read as "". Java's reader
-drops empty fields from the end of a record, and fails: a field that may come last is written as `null`.
+An absent field is empty or the text `null`, into which Java's string concatenation turns it; both are read as "".
+Java's reader drops empty fields from the end of a record, and fails: a field that may come last is written as `null`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def text_of(record: Record) -> str:
 
 
 def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterator[tuple[list[str], list[str], str]]:
-    """Yield the `Pub` records of a stored batch in runs: their texts, their message ids, and the keys that a run shares.
+    """Yield the `Pub` records of a stored batch in runs: their texts, their message ids, and the keys that a run
+    shares.
 
     About a microsecond each. Raises BadRequest: the batch is malformed.
 

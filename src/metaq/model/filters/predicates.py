@@ -39,7 +39,8 @@ def checked_name(name: object) -> str:
 
 
 def predicates_of(text: str) -> dict[str, str]:
-    """Parse `large=shop.filters:is_large;other=...` (filterPredicates) to name → `module:function`. Raises ConfigError."""
+    """Parse `large=shop.filters:is_large;other=...` (filterPredicates) to name → `module:function`. Raises
+    ConfigError."""
     found: dict[str, str] = {}
     for piece in filter(None, (piece.strip() for piece in text.split(";"))):
         name, _, place = (part.strip() for part in piece.partition("="))

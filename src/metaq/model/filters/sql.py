@@ -1,8 +1,8 @@
 """SQL92 filters: the text of a condition on a message's properties, checked and compiled (docs/filters.md).
 
-The language is RocketMQ 4.9's, with its types and its rules for missing properties, and RocketMQ 5's CONTAINS, STARTSWITH and
-ENDSWITH. `compile_sql` makes a `Program` of a text, once per subscription: steps for a stack machine, which
-`metaq.wire.hot.Condition` runs on the properties of each message.
+The language is RocketMQ 4.9's, with its types and its rules for missing properties, and RocketMQ 5's CONTAINS,
+STARTSWITH and ENDSWITH. `compile_sql` makes a `Program` of a text, once per subscription: steps for a stack machine,
+which `metaq.wire.hot.Condition` runs on the properties of each message.
 
 RocketMQ's parser stops silently where it cannot read on: `a > 5 b` means `a > 5` there. Here it is an error.
 """

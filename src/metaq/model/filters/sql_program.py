@@ -15,7 +15,8 @@ DEPTH_MAX: Final = 64
 """Deepest nesting of parentheses and of NOT, + and - before an operand."""
 STEPS_MAX: Final = 2048
 CONTAINS_MAX: Final = 16
-"""Most CONTAINS in one expression: each searches a whole value of up to 32 KiB, slowly if it is full of near matches."""
+"""Most CONTAINS in one expression: each searches a whole value of up to 32 KiB, slowly if it is full of near
+matches."""
 FEW_TEXTS: Final = 8
 """Longest list of IN that is compared text by text; a longer one is looked up by the value's hash."""
 NAMES_MAX: Final = 64

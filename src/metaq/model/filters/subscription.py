@@ -53,7 +53,8 @@ class SubscriptionData(Struct, frozen=True):
 
 
 def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0) -> SubscriptionData:
-    """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`. An SQL filter or a predicate is taken as it is.
+    """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`. An SQL filter or a predicate is
+    taken as it is.
 
     Raises Refused BAD_FILTER: no tag between the bars.
     """
@@ -73,10 +74,12 @@ def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0)
 
 
 def checked_expression(topic: str, tags: str | Collection[str] | Sql | Predicate | None) -> Expression:
-    """Return what a user of our client subscribes to: a tag expression that can match, `*` for all, an `Sql` or a `Predicate`.
+    """Return what a user of our client subscribes to: a tag expression that can match, `*` for all, an `Sql` or a
+    `Predicate`.
 
-    RocketMQ takes any text between bars for a tag: `a,b` or `a > 5` subscribes to a tag of that name, and silently gets nothing.
-    Here such a text is refused. A list or set of tags is taken literally, whatever characters they have but `|`.
+    RocketMQ takes any text between bars for a tag: `a,b` or `a > 5` subscribes to a tag of that name, and silently gets
+    nothing. Here such a text is refused. A list or set of tags is taken literally, whatever characters they have but
+    `|`.
 
     Raises: ConfigError: no list of tags; the text says how to write it. TypeError: neither text nor texts.
     """

@@ -1,8 +1,8 @@
 """Requests of MetaQ 1.x clients to a partition, and their results.
 
-A *partition* is a queue of this broker. A *position* is a byte offset in the partition's frames (`metaq.wire.metaq1.frame`), which
-follow each other without a gap. A refusal is a `metaq.errors.Refused`, of which the MetaQ 1.x server makes 403 (NO_PERMISSION), 404
-(NOT_FOUND) and, for a get, 400 (INVALID).
+A *partition* is a queue of this broker. A *position* is a byte offset in the partition's frames
+(`metaq.wire.metaq1.frame`), which follow each other without a gap. A refusal is a `metaq.errors.Refused`, of which the
+MetaQ 1.x server makes 403 (NO_PERMISSION), 404 (NOT_FOUND) and, for a get, 400 (INVALID).
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class PartitionGet(Struct, frozen=True, kw_only=True):
 
 
 class Frames(Struct, frozen=True):
-    """Frames back to back, from the position asked for, which may lie within the first one; the last one may be cut off."""
+    """Frames back to back, from the position asked for, which may lie within the first one; the last one may be cut
+    off."""
 
     body: bytes | memoryview
 
@@ -103,8 +104,8 @@ Got: TypeAlias = Frames | Moved
 
 
 class Later(Struct, frozen=True):
-    """A get whose frames are not in memory or must be expanded. Run `job` in a thread, and pass its result to `finish` in the thread
-    that asked, which returns the result of the get. Either raises what `get` raises, except Saving.
+    """A get whose frames are not in memory or must be expanded. Run `job` in a thread, and pass its result to `finish`
+    in the thread that asked, which returns the result of the get. Either raises what `get` raises, except Saving.
     """
 
     job: Callable[[], Any]
@@ -113,8 +114,9 @@ class Later(Struct, frozen=True):
 
 
 class Judging(Struct, frozen=True):
-    """A get of a group with a filter. `begin(done)` has the filter judge the frames. `done` is called once, later, in the thread that
-    asked, with the result or the error; never if the connection has closed. Raises what `get` raises, except Saving.
+    """A get of a group with a filter. `begin(done)` has the filter judge the frames. `done` is called once, later, in
+    the thread that asked, with the result or the error; never if the connection has closed. Raises what `get` raises,
+    except Saving.
     """
 
     begin: Callable[[Callable[[Any], None]], None]

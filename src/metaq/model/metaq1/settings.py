@@ -60,7 +60,8 @@ class DeletePolicy(Struct, frozen=True):
 
 
 def _put_right(words: list[str]) -> str:
-    """Return `archive,167,true` for `167,archive,true`, the order in which 1.x's old documents show it; "" for others."""
+    """Return `archive,167,true` for `167,archive,true`, the order in which 1.x's old documents show it; "" for
+    others."""
     if len(words) > 1 and words[1] in {"delete", "archive"}:
         return ",".join([words[1], words[0], *words[2:]])
     return ""
@@ -115,7 +116,8 @@ class PartitionRules(Struct, frozen=True):
         return self.topics.get(topic, self.default)
 
     def keeping(self, before: PartitionRules) -> PartitionRules:
-        """Return these rules and those of topics that only `before` has: topics in use stay so while the broker runs."""
+        """Return these rules and those of topics that only `before` has: topics in use stay so while the broker
+        runs."""
         wildcards = tuple(dict.fromkeys((*self.wildcards, *before.wildcards)))
         sections = self.sections or before.sections
         return PartitionRules(self.default, {**before.topics, **self.topics}, wildcards, sections=sections)

@@ -1,7 +1,7 @@
 """Routes: which brokers hold a topic's queues and where they listen, and the fixed layout of a strictly ordered topic.
 
-A layout says which queues an ordered topic has, whether or not their brokers are up. Name servers keep it in the KV namespace
-ORDER_TOPIC_CONFIG as `broker:queues;broker:queues`.
+A layout says which queues an ordered topic has, whether or not their brokers are up. Name servers keep it in the KV
+namespace ORDER_TOPIC_CONFIG as `broker:queues;broker:queues`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class OrderLayout(Struct, frozen=True):
 
     @classmethod
     def from_counts(cls, counts: Iterable[tuple[str, int]]) -> Self:
-        """Make a layout of brokers and their numbers of queues, without those that have none. Raises ConfigError: nothing is left."""
+        """Make a layout of brokers and their numbers of queues, without those that have none. Raises ConfigError:
+        nothing is left."""
         return cls.of(";".join(f"{broker}:{count}" for broker, count in sorted(counts) if count))
 
     def __str__(self) -> str:
@@ -114,7 +115,8 @@ class Route(Struct, frozen=True):
     def writable(self) -> list[MessageQueue]:
         """Return the queues that can be sent to: with write permission, at a broker whose master is up.
 
-        Sorted; of an ordered topic, those of its layout, in the layout's order. Raises ConfigError: the layout cannot be read.
+        Sorted; of an ordered topic, those of its layout, in the layout's order. Raises ConfigError: the layout cannot
+        be read.
         """
         found = sorted(
             MessageQueue(self.topic, data.broker, queue_id)

@@ -67,10 +67,11 @@ def check_topic(name: str) -> str:
 
 
 def check_partition_topic(name: str) -> str:
-    """Return `name` if it may be a topic of MetaQ 1.x, and a folder. Raises Refused INVALID with the rule that it breaks.
+    """Return `name` if it may be a topic of MetaQ 1.x, and a folder. Raises Refused INVALID with the rule that it
+    breaks.
 
-    As `check_topic`, and dots too: 1.x has such names. Not at the beginning, so that no name leaves the store's folder, and not
-    such that it looks like the folder of a deleted topic (`store.folder`).
+    As `check_topic`, and dots too: 1.x has such names. Not at the beginning, so that no name leaves the store's folder,
+    and not such that it looks like the folder of a deleted topic (`store.folder`).
     """
     return _check(
         name, "topic", TOPIC_CHARS_MAX, _PARTITION_NAME, "[%|a-zA-Z0-9_.-], a dot at its beginning, or '.deleted-'"
@@ -105,7 +106,8 @@ def _check(name: str, what: str, chars_max: int, rule: re.Pattern[str] = _NAME, 
 
 
 class DataVersion(NamedTuple):
-    """Version of a configuration table, by which its copies elsewhere see a change: compare for equality, it has no order."""
+    """Version of a configuration table, by which its copies elsewhere see a change: compare for equality, it has no
+    order."""
 
     timestamp: int = 0
     """When the table last changed, ms."""

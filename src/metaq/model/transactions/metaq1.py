@@ -1,7 +1,8 @@
-"""Transactions of MetaQ 1.x clients: their keys (`TX:session:number`, `XID:format:global:branch:qualifier`), phases and faults.
+"""Transactions of MetaQ 1.x clients: their keys (`TX:session:number`, `XID:format:global:branch:qualifier`), phases and
+faults.
 
-A *local transaction* belongs to one connection. An *XA branch* is a broker's share of a transaction that a transaction manager
-runs over several systems; it outlives connections, and restarts once it is prepared.
+A *local transaction* belongs to one connection. An *XA branch* is a broker's share of a transaction that a transaction
+manager runs over several systems; it outlives connections, and restarts once it is prepared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LOCAL, BRANCH = "TX", "XID"
 
 
 class LocalKey(Struct, frozen=True):
-    """A local transaction: the `number`th of a producer. It lives in one connection."""
+    """Key of a local transaction, the `number`th of a producer. It belongs to one connection."""
 
     session_id: str
     number: int
@@ -31,13 +32,13 @@ class LocalKey(Struct, frozen=True):
 
 
 class BranchKey(Struct, frozen=True):
-    """A branch of an XA transaction, as its transaction manager named it. It lives in the broker."""
+    """Key of a branch of an XA transaction, named by its transaction manager. It belongs to the broker."""
 
     format_id: int
     global_id: bytes
     branch_id: bytes
     qualifier: str
-    """Whose branch it is: a transaction manager recovers those of its own qualifier."""
+    """Qualifier of the transaction manager, which recovers the branches of its own."""
 
     def __str__(self) -> str:
         return f"{BRANCH}:{self.format_id}:{self.global_id.hex()}:{self.branch_id.hex()}:{self.qualifier}"
@@ -47,7 +48,7 @@ TransactionKey: TypeAlias = LocalKey | BranchKey
 
 
 def transaction_key(text: str) -> TransactionKey:
-    """The key that `str` made `text` of. Raises BadRequest: no key is written so."""
+    """Parse a key; `str` writes it. Raises BadRequest: no key."""
     fields = text.split(":")
     if fields[0] == LOCAL and len(fields) == 3 and _is_int(fields[2]):
         return LocalKey(fields[1], int(fields[2]))
@@ -65,26 +66,26 @@ def _is_int(text: str) -> bool:
 
 
 KEY_CHARS_MAX: Final = 1024
-"""Of a key's text. Ids of X/Open have at most 64 bytes twice, hence 256 characters."""
+"""Most characters of a key. The two ids of X/Open have at most 64 bytes each, hence 256 characters."""
 
 
 class Vote(enum.Enum):
-    """What a branch says when it is to prepare."""
+    """Vote of a branch on PREPARE."""
 
     PREPARED = "it can be committed, whatever happens"
     READ_ONLY = "there are no messages in it, and it is over"
 
 
 class Ended(Struct, frozen=True):
-    """What became of a step."""
+    """Outcome of a step."""
 
     stored: bool
-    """It is in the log, and the answer may have to wait for the disk (`Metaq1Transactions.due`)."""
+    """The step is in the log: the answer may have to wait for the disk (`Metaq1Transactions.due`)."""
     vote: Vote = Vote.PREPARED
 
 
 class Fault(enum.Enum):
-    """Why a step of a transaction manager fails, as XA knows it."""
+    """Why a step of a transaction manager fails, in XA's terms."""
 
     NOT_KNOWN = "there is no such branch"
     PROTOCOL = "the branch is in a state that does not allow the step"
@@ -106,7 +107,7 @@ _REASONS: Final = {
 
 
 class BranchRefused(Refused):
-    """A step of a transaction manager fails."""
+    """A step of a transaction manager has failed."""
 
     def __init__(self, fault: Fault, text: str) -> None:
         super().__init__(_REASONS.get(fault, Reason.INVALID), text)
@@ -114,25 +115,26 @@ class BranchRefused(Refused):
 
 
 class BranchPhase(enum.Enum):
-    """How far a transaction of a 1.x client has come."""
+    """Phase of a transaction of a 1.x client."""
 
     OPEN = "open"
     PREPARED = "prepared"
     COMMITTED_BY_HAND = "committed by hand"
-    """An operator has done so; remembered until its transaction manager, or the operator, forgets it."""
+    """Ended by an operator; remembered until its transaction manager, or the operator, forgets it (XA: heuristic
+    outcome)."""
     ROLLED_BACK_BY_HAND = "rolled back by hand"
 
 
 class BranchState(Struct, frozen=True):
-    """What an operator sees of a transaction."""
+    """A transaction of a 1.x client, as operators see it."""
 
     key: str
     phase: BranchPhase
     transaction: str
-    """Its id among the staged transactions."""
+    """Id of its staged transaction."""
     client: str = ""
     """`ip:port` of the connection that began it; empty if that is not known any more."""
     since_ms: int = 0
     messages: int = 0
     bytes: int = 0
-    """Of bodies and properties."""
+    """Bytes of bodies and properties."""

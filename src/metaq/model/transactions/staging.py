@@ -18,24 +18,25 @@ from msgspec import UNSET, Struct, UnsetType
 from metaq.errors import Reason, Refused
 
 NAME_CHARS_MAX: Final = 100
-"""Of the unique part of a transaction's id, of a part's id and of a row's key."""
+"""Most characters of the unique part of a transaction's id, of a part's id and of a row's key."""
 BROKER_NAME_CHARS_MAX: Final = 127
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Of the body of a chunk with several messages, which is the body of a batch (docs/formats/batch.md). What is put into a
-queue in one go is to be little. A chunk of one message has no such limit: its message has that of any send, maxMessageSize."""
+"""Largest body of a chunk with several messages (a batch, docs/formats/batch.md): little is put into a queue in one go.
+A chunk of one message is limited by maxMessageSize, as any send."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:%-]+\Z")
 
 
 def transaction_id(unique: str, coordinator: str) -> str:
-    """The id of a transaction that the broker `coordinator` decides. Raises Refused INVALID: a name that cannot be in one."""
+    """Return the id of a transaction that the broker `coordinator` decides. Raises Refused INVALID: a name that no id
+    can have."""
     _check(unique, "the transaction id")
     _check_broker(coordinator)
     return f"{unique}@{coordinator}"
 
 
 def coordinator_of(transaction: str) -> str:
-    """The name of the broker that decides a transaction. Raises Refused INVALID: this is no id of a transaction."""
+    """Return the name of the broker that decides a transaction. Raises Refused INVALID: no id of a transaction."""
     unique, found, coordinator = transaction.partition("@")
     if not found:
         raise Refused(
@@ -71,17 +72,18 @@ def _check_broker(name: str) -> str:
 
 
 def chunk_crc(body: bytes | memoryview) -> int:
-    """Of a chunk: what its record's BODYCRC holds."""
+    """Return the CRC of a chunk, as BODYCRC of its record has it."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
 def part_crc(crcs_before: int, crc: int) -> int:
-    """The CRC of a part with one more chunk: `crcs_before` is that of the chunks before it, 0 for none; `crc` its own."""
+    """Return the CRC of a part with one more chunk: `crcs_before` of the chunks before it (0 without any), `crc` of
+    this one."""
     return zlib.crc32(crc.to_bytes(4, "big"), crcs_before)
 
 
 class Outcome(enum.Enum):
-    """What was decided. PREPARED is not the end: a commit or a rollback follows, however late."""
+    """Outcome of a decision. PREPARED is not the end: a commit or a rollback follows, however late."""
 
     PREPARED = "prepared"
     COMMIT = "commit"
@@ -89,60 +91,60 @@ class Outcome(enum.Enum):
 
 
 class Lifetime(enum.Enum):
-    """When the parts of an undecided transaction are rolled back without anybody's word."""
+    """When the parts of an undecided transaction are rolled back by the broker itself."""
 
     AGE = "a"
-    """After so many seconds."""
+    """After a number of seconds."""
     CONNECTION = "c"
-    """When the connection ends that staged them, and at the broker's start."""
+    """At the end of the connection that staged them, and at the broker's start."""
     PREPARED = "p"
     """Never."""
 
 
 class Phase(enum.Enum):
-    """How far a transaction has come, as the asked broker knows it."""
+    """Phase of a transaction, as far as the asked broker knows."""
 
     UNKNOWN = "unknown"
-    """Nothing of it is known: it never was, or is over for so long that it is forgotten."""
+    """Not known: it never began, or ended so long ago that it is forgotten."""
     OPEN = "open"
     PREPARED = "prepared"
     COMMITTING = "committing"
-    """Decided; not everything is where it belongs yet."""
+    """Decided; not all its messages are in their queues yet."""
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
 
 
 class Seal(Struct, frozen=True):
-    """What a part holds, said by its writer."""
+    """Content of a part, as its writer counts it: brokers compare it with what they have."""
 
     chunks: int
     rows: int
-    """Messages."""
+    """Number of messages."""
     bytes: int
-    """Of all its chunks' bodies."""
+    """Bytes of all its chunks' bodies."""
     crc: int
-    """See `part_crc`."""
+    """CRC of its chunks (`part_crc`)."""
 
 
 class Chunk(Struct, frozen=True):
-    """A run of messages for one queue, to be seen once their transaction is committed."""
+    """A run of messages for one queue, delivered once their transaction is committed."""
 
     part: str
     number: int
-    """In its part, from 0."""
+    """Number in its part, from 0."""
     topic: str
     queue_id: int
     body: bytes
     """A batch (docs/formats/batch.md)."""
     seal: Seal | None = None
-    """The part ends with this chunk, and this is all of it."""
+    """Seal of the part if it ends with this chunk."""
     of_partition: bool = False
-    """From a client of MetaQ 1.x: the topic, which is there, may have a name that is legal there only. No other client can say
-    so."""
+    """From a client of MetaQ 1.x: the name of the topic, which exists, may be legal there only. Not settable over the
+    wire."""
 
 
 class ManifestPart(Struct, frozen=True):
-    """A part that a decision is about."""
+    """A part of a transaction, as a decision names it."""
 
     broker: str
     part: str
@@ -152,18 +154,18 @@ class ManifestPart(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """The end of a transaction, or that it is prepared. The first end stands."""
+    """Decision about a transaction: its end, or that it is prepared. The first end stands."""
 
     transaction: str
     outcome: Outcome
     parts: tuple[ManifestPart, ...] = ()
-    """Of all brokers. A rollback may name none: everything of the transaction is dropped."""
+    """Parts at all brokers. A rollback may name none: everything of the transaction is dropped."""
     row: str = ""
-    """Key of the row that it moves on; empty for none."""
+    """Key of the row that it advances to `sequence`; empty for none."""
     sequence: int = -1
     decided_ms: int = 0
     label: str | UnsetType = UNSET
-    """What whoever prepared it calls it; unset: nothing."""
+    """Name given at the preparation; unset without one."""
 
 
 class PartState(Struct, frozen=True):
@@ -173,34 +175,34 @@ class PartState(Struct, frozen=True):
     topic: str
     queue_id: int
     chunks: int
-    """That are staged."""
+    """Number of staged chunks."""
     rows: int
     bytes: int
     sealed: bool
     lifetime: Lifetime
     staged_ms: int
-    """When its first chunk came, milliseconds."""
+    """Time of its first chunk, ms."""
     applied_chunks: int = 0
 
 
 class TransactionState(Struct, frozen=True):
-    """What one broker knows of a transaction."""
+    """State of a transaction at one broker."""
 
     transaction: str
     phase: Phase
     decision: Decision | None = None
     parts: tuple[PartState, ...] = ()
-    """That it holds."""
+    """Parts at this broker."""
     remaining: int = 0
-    """Chunks that are committed and not yet where they belong, here."""
+    """Committed chunks here that are not in their queue yet."""
     missing: tuple[str, ...] = ()
-    """Parts that the manifest says are here, and are not."""
+    """Parts that the manifest has at this broker, and that are not here."""
     unconfirmed: tuple[str, ...] = ()
-    """At the coordinator: the brokers that have not said yet that they have applied the decision."""
+    """At the coordinator: brokers that have not confirmed yet that they have applied the decision."""
 
 
 class RowState(Struct, frozen=True):
-    """What a coordinator remembers of a writer."""
+    """A coordinator's row of a writer: its last transaction."""
 
     key: str
     sequence: int
@@ -209,7 +211,7 @@ class RowState(Struct, frozen=True):
 
 
 class Staged(Struct, frozen=True):
-    """What became of chunks, and of the decision that came with them."""
+    """Outcome of STAGE: the decision that came with the chunks, if any."""
 
     decision: Decision | None = None
     first: bool = True
@@ -218,13 +220,13 @@ class Staged(Struct, frozen=True):
 
 
 class Decided(Struct, frozen=True):
-    """The decision that stands: of this request, or of an earlier one, which may say otherwise.
+    """Outcome of DECIDE: the decision that stands, of this request or of an earlier one, which may differ.
 
-    It is that of another transaction if the request's row had come to its sequence number before.
+    It is that of another transaction if the row had reached the sequence number before.
     """
 
     decision: Decision
     first: bool
-    """It is this request that decided."""
+    """This request decided."""
     remaining: int = 0
-    """Chunks that are committed and not yet where they belong, here."""
+    """Committed chunks here that are not in their queue yet."""

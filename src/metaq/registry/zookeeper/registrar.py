@@ -1,8 +1,8 @@
 """Keeps a broker's nodes in ZooKeeper, whatever happens to the session.
 
-Nodes are compared with what should be there in rounds: after each change of a topic, after each return of the connection, and when
-another broker has our place. A round runs in a thread. The broker's own node comes first: only its holder advertises topics, so
-two brokers with one id never mix theirs.
+Nodes are compared with what should be there in rounds: after each change of a topic, after each return of the
+connection, and when another broker has our place. A round runs in a thread. The broker's own node comes first: only its
+holder advertises topics, so two brokers with one id never mix theirs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ LEAVE_SECONDS: Final = 5.0
 URI_CHARS_MAX: Final = 200
 """Characters of another broker's address that are logged: anybody may have written it."""
 HOPELESS_SESSIONS: Final = 1.5
-"""Session time-outs without a connection after which a new client is made, without the old session: it is gone at the server, and
-kazoo would ask an emptied ZooKeeper for it for ever. Also, an odd answer may have ended the old client's thread."""
+"""Session time-outs without a connection after which a new client is made, without the old session: it is gone at the
+server, and kazoo would ask an emptied ZooKeeper for it for ever. Also, an odd answer may have ended the old client's
+thread."""
 
 
 Result = TypeVar("Result")
@@ -225,7 +226,8 @@ class ZookeeperRegistrar:
             await self._close(session)
 
     async def _close(self, session: Session) -> None:
-        """Close the session, which also ends a request that the thread waits for; a close that is not answered ends in the background."""
+        """Close the session, which also ends a request that the thread waits for; a close that is not answered ends in
+        the background."""
         closed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -258,7 +260,8 @@ class _Kept:
         """The broker's own node is ours."""
 
     def renew(self, session: Session, layout: Layout, broker: Metaq1Broker, advertised: Advertisement) -> str:
-        """Make ZooKeeper's nodes those of `advertised`. Return the address of another broker that has our place, else "".
+        """Make ZooKeeper's nodes those of `advertised`. Return the address of another broker that has our place, else
+        "".
 
         Raises one of `Failures`.
         """
@@ -315,7 +318,8 @@ class _Kept:
 def read_positions(
     session: Session, layout: Layout, group: str, broker_id: int, topic: str | None
 ) -> dict[tuple[str, int], int]:
-    """Return (topic, partition) → position of one broker's partitions that a 1.x group has read; of one topic, or of all.
+    """Return (topic, partition) → position of one broker's partitions that a 1.x group has read; of one topic, or of
+    all.
 
     Blocks: call it in a thread. Raises one of `metaq.registry.zookeeper.session.Failures`.
     """

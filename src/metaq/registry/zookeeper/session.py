@@ -1,4 +1,5 @@
-"""A ZooKeeper client for requests in bulk, called from a thread. Changes of its connection are reported to the event loop."""
+"""A ZooKeeper client for requests in bulk, called from a thread. Changes of its connection are reported to the event
+loop."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Answers of one connection of the MetaQ 1.x server, in the order of their commands.
 
-A client finds its answers by their opaque, and the original's come in any order. But a person at a terminal has only the order,
-and whoever waits for the last answer knows that all others have come. A late answer, whose messages are read from the disk or
-whose put waits for it, keeps its place: later answers wait behind it, and are counted.
+A client finds its answers by their opaque, and the original's come in any order. But a person at a terminal has only
+the order, and whoever waits for the last answer knows that all others have come. A late answer, whose messages are read
+from the disk or whose put waits for it, keeps its place: later answers wait behind it, and are counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Final, Protocol
 WAITING_BYTES_MAX: Final = 1024 * 1024
 """Most bytes behind late answers of one connection: above that none of its commands are taken."""
 WAITING_BYTES_MAX_ALL: Final = 256 * 1024 * 1024
-"""Most bytes behind late answers of all connections: above that no commands are taken of those that have late answers."""
+"""Most bytes behind late answers of all connections: above that no commands are taken of those that have late
+answers."""
 WAITING_MAX: Final = 1024
 """Most late answers of one connection."""
 _SLOT_BYTES: Final = 256

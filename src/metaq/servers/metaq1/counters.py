@@ -93,7 +93,8 @@ class Counters:
         self._since = self._clock.monotonic()
 
     def text(self, what: Counted, topic: str | None = None) -> str:
-        """`Count=5,Value=25,Value/Count=5,Count/Duration=0.09,Duration=58` of a topic, or of all; `null`: nothing was counted."""
+        """`Count=5,Value=25,Value/Count=5,Count/Duration=0.09,Duration=58` of a topic, or of all; `null`: nothing was
+        counted."""
         sums = self._sums.get(what)
         if sums is None:
             return "null"

@@ -31,12 +31,13 @@ log = logging.getLogger(__name__)
 COLD_READERS: Final = 2
 SCHEME: Final = "meta://"
 IDLE_SECONDS: Final = 300.0
-"""Silence that a connection may keep, at least: a person at a terminal is slow. The original closes after 300 s too; the Java
-client sends a heartbeat after 10."""
+"""Silence that a connection may keep, at least: a person at a terminal is slow. The original closes after 300 s too;
+the Java client sends a heartbeat after 10."""
 
 
 PARKED_BYTES_MAX: Final = 256 * MIB
-"""Most bytes of puts that wait for a topic or its positions, one of each connection: as much as unfinished frames may take."""
+"""Most bytes of puts that wait for a topic or its positions, one of each connection: as much as unfinished frames may
+take."""
 WAITED_IN_VAIN: Final = Wording(
     too_often="what it needs is deleted as often as it is made, try again",
     too_many="too many commands wait for changes to be saved, try again",

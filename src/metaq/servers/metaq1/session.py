@@ -1,8 +1,8 @@
 """One connection of the MetaQ 1.x server: lines to calls of partitions and transactions, results to answers.
 
-Commands are taken one after the other. One that needs a change that is being saved (a topic that is made, positions that are
-computed) holds up those behind it on its own connection: a transaction's steps and puts depend on their order. A get that reads
-old messages does not; only its answer is waited for by the later ones.
+Commands are taken one after the other. One that needs a change that is being saved (a topic that is made, positions
+that are computed) holds up those behind it on its own connection: a transaction's steps and puts depend on their order.
+A get that reads old messages does not; only its answer is waited for by the later ones.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ log = logging.getLogger(__name__)
 TEXT_CHARS_MAX: Final = 4096
 """Characters of an error text in an answer: some carry what the peer sent."""
 TURN_SECONDS: Final = 0.005
-"""Time after which other connections have their turn: 512 KiB hold 70 000 times `stats`, each of which looks at all topics."""
+"""Time after which other connections have their turn: 512 KiB hold 70 000 times `stats`, each of which looks at all
+topics."""
 _P: Final = ord("p")
 LATE_GETS_MAX: Final = 4
 """Most late gets of one connection, each up to maxTransferSize."""
@@ -104,11 +105,13 @@ class Transactions(Protocol):
     """Transactions, as sessions need them (`metaq.servers.metaq1.transactions`)."""
 
     def step(self, line: TransactionLine, session: Metaq1Session) -> bytes | None:
-        """Take a step. Return the body of the answer; None: END has none. Raises Refused with the whole text, Saving."""
+        """Take a step. Return the body of the answer; None: END has none. Raises Refused with the whole text,
+        Saving."""
         ...
 
     def put(self, line: PutLine, put: PartitionPut, session: Metaq1Session) -> bytes:
-        """Put a message into a transaction. Return the body of the answer. Raises Refused with the whole text, Saving."""
+        """Put a message into a transaction. Return the body of the answer. Raises Refused with the whole text,
+        Saving."""
         ...
 
     def due(self) -> Due | None:
@@ -271,7 +274,8 @@ class Metaq1Session:
             self.peer.resume()
 
     def _half_closed(self) -> bool:
-        """Handle the end of the client's sending (`nc` does so at the end of its input). Return whether answers are still to come."""
+        """Handle the end of the client's sending (`nc` does so at the end of its input). Return whether answers are
+        still to come."""
         if self._answers.late and self._ending is None:
             self._end("it sends no more")
         return self._answers.late > 0

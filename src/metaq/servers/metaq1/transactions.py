@@ -71,7 +71,8 @@ class TransactionSteps:
         return b""
 
     def put(self, line: PutLine, put: PartitionPut, session: Channel) -> bytes:
-        """Put a message into a transaction. Return the body of the answer to a success: its position is -1, as in the original.
+        """Put a message into a transaction. Return the body of the answer to a success: its position is -1, as in the
+        original.
 
         Raises Refused, whose text is the body of the answer; Saving.
         """

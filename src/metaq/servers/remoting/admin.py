@@ -1,8 +1,8 @@
 """Administration of a broker: topics, groups, figures (17, 21, 26, 28, 43, 45, 200-204, 207, 208, 215, 300, 305).
 
-Everybody who may connect may ask for these, as with RocketMQ. Changing the configuration over the wire (25) is not among them:
-it is answered like any unknown request. Reading the configuration file again (30007, ours) is for this machine only, as long as
-there is no access control.
+Everybody who may connect may ask for these, as with RocketMQ. Changing the configuration over the wire (25) is not
+among them: it is answered like any unknown request. Reading the configuration file again (30007, ours) is for this
+machine only, as long as there is no access control.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class AdminHandlers:
 
     Args:
         broker: the services.
-        after_registration: calls its argument once the name servers know the topics as they are. A new topic is confirmed only
-            then: a client that hears so asks for its route next.
+        after_registration: calls its argument once the name servers know the topics as they are. A new topic is
+            confirmed only then, since a client that hears so asks for its route next.
     """
 
     def __init__(self, broker: Broker, after_registration: Callable[[Callable[[], None]], None]) -> None:

@@ -1,4 +1,5 @@
-"""Clients: heartbeats, unregistration, member lists, filter checks (34, 35, 38, 46), and locks of orderly consumers (41, 42)."""
+"""Clients: heartbeats, unregistration, member lists, filter checks (34, 35, 38, 46), and locks of orderly consumers
+(41, 42)."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class ClientHandlers:
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, Action.OBSERVE)
     def _check_filter(self, call: Call[NoHeader]) -> None:
-        """Check a consumer's filter before it starts. Java asks for filters other than by tags, and does not start on an error."""
+        """Check a consumer's filter before it starts. Java asks for filters other than by tags, and does not start on
+        an error."""
         _, _, wanted = bodies.client_check_of(call.body)
         self._broker.filters.check(wanted, call.caller.address)
         if wanted.expression_type == PREDICATE:

@@ -1,9 +1,9 @@
 """Base of the remoting servers: frames to commands, commands to handlers, errors to answers.
 
-A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns its answer. What it raises becomes an answer too:
-`Refused` with the code of its reason, anything else SYSTEM_ERROR, a shortage of files or memory with its remedy. `Saving` is no
-error: the request is parked until what it needs is saved, then handled again (`metaq.servers.waiting`). Only a broken frame
-closes the connection, since where the next one begins is unknown.
+A handler (`metaq.servers.remoting.handlers`) gets a decoded request and returns its answer. What it raises becomes an
+answer too: `Refused` with the code of its reason, anything else SYSTEM_ERROR, a shortage of files or memory with its
+remedy. `Saving` is no error: the request is parked until what it needs is saved, then handled again
+(`metaq.servers.waiting`). Only a broken frame closes the connection, since where the next one begins is unknown.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command 
 
 
 Identify: TypeAlias = Callable[[Caller, Command], Caller]
-"""(the connection's caller, a request) → the request's caller: the connection's unless it is signed. Raises Refused: a wrong
-signature."""
+"""(the connection's caller, a request) → the request's caller: the connection's unless it is signed. Raises Refused: a
+wrong signature."""
 
 
 class Handling(Struct, frozen=True):

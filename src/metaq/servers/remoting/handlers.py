@@ -4,8 +4,8 @@
     def _max_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
         return headers.OffsetReplyHeader(offset=self._lookup.max_offset(call.header.topic, call.header.queue_id))
 
-`metaq.servers.remoting.dispatch` decodes the header, asks whether the caller may, calls the method, and makes an answer of what it
-returns or raises, unless the request is oneway.
+`metaq.servers.remoting.dispatch` decodes the header, asks whether the caller may, calls the method, and makes an answer
+of what it returns or raises, unless the request is oneway.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class _Mark(NamedTuple):
 def handles(
     codes: int | tuple[int, ...], header: type[H], action: Action
 ) -> Callable[[Callable[[T, Call[H]], Answer]], Callable[[T, Call[H]], Answer]]:
-    """Mark a method as the handler of request codes, with their header class and the action that access is judged by."""
+    """Mark a method as the handler of request codes, with their header class and the action that access is judged
+    by."""
     mark = _Mark(codes if isinstance(codes, tuple) else (codes,), header, action)
 
     def marked(method: Callable[[T, Call[H]], Answer]) -> Callable[[T, Call[H]], Answer]:

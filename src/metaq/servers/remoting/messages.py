@@ -1,4 +1,5 @@
-"""Slow path of sends, pulls, offsets, look-ups and messages that come back (10-12, 14, 15, 29-33, 36, 310, 320, 361)."""
+"""Slow path of sends, pulls, offsets, look-ups and messages that come back (10-12, 14, 15, 29-33, 36, 310, 320,
+361)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Remoting server of a name server: request codes to calls of `metaq.namesrv` and their answers (docs/formats/remoting.md)."""
+"""Remoting server of a name server: request codes to calls of `metaq.namesrv` and their answers
+(docs/formats/remoting.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a broker tells clients unasked: their group's members (40), a reset of offsets (220), a check of a transaction (39)."""
+"""What a broker tells clients unasked: their group's members (40), a reset of offsets (220), a check of a transaction
+(39)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ POOLS: Final = ("send", "pull", "query")
 
 
 def runtime_table(facts: BrokerFacts) -> dict[str, str]:
-    """Return the answer to GET_BROKER_RUNTIME_INFO (28). `brokerVersionDesc` names the RocketMQ that we answer as, METAQ our level."""
+    """Return the answer to GET_BROKER_RUNTIME_INFO (28). `brokerVersionDesc` names the RocketMQ that we answer as,
+    METAQ our level."""
     age = (facts.now_ms - facts.started_ms) // 1000
     asked = Rates(*map(sum, zip(facts.get_hits, facts.get_misses, strict=True)))
     table = {
@@ -78,7 +79,8 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
 
 
 def settings_text(settings: BrokerSettings) -> str:
-    """Return the answer to GET_BROKER_CONFIG (26): `key=value` lines of all our options, and of RocketMQ's others by default."""
+    """Return the answer to GET_BROKER_CONFIG (26): `key=value` lines of all our options, and of RocketMQ's others by
+    default."""
     own = {
         "brokerName": settings.name,
         "brokerIP1": settings.host,

@@ -1,7 +1,7 @@
 """Defaults of the settings of a RocketMQ 4.9.7 broker that have no counterpart here.
 
-Administrators' tools read them from every broker (26): its role, its thread pools, its limits. For settings that we have,
-`metaq.servers.remoting.reports` answers the true value.
+Administrators' tools read them from every broker (26): its role, its thread pools, its limits. For settings that we
+have, `metaq.servers.remoting.reports` answers the true value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Remoting server of a broker: what its sessions share, and the table of its request codes.
 
-A session (`session`) has a fast path for plain sends and pulls; all other requests go to the method with their code (`messages`,
-`replies`, `clients`, `transactions`, `staging`, `admin`).
+A session (`session`) has a fast path for plain sends and pulls; all other requests go to the method with their code
+(`messages`, `replies`, `clients`, `transactions`, `staging`, `admin`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 COLD_READERS = 2
 VIP_PORT: Final = SecondPort(-2, "the VIP port (listenPort - 2; vipPortEnable=false goes without)")
-"""RocketMQ's 3.x and 4.x clients may send to it (vipChannelEnabled, the default before 4.5), and do not pull there; its slaves sync
-their configuration from it. It takes the same requests as the main port."""
+"""RocketMQ's 3.x and 4.x clients may send to it (vipChannelEnabled, the default before 4.5), and do not pull there; its
+slaves sync their configuration from it. It takes the same requests as the main port."""
 
 
 def at_once(done: Callable[[], None]) -> None:

@@ -1,8 +1,10 @@
-"""One client's connection to a broker: a fast path for plain sends, ends of transactions and pulls, a slow one for all else.
+"""One client's connection to a broker: a fast path for plain sends, ends of transactions and pulls, a slow one for all
+else.
 
-One read event brings many requests. Runs of plain sends and ends go to the log in one call of the compiled extension, which also
-writes their answers; pulls go from the scanned row to the store without a Command in between. All other requests are decoded and
-handled one by one. A connection's requests are handled in their order, on whichever path, and their answers leave in one write.
+One read event brings many requests. Runs of plain sends and ends go to the log in one call of the compiled extension,
+which also writes their answers; pulls go from the scanned row to the store without a Command in between. All other
+requests are decoded and handled one by one. A connection's requests are handled in their order, on whichever path, and
+their answers leave in one write.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ log = logging.getLogger(__name__)
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 RETRY_LIMIT_VERSION = 121
-"""RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's retryMaxTimes."""
+"""RocketMQ 3.4.9, from which on clients mean the maxReconsumeTimes that they send; older ones get the group's
+retryMaxTimes."""
 SIGNATURE: Final = b"Signature"
-"""Ext field with the signature of a request. Looked for in whole frames; one that has it only in its body goes by the slow path too."""
+"""Ext field with the signature of a request. Looked for in whole frames; one that has it only in its body goes by the
+slow path too."""
 ROWS_MAX = 4096
 """Most requests of one read event that are scanned at once."""
 JOINED_BYTES_MAX = 256 * 1024
@@ -90,7 +94,8 @@ class Workspace:
         self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
         self.answers, self.acks = self._replies(), self._replies()
-        """`acks`: success answers to sends and ends of transactions, apart because they may have to wait for the disk."""
+        """`acks`: success answers to sends and ends of transactions, apart because they may have to wait for the
+        disk."""
         self.woken = self._replies()
         """Answer to one held pull, of whichever connection."""
         self.current: BrokerSession | None = None
@@ -128,7 +133,8 @@ class BrokerSession(RemotingSession):
         self.gates = workspace.broker.gates.of(self.caller)
 
     def data_received(self, data: memoryview) -> int:
-        """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came before."""
+        """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError after answering what came
+        before."""
         space = self._workspace
         table, start, end = space.table, 0, len(data)
         space.current, self._old_left = self, OLD_AT_ONCE
@@ -221,7 +227,8 @@ class BrokerSession(RemotingSession):
         return row
 
     def _brings_signatures(self, rows: int) -> bool:
-        """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own caller."""
+        """Return whether any of the rows may be signed. The fast paths take all requests for the connection's own
+        caller."""
         table = self._workspace.table
         return any(SIGNATURE in bytes(table.frame(row)) for row in range(rows))
 
@@ -322,8 +329,8 @@ class BrokerSession(RemotingSession):
     def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
         """Resume a parked request; its answers leave as those of a read event do.
 
-        If the connection has closed meanwhile, a send is stored all the same, since it came before the end; other requests are
-        dropped.
+        If the connection has closed meanwhile, a send is stored all the same, since it came before the end; other
+        requests are dropped.
         """
         space = self._workspace
         if self.gone and command.code not in SENDS:
@@ -387,7 +394,8 @@ class BrokerSession(RemotingSession):
         self.peer.write_now(answers)
 
     def _waits_for_turn(self, pull: Pull) -> bool:
-        """Queue a long pull if others are being answered. Return whether it was queued. Raises Refused BUSY: too many wait."""
+        """Queue a long pull if others are being answered. Return whether it was queued. Raises Refused BUSY: too many
+        wait."""
         if self.peer.turn_is_free:
             return False
         if not self.peer.when_its_turn(functools.partial(self._pull_in_turn, pull)):
@@ -401,7 +409,8 @@ class BrokerSession(RemotingSession):
             self.pull_failed(pull, error)
 
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
-        """Read old messages: a few pulls at once, the others in turns, so that one connection with many delays no other."""
+        """Read old messages: a few pulls at once, the others in turns, so that one connection with many delays no
+        other."""
         if self._old_left > 0 and not self._old:
             self._old_left -= 1
             self._read_old(pull, pulled)

@@ -1,7 +1,7 @@
 """Staged transactions (30000 to 30006, ours: docs/formats/staging.md).
 
-Answers about a transaction wait for the disk as acknowledgements of sends do: nobody acts on a decision that a power cut could
-take back.
+Answers about a transaction wait for the disk as acknowledgements of sends do: nobody acts on a decision that a power
+cut could take back.
 """
 
 from __future__ import annotations
@@ -90,14 +90,16 @@ class StagingHandlers:
         return staging.transaction_list(self._service.listing(call.header.after, count))
 
     def _check_meant(self, broker: str | None) -> None:
-        """Check the broker's name in a request. Raises Refused: it is for the broker that was at this address before."""
+        """Check the broker's name in a request. Raises Refused: it is for the broker that was at this address
+        before."""
         if broker is not None and broker != self._name:
             raise Refused(
                 Reason.UNAVAILABLE, f"this is the broker {self._name}, not {broker[:127]!r}: look its address up again"
             )
 
     def _acknowledge(self, call: Call[Any], body: bytes) -> Later:
-        """Answer when the log is as durable as the broker promises. The ext field in it marks an answer that `HeldAcks` may rewrite."""
+        """Answer when the log is as durable as the broker promises. The ext field in it marks an answer that `HeldAcks`
+        may rewrite."""
         if not call.oneway:
             row = getattr(call.header, "row", None)
             ext = {"row": row} if row is not None else {"transactionId": call.header.transaction}

@@ -1,8 +1,8 @@
 """Sweep of connections that send plain messages one by one: all that are ready are stored and answered in one pass.
 
-A request that comes alone costs the loop's event, the session's turn and a write: twice as much as reading, storing and answering
-it. `BrokerSession` joins the sweep (`metaq.net.sweep`) when such requests follow each other. What the pass cannot do is left to
-the session, in the order in which it came.
+A request that comes alone costs the loop's event, the session's turn and a write: twice as much as reading, storing and
+answering it. `BrokerSession` joins the sweep (`metaq.net.sweep`) when such requests follow each other. What the pass
+cannot do is left to the session, in the order in which it came.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from metaq.wire.command import frame_bytes
 
 log = logging.getLogger(__name__)
 AWAKE_MICROS: Final = 50
-"""Busy poll for the next request, µs: a producer on the same machine needs 10 to 30. None on a single core, where the producer
-could not run meanwhile."""
+"""Busy poll for the next request, µs: a producer on the same machine needs 10 to 30. None on a single core, where the
+producer could not run meanwhile."""
 
 
 class SweptSends:

@@ -1,4 +1,5 @@
-"""Transactions: ends of half messages (37), checks begun anew (323); for operators, those of MetaQ 1.x clients (30008, 30009).
+"""Transactions: ends of half messages (37), checks begun anew (323); for operators, those of MetaQ 1.x clients (30008,
+30009).
 
 Half messages come in as sends do (`messages`); checks (39) go out as notices do (`notices`).
 """
@@ -62,7 +63,8 @@ class TransactionHandlers:
 
 
 def end_of(header: EndTransactionHeader) -> EndTransaction:
-    """Return the request in a header. Raises BadRequest: the outcome is none of commit (8), rollback (12) and unknown (0)."""
+    """Return the request in a header. Raises BadRequest: the outcome is none of commit (8), rollback (12) and unknown
+    (0)."""
     outcome = _OUTCOMES.get(header.outcome)
     if outcome is None:
         raise BadRequest(f"commitOrRollback={header.outcome}: 8 commits, 12 rolls back, 0 leaves the transaction open")

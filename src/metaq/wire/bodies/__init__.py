@@ -2,8 +2,8 @@
 
 For a body X, `x(...)` encodes and `x_of(body)` decodes. Encoders write compact standard JSON unless Java's readers need
 one of fastjson's odd forms (`metaq.wire.fastjson`). Decoders take all that fastjson takes, by its rules for types
-(`metaq.wire.beans`), and raise BadRequest for a wrong part, which names body and field. `x_tree` gives the parsed form and `x_of_tree` takes it, as a
-`beans.Value`; the configuration files share them.
+(`metaq.wire.beans`), and raise BadRequest for a wrong part, which names body and field. `x_tree` gives the parsed form
+and `x_of_tree` takes it, as a `beans.Value`; the configuration files share them.
 
 Protocol code writes `bodies.X`, whichever module X is in.
 """

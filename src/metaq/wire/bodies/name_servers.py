@@ -17,8 +17,9 @@ from metaq.wire.compression import inflate
 def route(data: Route) -> bytes:
     """Encode the answer to GET_ROUTEINFO_BY_TOPIC (105), always as compact standard JSON.
 
-    RocketMQ itself does so towards clients >= 4.9.4 only, which demand it. All others read it too: Go cuts broker addresses
-    out of the text and stumbles over a blank after a colon, Node's parser takes quoted keys as well as bare ones.
+    RocketMQ itself does so towards clients >= 4.9.4 only, which demand it. All others read it too: Go cuts broker
+    addresses out of the text and stumbles over a blank after a colon, Node's parser takes quoted keys as well as bare
+    ones.
     """
     tree: Tree = {
         "brokerDatas": [_broker_tree(one, quoted=True) for one in data.brokers],
@@ -85,7 +86,8 @@ def cluster_info_of(body: Body) -> ClusterInfo:
 
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
-"""Largest registration after inflating, room for some 400 000 topics: a zlib stream of kilobytes may expand to gigabytes."""
+"""Largest registration after inflating, room for some 400 000 topics: a zlib stream of kilobytes may expand to
+gigabytes."""
 
 
 def registration(version: DataVersion, topics: Mapping[str, TopicConfig], filter_servers: Iterable[str] = ()) -> bytes:
@@ -115,8 +117,8 @@ def registration_of(body: Body, *, compressed: bool, bare: bool) -> tuple[DataVe
 def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, TopicConfig]]:
     """Decode the compressed form.
 
-    i32 n, n bytes DataVersion as JSON; i32 topics; per topic i32 n, n bytes `name readQ writeQ perm filterType`; the list of
-    filter servers, which is not read. The form has neither sysFlag nor order.
+    i32 n, n bytes DataVersion as JSON; i32 topics; per topic i32 n, n bytes `name readQ writeQ perm filterType`; the
+    list of filter servers, which is not read. The form has neither sysFlag nor order.
     """
     data = inflate(body, REGISTRATION_BYTES_MAX)
     topics: dict[str, TopicConfig] = {}

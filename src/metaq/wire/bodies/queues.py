@@ -129,7 +129,8 @@ def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def queue_offset_list(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """Encode RESET_CONSUMER_CLIENT_OFFSET (220) for C++ clients, which cannot read objects as keys. RocketMQ does so too."""
+    """Encode RESET_CONSUMER_CLIENT_OFFSET (220) for C++ clients, which cannot read objects as keys. RocketMQ does so
+    too."""
     return fastjson.dumps(
         {
             "offsetTable": [

@@ -1,4 +1,5 @@
-"""Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300, 30010)."""
+"""Clients and groups (35, 38, 40, 203, 204); administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300,
+30010)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class ResetOffsetHeader(Header, kw_only=True):
 
 
 class ClosePartitionsHeader(Header, kw_only=True):
-    """CLOSE_PARTITIONS (30010), ours: partitions [first, last] answer neither puts nor gets; without both, all open again."""
+    """CLOSE_PARTITIONS (30010), ours: partitions [first, last] answer neither puts nor gets; without both, all open
+    again."""
 
     topic: str
     first: Int = -1

@@ -8,7 +8,8 @@ from metaq.wire.headers.codec import Header, Int, Long
 
 
 class RegisterBrokerHeader(Header, kw_only=True):
-    """REGISTER_BROKER (103). `body_crc32`: 31 bits of the CRC-32 of the body as sent, compressed or not; 0 is not checked."""
+    """REGISTER_BROKER (103). `body_crc32`: 31 bits of the CRC-32 of the body as sent, compressed or not; 0 is not
+    checked."""
 
     broker_name: str
     broker_address: str = field(name="brokerAddr")

@@ -13,7 +13,8 @@ from metaq.wire.headers.codec import Header, Int, Item, Long, items, read_items
 
 
 class SendHeader(Header, kw_only=True):
-    """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325).
+    """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE (324),
+    SEND_REPLY_MESSAGE_V2 (325).
 
     Written with V2's one-letter names. Codes 10 and 324 have long ones: Go sends 10; both spellings are read.
     """
@@ -76,7 +77,8 @@ class SendReplyHeader(Header, kw_only=True):
 
 
 class PushReplyHeader(Header, kw_only=True):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client: the reply to a request, its body compressed as `sys_flag` says."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client: the reply to a request, its body compressed as `sys_flag`
+    says."""
 
     producer_group: str
     topic: str
@@ -132,7 +134,8 @@ class EndTransactionHeader(Header, kw_only=True):
 
 
 class CheckTransactionHeader(Header, kw_only=True):
-    """CHECK_TRANSACTION_STATE (39), broker to client. The body is the half record with the topic and queue that it is for."""
+    """CHECK_TRANSACTION_STATE (39), broker to client. The body is the half record with the topic and queue that it is
+    for."""
 
     half_queue_offset: Long = field(name="tranStateTableOffset")
     """QueueOffset of the half record, to be named in the answer."""
@@ -145,7 +148,8 @@ class CheckTransactionHeader(Header, kw_only=True):
 
 
 class ResumeCheckHeader(Header, kw_only=True):
-    """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up after transactionCheckMax checks."""
+    """RESUME_CHECK_HALF_MESSAGE (323): check a half message again that was given up after transactionCheckMax
+    checks."""
 
     message_id: str = field(name="msgId")
     """The offset id of its record in TRANS_CHECK_MAX_TIME_TOPIC."""

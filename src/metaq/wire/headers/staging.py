@@ -17,7 +17,8 @@ class StageHeader(Header, kw_only=True):
     """Lifetime `a`: age in seconds; 0: the longest that the broker allows."""
     born_ms: Long = field(name="bornTimestamp")
     broker: str | None = field(name="bname", default=None)
-    """Name of the broker meant, in all of these headers: another one that has taken over the address refuses the request."""
+    """Name of the broker meant, in all of these headers: another one that has taken over the address refuses the
+    request."""
 
 
 class SealPartHeader(Header, kw_only=True):
@@ -53,7 +54,8 @@ class StagedSubjectHeader(Header, kw_only=True):
 
 
 class ListBranchesHeader(Header, kw_only=True):
-    """LIST_BRANCHES (30008): a broker's transactions of MetaQ 1.x clients, sorted by the ids of their staged transactions."""
+    """LIST_BRANCHES (30008): a broker's transactions of MetaQ 1.x clients, sorted by the ids of their staged
+    transactions."""
 
     after: str = ""
     """Exclusive start of the list."""

@@ -1,4 +1,5 @@
-"""The compiled extension: `_native` where it was built, else its pure-Python fallback. `METAQ_HOT=0` takes the fallback. Contract: __init__.pyi."""
+"""The compiled extension: `_native` where it was built, else its pure-Python fallback. `METAQ_HOT=0` takes the
+fallback. Contract: __init__.pyi."""
 
 from metaq.compiled import compiled
 

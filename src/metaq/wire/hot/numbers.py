@@ -1,4 +1,5 @@
-"""Texts to numbers as Java reads them, for SQL filters: of the fallback, and of the compiled extension where a text is not plain ASCII digits.
+"""Texts to numbers as Java reads them, for SQL filters: of the fallback, and of the compiled extension where a text is
+not plain ASCII digits.
 
 Apart from the fallback, so that a process with the compiled extension does not load the fallback's modules for it.
 """

@@ -8,9 +8,9 @@
     stats [ITEM] [OPAQUE]        version [OPAQUE]        quit
     result CODE BODYLEN OPAQUE   value BODYLEN OPAQUE
 
-Words are separated by one space, a line ends with CR LF, a body follows its line and ends without one. Numbers are decimal;
-partition, flag, sizes, timeout and opaque have 32 bits, offset and id 64, all signed. `metaq.wire.metaq1.frame` has the frames
-in the body of a `value`.
+Words are separated by one space, a line ends with CR LF, a body follows its line and ends without one. Numbers are
+decimal; partition, flag, sizes, timeout and opaque have 32 bits, offset and id 64, all signed.
+`metaq.wire.metaq1.frame` has the frames in the body of a `value`.
 
 The protocol has no answer to a malformed line: the connection ends (RemoteProtocolError), as at the original server.
 """
@@ -177,7 +177,8 @@ class TooLong(Struct, frozen=True):
 
 
 class Reader:
-    """Reads lines and their bodies from a stream of bytes. The owner keeps the bytes; nothing is held here between two calls.
+    """Reads lines and their bodies from a stream of bytes. The owner keeps the bytes; nothing is held here between two
+    calls.
 
     Args:
         body_bytes_max: longest body; a longer one takes no memory, however long it claims to be (`TooLong`).

@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: pulls that can be answered without a question. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: pulls that can be answered without a question. See
+__init__.pyi."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def _answer_from(
     binary: bool,
     replies: Replies,
 ) -> bool:
-    """Answer with the records from `offset` on. False: not plain, and nothing was written. `commit`: the offset to commit, or -1."""
+    """Answer with the records from `offset` on. False: not plain, and nothing was written. `commit`: the offset to
+    commit, or -1."""
     log = fast_path.log
     if not log.base <= log.end <= log.limit:
         return False

@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: rows to log, queue and index. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: rows to log, queue and index. See __init__.pyi for what each name
+promises."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _BATCH_ENTRY = struct.Struct(">iIIii").unpack_from
 _LENGTH = struct.Struct(">h")
 
 _SYS_FLAG_SLOW = 0xF8
-"""IPv6 and inner-batch bits (5.x), and those that only ends of transactions set: sends with one of them go by the slow path."""
+"""IPv6 and inner-batch bits (5.x), and those that only ends of transactions set: sends with one of them go by the slow
+path."""
 _PREPARED = 4
 _NOT_SENDS: Final = frozenset({KIND_OTHER, KIND_PULL, KIND_ENDING, KIND_BACK})
 _DROPS_MAX = 3

@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: messages that a consumer gave back. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: messages that a consumer gave back. See __init__.pyi for what
+each name promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: records that are due, to the queues that they name. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: records that are due, to the queues that they name. See
+__init__.pyi."""
 
 from __future__ import annotations
 

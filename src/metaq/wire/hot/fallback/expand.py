@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: chunks of staged transactions, to the queues that they name. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: chunks of staged transactions, to the queues that they name. See
+__init__.pyi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: frames to rows, rows to answers. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: frames to rows, rows to answers. See __init__.pyi for what each
+name promises."""
 
 from __future__ import annotations
 
@@ -164,7 +165,8 @@ class FrameTable:
         self.rows: list[_Row] = []
         self.view = memoryview(b"")
         self.raw: Any = b""
-        """The scanned bytes, from `raw_start` of the view on. A copy up to 1 MiB: slices of bytes are made twice as fast as of a view."""
+        """The scanned bytes, from `raw_start` of the view on. A copy up to 1 MiB: slices of bytes are made twice as
+        fast as of a view."""
         self.raw_start = 0
 
     def scan(self, data: Any, start: int, end: int) -> int:
@@ -285,7 +287,8 @@ class FrameTable:
 
 
 def _json(head: bytes) -> tuple[int, int, int, int, Any]:
-    """Return (kind, code, opaque, flag, ext) of a JSON header; headers not understood here are left to the slow path."""
+    """Return (kind, code, opaque, flag, ext) of a JSON header; headers not understood here are left to the slow
+    path."""
     if head.count(b"[") + head.count(b"{") > _DEPTH_MAX and _depth(head) > _DEPTH_MAX:
         return _UNREADABLE
     try:

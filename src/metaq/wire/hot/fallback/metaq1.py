@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: puts of MetaQ 1.x. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: puts of MetaQ 1.x. See __init__.pyi for what each name
+promises."""
 
 from __future__ import annotations
 

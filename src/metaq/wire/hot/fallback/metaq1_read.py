@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: frames of MetaQ 1.x, as its data files have them, to columns. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: frames of MetaQ 1.x, as its data files have them, to columns. See
+__init__.pyi."""
 
 from __future__ import annotations
 

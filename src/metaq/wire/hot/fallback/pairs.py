@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: property texts to Arrow's buffers of a map column. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: property texts to Arrow's buffers of a map column. See
+__init__.pyi."""
 
 from __future__ import annotations
 

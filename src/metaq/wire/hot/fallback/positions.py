@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: sizes of 1.x frames, and the end of a queue's file of byte positions. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: sizes of 1.x frames, and the end of a queue's file of byte
+positions. See __init__.pyi."""
 
 from __future__ import annotations
 

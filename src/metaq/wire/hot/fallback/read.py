@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: stored bytes to values, pulls, and the producer's batch. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: stored bytes to values, pulls, and the producer's batch. See
+__init__.pyi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""SQL filters, the pure-Python fallback: a compiled expression on the property text of a record. Contract: __init__.pyi."""
+"""SQL filters, the pure-Python fallback: a compiled expression on the property text of a record. Contract:
+__init__.pyi."""
 
 from __future__ import annotations
 

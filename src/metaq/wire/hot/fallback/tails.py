@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: the ends of log, queue and index that rows are written into. See __init__.pyi."""
+"""The pure-Python fallback of the compiled extension: the ends of log, queue and index that rows are written into. See
+__init__.pyi."""
 
 from __future__ import annotations
 
@@ -177,7 +178,8 @@ class IndexTail:
             _INDEX_HEADER.pack_into(self.view, 0, *self._header, self.count)
 
     def put_hash(self, unsigned: int, log_offset: int, store_ms: int) -> None:
-        """Add an entry for a key whose unsigned Java hash is known. The caller has checked room(), and calls put_header()."""
+        """Add an entry for a key whose unsigned Java hash is known. The caller has checked room(), and calls
+        put_header()."""
         view, header, count = self.view, self._header, self.count
         hashed = unsigned if unsigned < 1 << 31 else (1 << 32) - unsigned
         if hashed >> 31:
@@ -338,8 +340,8 @@ def tags_code_of(tag: bytes) -> int:
 def key_hash(prefix: int, key: bytes) -> int:
     """Return the unsigned Java hash of a text with the hash `prefix` followed by `key`.
 
-    A producer's unique ids share their first 28 characters for a millisecond, and the last four are a counter: with both halves
-    remembered, an id costs two look-ups instead of 32 steps.
+    A producer's unique ids share their first 28 characters for a millisecond, and the last four are a counter: with
+    both halves remembered, an id costs two look-ups instead of 32 steps.
     """
     if not key.isascii():
         units = len(key.decode("utf-8", "replace").encode("utf-16-be")) // 2

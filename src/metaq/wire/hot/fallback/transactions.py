@@ -1,4 +1,5 @@
-"""The pure-Python fallback of the compiled extension: half messages, and their ends; delayed messages. See __init__.pyi for what each name promises."""
+"""The pure-Python fallback of the compiled extension: half messages, and their ends; delayed messages. See __init__.pyi
+for what each name promises."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def asks_for_half(text: bytes, gate: TopicGate) -> bool:
 
 
 def delay_level(text: bytes, gate: TopicGate) -> int | None:
-    """Return the delay level in these properties, at a gate that takes delayed messages: 0 if it is no number, None without one."""
+    """Return the delay level in these properties, at a gate that takes delayed messages: 0 if it is no number, None
+    without one."""
     if gate.delays is None or b"DELAY\x01" not in text or b"DELAY" not in gate.slow:
         return None
     value = values_of(text).get(b"DELAY")
