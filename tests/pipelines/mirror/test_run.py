@@ -12,6 +12,9 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.pipelines.mirror.state import GROUPS, STATE
+from metaq.pipelines.run import RUNNING, status_of
+from metaq.spark.engine.slow_start import run_through
+from metaq.spark.pipelines import mirror
 from metaq.testing import EmbeddedBroker
 from tests.interop.servers import RocketmqServer
 from tests.pipelines import commands
@@ -108,17 +111,31 @@ def places(broker) -> dict[int, int]:
     return {}
 
 
-def test_a_group_and_its_producers_move_from_a_rocketmq_to_us_without_a_stop(tmp_path):
+def moving(spark, source, target, folder: Path):
+    """The mirror as a query of this session, with a group. It has come to its first batch."""
+    given = {
+        "nameServers": source.namesrv, "topics": TOPIC, "to": target.namesrv, "folder": str(folder), "groups": GROUP,
+        "groupSeconds": 0.3, "triggerSeconds": 0.2,
+    }  # fmt: skip
+
+    def going(query):
+        eventually(lambda: batches(folder) >= 0 or query.exception(), WHOLE_PATIENCE, what="the first batch")
+        if query.exception():
+            raise query.exception()
+        return query
+
+    return run_through(lambda: mirror(spark, given), going)
+
+
+def test_a_group_and_its_producers_move_from_a_rocketmq_to_us_without_a_stop(spark, tmp_path):
     """Mirror, then the consumers, then the producers: every message is consumed, and none twice, while both are running."""
     source, folder, got = RocketmqServer(tmp_path / "rocketmq"), tmp_path / "mirror", Counter()
     source.start()
     try:
         with metaq.Producer(source.namesrv, timeout=PATIENCE) as producer:
             first = producer.send(TOPIC, b"first")
-        with (
-            EmbeddedBroker() as target,
-            pipeline(source, target, folder, "--groups", GROUP, "--group-seconds", "0.3") as running,
-        ):
+        with EmbeddedBroker() as target:
+            query = moving(spark, source, target, folder)
             with producing(source, TOPIC) as old:
                 taken(source, got, lambda: got.total() >= 60)
                 eventually(
@@ -133,8 +150,10 @@ def test_a_group_and_its_producers_move_from_a_rocketmq_to_us_without_a_stop(tmp
             taken(target, got, lambda: everything <= got.keys())
             (told,) = json.loads((folder / GROUPS).read_text())["groups"]
             assert told["group"] == GROUP
-            running.terminate()
-            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+            assert query.isActive
+            query.stop()
+            eventually(lambda: status_of(folder).state != RUNNING, what="the run's end")
+            assert status_of(folder).fault == ""
             assert got.keys() == everything
             assert got.total() == len(everything)
     finally:
