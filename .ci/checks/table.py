@@ -135,16 +135,16 @@ STEPS = (
     # The connector; its workers read with the client's conversation, from brokers that the tests start.
     _spark("spark", 200, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
            "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*", "tests/spark/connect/*"),
-    _spark("spark standalone", 150, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
-    _spark("spark proof", 120, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
+    _spark("spark standalone", 100, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
+    _spark("spark proof", 220, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
     # Leases, checkpoints, clocks, full disks: with whichever pipeline shows it, so with all of them.
     Step("pipelines", SPARK_ALL, 120, ("tests/pipelines/test_*",), "spark_all", (*PIPELINE, "metaq.pipelines"), batch="spark"),
     _pipeline("archive", 250, uses=("metaq.pipelines.compact",)),
-    _pipeline("audit", 80, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics")),
+    _pipeline("audit", 70, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics")),
     _pipeline("changes", 60, uses=("metaq.pipelines.archive",)),
     _pipeline("compact", 40, uses=("metaq.pipelines.archive",)),
     _pipeline("metrics", 80),
-    _pipeline("mirror", 120),
+    _pipeline("mirror", 100),
     _pipeline("redrive", 80),
     # Without compiler and Java: the demo, and the tests of formats and store with the fallback of the compiled extension.
     Step(

@@ -19,7 +19,6 @@ import pyarrow.dataset as ds
 import pytest
 
 import metaq
-from tests.hadoop import hdfs as minis
 from tests.pipelines import commands
 from tests.pipelines.archive.cut_archive import MANIFEST_MADE, POINTS
 from tests.spark.jvm import java_options
@@ -29,12 +28,6 @@ from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment, eventuall
 pytestmark = [
     pytest.mark.spark, pytest.mark.interop, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all,
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory):
-    with minis.running(tmp_path_factory.mktemp("hdfs")) as running:
-        yield running
 
 
 def flags(broker, topic: str, output: str, folder: Path) -> list[str]:

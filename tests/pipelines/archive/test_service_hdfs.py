@@ -20,7 +20,6 @@ from metaq.pipelines.driver import root_text
 from metaq.pipelines.run import status_of
 from metaq.spark import table
 from metaq.spark.engine.hadoop import HadoopFiles
-from tests.hadoop import hdfs as minis
 from tests.pipelines.stumbling import Stumbling
 from tests.scripted import ScriptedCluster
 from tests.spark.running import finished
@@ -28,12 +27,6 @@ from tests.support import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 TODAY = 1_700_006_400_000  # 2023-11-15, 00:00 UTC
-
-
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory):
-    with minis.running(tmp_path_factory.mktemp("hdfs")) as running:
-        yield running
 
 
 @pytest.fixture
