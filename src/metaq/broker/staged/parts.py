@@ -49,8 +49,6 @@ class Part(Struct, eq=False):
     bytes: int = 0
     crc: int = 0
     seal: Seal | None = None
-    seal_place: int = -1
-    """LogOffset of its SEAL record, if it has one of its own."""
     since_ms: int = 0
     applied: int = 0
     """Chunks that are applied."""

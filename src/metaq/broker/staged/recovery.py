@@ -307,7 +307,7 @@ def _part_of(part_id: str, found: _Found) -> Part | None:
     if last.seal is not None:
         part.seal = last.seal
     elif found.seal is not None:
-        part.seal, part.seal_place = found.seal.seal, found.seal.log_offset
+        part.seal = found.seal.seal
     return part
 
 

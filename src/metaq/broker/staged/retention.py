@@ -298,10 +298,9 @@ class Retention:
             seal = part.seal if number == part.chunks - 1 else None
             life = life_text(transaction.lifetime, transaction.seconds)
             # `carrying`: also when flow control or a full disk stops others, since this makes room.
+            # With the seal, whose own record lies behind the chunk and leaves the log after it.
             put = self._appender.put([renewed(chunk, life, part.since_ms, seal)], carrying=True)
             part.places[number] = put.log_offset
-            if seal is not None:
-                part.seal_place = -1
             if not more_time():
                 return False
         return True

@@ -265,7 +265,7 @@ class StagingService(BrokerPart):
         life = life_text(transaction.lifetime, transaction.seconds)
         name = ChunkName(transaction.id, part.part, part.chunks - 1, part.counts[-1], part.topic, part.queue_id, life)
         record = stage_record(SEAL, name, seal.seal, b"{}", self._clock.now_ms(), self._environment.store_host)
-        part.seal_place = self._appender.put([record]).log_offset
+        self._appender.put([record])
         part.seal = seal.seal
 
     # ------------------------------------------------------------------ deciding
