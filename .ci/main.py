@@ -7,6 +7,7 @@ python3 .ci/main.py quick
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from checks import quick, whole
@@ -26,4 +27,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the steps' processes are ended
     sys.exit(main(sys.argv[1:]))

@@ -25,6 +25,8 @@ NATIVE_KEPT = 5
 STAMPS = ("has-demo", "has-lint", "has-test")
 """What the Makefile takes for the sign that an environment is right."""
 SOUND = "import Cython, hypothesis, metaq, msgspec, mypy, pyspark, pytest, xdist"
+SCRIPT = "bin/mypy"
+"""One that pip has written: it runs as long as the Python that its first line names is there."""
 TOOLS = ("cc", "javac", "mvn")
 """Without these tests skip: with one of them more, they have not passed before."""
 
@@ -99,7 +101,9 @@ class Environment:
             raise NotInstalled(done.stdout[-4000:])
         link.symlink_to(venv)
         self.how = f"made anew: {why}"
-        self._make()
+        # By its own path here too: pip writes the path of the Python that runs it into the first line of every script, and the
+        # link is gone with its clone.
+        self._make(os.fspath(venv))
         self._keep_native()
         stamp = {"key": self._key(), "made": self._now(), "freeze": self.freeze()}
         (venv / "ci-stamp").write_text(json.dumps(stamp), encoding="utf-8")
@@ -120,20 +124,21 @@ class Environment:
             return "the kept one is older than a week"
         return ""
 
-    def _make(self) -> None:
-        done = self._call(["make", ".venv/has-test"], {})
+    def _make(self, venv: str = ".venv") -> None:
+        done = self._call(["make", f"VENV={venv}", f"{venv}/has-test"], {})
         if done.returncode:
             raise NotInstalled(done.stdout[-4000:])
 
     def _take_over(self, venv: pathlib.Path) -> bool:
         """Point the kept environment to this clone. False: it is broken."""
-        python = ".venv/bin/python"
+        python = os.fspath(venv / "bin/python")
         # What is compiled is put beside its source by _native(): pip would do it in an environment that it makes for it.
         install = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "-e", "."]
         for command, more in (
             (install, {"METAQ_BUILD_HOT": "0"}),
             ([python, "-m", "pip", "check"], {}),
             ([python, "-c", SOUND], {}),
+            ([os.fspath(venv / SCRIPT), "--version"], {}),
         ):
             if self._call(command, more).returncode:
                 return False

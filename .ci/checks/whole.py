@@ -43,13 +43,18 @@ def run_all(runner: Runner, plans: Sequence[Plan], *, one_by_one: bool) -> None:
     if not one_by_one:
         started = runner.start(beside) if beside else None
         plans = [plan for plan in plans if not plan.step.beside]
-    for name, group in itertools.groupby(plans, lambda plan: plan.step.batch or plan.step.name):
-        if name == PACE_OF and started is not None:
+    try:
+        for name, group in itertools.groupby(plans, lambda plan: plan.step.batch or plan.step.name):
+            if name == PACE_OF and started is not None:
+                runner.finish(started)
+                started = None
+            runner.run(list(group))
+        if started is not None:
             runner.finish(started)
-            started = None
-        runner.run(list(group))
-    if started is not None:
-        runner.finish(started)
+    except BaseException:  # Ctrl-C: what runs in the background has a session of its own, and would go on for minutes
+        if started is not None:
+            started.execution.wait(0)
+        raise
 
 
 def print_summary(of: str, runner: Runner) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 
 import pytest
 
@@ -244,6 +245,29 @@ def test_whole_run_begins_in_the_background_what_may_run_beside(run):
         "passed  b",
     ]
     assert "its output" in run.said
+
+
+def test_a_run_that_is_interrupted_leaves_nothing_in_the_background(tmp_path):
+    """Ctrl-C reaches the run alone: each step has a session of its own."""
+    children = []
+
+    def execute(command, environment, log):
+        if "slow" not in command:
+            raise KeyboardInterrupt
+        children.append(Process(["sleep", "1000"], {}, log, tmp_path))
+        return children[-1]
+
+    runner = Runner(
+        tmp_path, tmp_path, limit=1000.0, clock=lambda: 0.0, execute=execute, passed=PassedSteps(None, lambda: AT), files=FILES,
+        say=lambda line: None,
+    )  # fmt: skip
+    plans = [
+        Plan(Step("slow", ("slow",), 1, beside=True), "", frozenset()),
+        Plan(Step("quick", ("quick",), 1), "", frozenset()),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        whole.run_all(runner, plans, one_by_one=False)
+    assert [child.wait(PATIENCE) for child in children] == [-signal.SIGTERM]
 
 
 def test_the_summary_ends_the_run(run, capsys):

@@ -79,10 +79,10 @@ class MessageWriter:
                 raise self._state.refusal()
             left = self._writer.snapshot_below(log_offset)
             try:
-                self._housekeeper.promise_only(
-                    left
-                )  # first: a crash in the middle must not find tails that promise more
-                self._housekeeper.floors.cut(log_offset)  # a floor behind the new end would hide what comes there
+                # First: a crash in the middle must not find tails that promise more.
+                self._housekeeper.promise_only(left)
+                # A floor behind the new end would hide what comes there.
+                self._housekeeper.floors.cut(log_offset)
                 left = self._writer.truncate(log_offset)
                 self._flusher.cut(log_offset)
                 self._repairs.forget({(end.queue.topic, end.queue.queue_id): end.max_offset for end in left.queues})
