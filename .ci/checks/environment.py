@@ -138,7 +138,10 @@ class Environment:
             (install, {"METAQ_BUILD_HOT": "0"}),
             ([python, "-m", "pip", "check"], {}),
             ([python, "-c", SOUND], {}),
-            ([os.fspath(venv / SCRIPT), "--version"], {}),
+            (
+                ["sh", "-c", '"$0" --version', os.fspath(venv / SCRIPT)],
+                {},
+            ),  # sh says that it is not found; Popen raises
         ):
             if self._call(command, more).returncode:
                 return False
