@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+# Spark runs this module with `python -m`: its name is `__main__` then.
 MODULE: Final = __name__ if __name__ != "__main__" else "metaq.spark.daemon"
 NEEDED: Final = ("pyspark.worker", "pyspark.sql.pandas.types", "pyarrow.compute", "metaq.spark.data_source")
 """Imports of tasks of `format("metaq")`. Not pandas nor numpy.random: all forks would draw the same random numbers."""
@@ -50,6 +51,7 @@ def warm(modules: Iterable[str]) -> None:
         for module in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
+    # Collected first: what is frozen is never looked at again, garbage included.
     gc.collect()
     gc.freeze()  # A worker collects garbage after each task, which would write to, and so copy, all shared objects.
 

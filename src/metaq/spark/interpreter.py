@@ -93,6 +93,7 @@ def context_of(session: Any) -> Any:
 
 def is_remote(session: Any) -> bool:
     """Return whether a session is a client of a Spark Connect server."""
+    # By the module's name: importing pyspark.sql.connect needs grpcio, which only Connect's users have.
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -122,6 +123,7 @@ def has(python: str, module: str, environ: Mapping[str, str]) -> bool:
     return done.returncode == 0
 
 
+# Cached: it starts a Python with these imports, and every session and pipeline asks.
 @functools.cache
 def _tried(python: str) -> str | None:
     """Run a Python and return why it cannot serve as a worker; None: it can."""

@@ -37,6 +37,7 @@ class Link:
 
     def post(self, call: Call[T]) -> int:
         """Send a call's request. Returns its opaque, for `outcome`."""
+        # RocketMQ's opaque is a Java int: it wraps before it becomes negative.
         self._number = (self._number + 1) & _NUMBER_MAX
         command = call.request()
         command.opaque = self._number

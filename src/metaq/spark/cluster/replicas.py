@@ -145,6 +145,7 @@ class ReplicaChoice:
 
     def lacks(self, offset: int, kept: range) -> None:
         """Note that a slave has the offsets `kept` but not `offset`: ask the master, up to where the slave's begin."""
+        # A slave whose log begins later has all from there on; one that lags may lack everything from here on.
         self._lacks = range(offset, kept.start if kept.start > offset else _END)
 
     def failed(self, broker_id: int) -> bool:

@@ -144,6 +144,7 @@ def _writers(framing: Framing, stored: list[tuple[str, Any]], reader: Any, where
         whose = f"schema {name} of {where}"
         known, named = avro_schema.parsed(schema, whose)
         mark = fingerprint(schema)
+        # 16 decimal digits are a fingerprint in hex; an id has at most 10.
         as_id = name.isdecimal() and len(name) < 2 * _FINGERPRINT_BYTES
         # Tools write the fingerprint as a number, bodies have it little-endian: either order is accepted.
         if not as_id and name.lower() not in {mark.hex(), mark[::-1].hex(), ""}:

@@ -102,6 +102,7 @@ def struct_array(bodies: pa.Array, decode: Decode, kind: pa.StructType, build: B
     begin = 0
     while begin < len(bodies):
         before = int(ends[begin - 1]) if begin else 0
+        # One body at least, however large it is.
         stop = max(begin + 1, int(np.searchsorted(ends, before + CHUNK_BYTES)) + 1)
         values = [_decoded(body, decode) for body in bodies.slice(begin, stop - begin).to_pylist()]
         done.append(_arrow(values, sizes[begin:stop].tolist(), kind, build))

@@ -134,6 +134,7 @@ def _type(kind: pa.DataType, text: Any) -> Any:
     if pa.types.is_struct(kind):
         fields = [(_FIELD.format(number), _or_null(field.type, text), None) for number, field in enumerate(kind)]
         names = {_FIELD.format(number): field.name for number, field in enumerate(kind)}
+        # gc=False: the collector would walk through a whole batch of objects, none of which can be in a cycle.
         return msgspec.defstruct("Body", fields, rename=names, gc=False)
     if pa.types.is_list(kind):
         return list[_or_null(kind.value_type, text)]  # type: ignore[misc]

@@ -83,6 +83,7 @@ class HadoopFiles:
         self.root = root.rstrip("/")
         context = spark.sparkContext
         self._jvm, self._gateway = context._jvm, context._gateway  # noqa: SLF001  PySpark has no other server to its JVM
+        # The session's configuration: it has `spark.hadoop.*` and what the session has set since.
         conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         try:
             home = self._path("")
@@ -100,6 +101,7 @@ class HadoopFiles:
             )
             raise ConfigError(f"{self.root} cannot be used: {text}{known}") from None
         rename = self._jvm.org.apache.hadoop.fs.Options.Rename
+        # Java's varargs are an array to Py4J.
         self._without_overwrite = self._gateway.new_array(rename, 1)
         self._without_overwrite[0] = rename.NONE
 
@@ -192,6 +194,7 @@ class HadoopFiles:
     def syncs(self, path: str) -> bool:
         """Return whether the file system can force a file's bytes to disk (hsync). Creates and removes the file."""
         with _faults(self.root, path):
+            # hsync is a capability of streams, so one has to be opened to ask.
             stream = self._files.create(self._path(path), True)
             try:
                 return bool(stream.hasCapability("hsync"))
@@ -203,6 +206,7 @@ class HadoopFiles:
         try:
             for begin in range(0, len(data), _PIECE_BYTES):
                 stream.write(bytearray(data[begin : begin + _PIECE_BYTES]))
+            # An object is durable with the request at close; before that there is nothing to force.
             if sync and not self.is_conditional:
                 stream.hsync()
         except BaseException:

@@ -116,6 +116,7 @@ def session(
     # Else workers run the `python3` of the PATH, and fail with "No module named 'pyarrow'" while the driver looks fine.
     os.environ.setdefault(interpreter.CHOICE, sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # The user's settings last: `spark.python.daemon.module` in `conf` wins.
     settings = {**daemon_setting(master), **settings}
     builder = SparkSession.builder.appName(app)
     if master is not None:

@@ -136,6 +136,7 @@ def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterat
     inner = path / "commitlog"
     if inner.is_dir():
         yield from _log(inner, seen)
+    # Names that begin with `_` are no data by Hive's rule: checkpoints, ids, leases.
     names = sorted(entry for entry in path.iterdir() if not entry.name.startswith((".", "_")))
     if any(is_log_name(entry.name) and entry.is_file() for entry in names):
         yield from _log(path, seen)
@@ -149,6 +150,7 @@ def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterat
 def _file(path: Path, seen: set[Path]) -> Iterator[FoundFile]:
     if is_log_name(path.name):
         if _is_new(path, seen):
+            # All files of its folder: only they show where the log ends.
             whole = find_log_files(path.parent)
             mine = [file for file in whole if file.path == str(path)]
             borders = Borders(path.parent.parent / "consumequeue")

@@ -251,6 +251,7 @@ class _SliceReader:
 
         Raises RemoteProtocolError: an offset comes twice, goes back, or was not asked for.
         """
+        # A single part stays a view of the receive buffer; joining copies.
         body: Any = parts[0].body if len(parts) == 1 else b"".join(part.body for part in parts)
         decoded = decode(body, self._queue, parts[-1].max_offset)
         offsets = decoded.queue_offsets

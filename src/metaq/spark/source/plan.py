@@ -180,6 +180,7 @@ class Planner:
         begin = dict(start or {})
         tries = Retries(self._options.retry_seconds)
         while True:
+            # With a target the queues are fixed: routes are not asked for, and new queues are for the next run.
             now, away = self._routed(start, watch) if target is None else (sorted(target), {})
             given = target is not None
             seen = watch.look(self.client, now, patiently=patiently or given, ends=not given)
@@ -228,6 +229,7 @@ class Planner:
                     watch.note_names(fault, began)
                     return known, {}
                 except NoRoute:
+                    # Before the first offset is known: the topic's brokers may be away, and `completed` adds them.
                     if not watch.waits or start is not None:
                         raise
                     return now, {}

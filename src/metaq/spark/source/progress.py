@@ -159,6 +159,7 @@ def _value(offset: Any) -> Any:
 
 
 def _is_ours(offset: Any) -> bool:
+    # Other sources' offsets may be JSON objects too, Kafka's for instance.
     return isinstance(offset, dict) and set(offset) == {"v", "q"}
 
 
@@ -201,9 +202,11 @@ def _of_checkpoint(folder: Path) -> Lag | None:
     """
     try:
         query = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
+        # Beside the batches lie Hadoop's checksums (`.0.crc`) and temporary files.
         done = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdigit()]
         if not done:
             return None
+        # Of the last committed batch: what is only planned is not read yet.
         text = (folder / "offsets" / str(max(done))).read_text(encoding="utf-8")
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise ConfigError(f"{folder} is not the checkpoint of a query: {fault}") from None
@@ -213,5 +216,6 @@ def _of_checkpoint(folder: Path) -> Lag | None:
         raise ConfigError(f"{folder}: Spark's offset log has version {version[:20]!r}, which is not known here")
     if version == "v2":  # `NAME:OFFSET`; a query has it by spark.sql.streaming.offsetLog.formatVersion=2.
         lines = [line.partition(":")[2] for line in lines]
+    # Spark writes `-` for a source that has no offset yet.
     sources = [{"endOffset": None if line == "-" else line} for line in lines if line]
     return of_progress({"id": query, "batchId": max(done), "sources": sources})
