@@ -255,6 +255,7 @@ class _Sieve:
     def add(self, keys: Numbers) -> None:
         for begin in range(0, len(keys), _BLOCK):
             byte, bit = self._places(keys[begin : begin + _BLOCK])
+            # `.at`: ids of one block may share a byte, and `|=` would keep the bit of one of them.
             np.bitwise_or.at(self._map, byte, np.left_shift(np.uint8(1), bit))
 
     def left(self, keys: Numbers) -> Numbers:
@@ -332,6 +333,7 @@ class IdWindow:
         ordered[:] = keys
         # Tasks sort their ids, so this is a merge of a few sorted runs: the stable sort takes a fifth of any other's time.
         ordered.sort(kind="stable")
+        # Positions are looked for only where keys repeat: an argsort takes longer than the sort above.
         if np.any(ordered[1:] == ordered[:-1]):
             self._mark_inside(batch.joined, keys, np.argsort(keys, kind="stable"), drop)
         return np.flatnonzero(drop)
@@ -370,6 +372,7 @@ class IdWindow:
 
     def _sieve_in(self, keys: Numbers) -> None:
         if self._sieved + len(keys) > self._sieve.room:
+            # Twice the ids: the next rebuild comes when as many have been added.
             self._sieve_anew(2 * (self._count + len(keys)))
         self._sieve.add(keys)
         self._sieved += len(keys)

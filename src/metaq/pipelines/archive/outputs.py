@@ -170,6 +170,7 @@ class LocalOutput:
     def seal(self, files: Sequence[Staged]) -> None:
         for file in files:
             file.size = (self._folder.path / file.path).stat().st_size
+        # Before the manifest is written: without its folder's entry a synced file is gone after a power cut.
         for staged in {self._folder.staging, *((self._folder.path / file.path).parent for file in files)}:
             sync_folder(staged)
         if any(file.ids is not None and len(file.ids) for file in files):

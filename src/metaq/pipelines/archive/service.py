@@ -300,12 +300,12 @@ class _Archiver(BatchJob):
         for last in self._records.manifests():
             known |= last.id_files
         if last is not None:
+            # Of the newest batch only: each was finished before the next one was written.
             self._output.finish(last, self._replaced)
             self._positions, self._newest_ms = last.end, last.newest_ms
         self._output.recover(-1 if last is None else last.batch, known)
-        there = (
-            self._output.list_ids()
-        )  # Manifests are never rewritten: files of ids that expired are still named there.
+        # Manifests are never rewritten: files of ids that expired are still named there.
+        there = self._output.list_ids()
         for name, topic in sorted(known.items()):
             if self._dedupe.on and name in there:
                 self._window(topic).restore(name, self._output.load_ids(name))
@@ -344,6 +344,7 @@ class _Archiver(BatchJob):
             self._publish(query, batch, files, began)
 
     def _publish(self, query: str, batch: int, files: list[Staged], began: float) -> None:
+        # In one order whichever task ended first: of two copies with one store time the one in the earlier row stays.
         files.sort(key=lambda file: (file.wanted.queue, file.wanted.start, file.date, file.part))
         self._check_continues(batch, files)
         ids = self._drop_repeats(query, batch, files) if self._dedupe.on else {}
@@ -382,6 +383,7 @@ class _Archiver(BatchJob):
         if self._tables is not None:
             self._tables.publish(manifest)
         self._output.clean(batch)
+        # Behind the commit: a replay of this batch would need the ids that expire now.
         self._expire()
         self._report(manifest, began)
 
@@ -424,6 +426,7 @@ class _Archiver(BatchJob):
                     found.append((file, ids.queue_offset[hits]))
                     file.repeats = len(hits)
                 name = self._output.ids_name(query, batch, next(numbers))
+                # Kept as it is only without repeats: the file has the ids of all messages that the task has read.
                 if not len(hits) and self._output.keep_ids(name, file):
                     window.restore(name, ids)
                     kept.append(name)

@@ -108,6 +108,7 @@ class SliceWriter:
             finally:
                 for file in files.values():
                     file.close()
+            # While the last fsyncs run in the other threads: `settle` waits for them.
             done = {place: (file, str(file.save_ids()) if self.dedupe != OFF else "") for place, file in files.items()}
             for file in files.values():
                 file.settle()
@@ -210,6 +211,7 @@ class _DayFile:
     def _write_group(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._unforced += table.nbytes
+        # One fsync at a time: a disk that is slower than the task gets no queue of them.
         if self._unforced >= _FORCED_BYTES and (self._forced is None or self._forced.done()):
             self._see_forced()
             self._unforced, self._forced = 0, self._disk.submit(sync_file, self.path)

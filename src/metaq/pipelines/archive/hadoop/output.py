@@ -93,6 +93,7 @@ class HadoopOutput:
         for file, offsets in found:
             key = _key_of(file.path)
             file.rows -= len(offsets)
+            # A file of which nothing is left was not written anew, and the manifest leaves it out.
             if file.rows:
                 file.path, file.size = files[key].path, files[key].size
 
@@ -121,6 +122,7 @@ class HadoopOutput:
         self._folder.files.remove(path)
 
     def commit(self, manifest: Manifest) -> None:
+        # Only for the better error, and to save work: the manifest itself refuses the second run.
         self._lease.check()
         self._folder.commit(manifest)
 
