@@ -94,7 +94,9 @@ def _read(spark: Any, options: AuditOptions, topics: Sequence[str], columns: str
     )
     if since is not None:
         reader = reader.option("startingTimestamp", str(max(0, since)))
+    # Without it the read ends at the newest message: nothing is stored behind now.
     if until < SYSTEM.now_ms():
+        # The source refuses an end that is not behind its start.
         reader = reader.option("endingTimestamp", str(max(1, until, (since or 0) + 1)))
     return reader.load()
 
@@ -182,6 +184,7 @@ def _ledger(spark: Any, options: AuditOptions, span: Span, topic: str, since: in
         "e", sql.from_json(sql.col("body").cast("string"), entry)
     )
     time = sql.trim("e.time")
+    # `try_`: in ANSI mode one malformed time would fail the whole query.
     entry_ms = sql.when(time.rlike(r"^\d+$"), time.try_cast("bigint")).otherwise(
         sql.unix_millis(sql.try_to_timestamp(time))
     )

@@ -307,6 +307,7 @@ class _Audit:
     def _publish(self, frames: dict[str, Any], result: AuditFigures) -> None:
         """Write all results into a new folder, then replace the last audit's."""
         place, making = self._run.place, self._run.place / MAKING
+        # Of an audit that was killed.
         shutil.rmtree(making, ignore_errors=True)
         try:
             self._make(making, frames, result)
@@ -331,6 +332,7 @@ class _Audit:
             self._run.tell(drawn.without, step="plots")
         (making / REPORT).write_text(drawn.html, encoding="utf-8")
         (making / FIGURES).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+        # Synced before the renames: the figures must never name files that a power cut has emptied.
         for path in making.rglob("*"):
             (sync_folder if path.is_dir() else sync_file)(path)
 

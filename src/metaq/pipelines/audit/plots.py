@@ -173,6 +173,7 @@ def _legend(axes: Any) -> None:
 
 
 def _svg(name: str, height: float, draw: Callable[[Any], None], label: str) -> str:
+    # A fixed salt and no date: the same figures make the same file.
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         figure.patch.set_visible(False)
