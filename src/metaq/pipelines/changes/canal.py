@@ -93,8 +93,10 @@ def kind_of(mysql_type: Any) -> str:
     if name in _LONG:
         return kinds.LONG
     if name == "bigint":
+        # Up to 2**64 - 1, beyond a signed 64-bit number.
         return kinds.decimal_kind(20, 0) if "unsigned" in behind else kinds.LONG
     if name in {"decimal", "numeric"}:
+        # MySQL's DECIMAL without digits is DECIMAL(10,0).
         numbers = [int(part) for part in inside.split(",") if part.strip().isdigit()] or [10]
         return kinds.decimal_kind(numbers[0], numbers[1] if len(numbers) > 1 else 0)
     if name in _DOUBLE:

@@ -150,6 +150,7 @@ def _row(
         return None
     if not isinstance(row, dict):
         raise NotAChange(f"{side} of a Debezium event of {table} is no object")
+    # Left out: an update leaves the columns that it does not name.
     there = {name: value for name, value in row.items() if value != UNAVAILABLE}
     if fields is None:
         return kinds.plain(there)
@@ -201,6 +202,7 @@ def _value(value: Any, field: Mapping[str, Any]) -> Any:
     if name == _DECIMAL and not isinstance(value, int | float):
         number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
         scale = int((field.get("parameters") or {}).get("scale", 0))
+        # The default context would round to 28 digits.
         return str(decimal.Decimal(number).scaleb(-scale, decimal.Context(prec=1000)))
     if kind == kinds.STRING and isinstance(value, dict | list):
         return kinds.json_text(value)

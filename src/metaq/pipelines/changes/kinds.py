@@ -28,6 +28,7 @@ DIGITS_MAX = 38
 LONG_DIGITS = 19
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+# Inexact raises: no digit is lost silently.
 _EXACT = decimal.Context(prec=DIGITS_MAX, traps=[decimal.InvalidOperation, decimal.Inexact])
 
 

@@ -33,6 +33,7 @@ class MariaDb:
     errors: tuple[type[Exception], ...] = (pymysql.Error,)
     upsert_needs_one_index = True
     text_type = "LONGTEXT"
+    # An index of InnoDB's older row formats takes 767 bytes: 190 characters of utf8mb4.
     key_text_type = "VARCHAR(190)"
 
     def __init__(self, address: Address) -> None:
@@ -69,6 +70,7 @@ class MariaDb:
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:  # noqa: ARG002  MySQL checks all unique indexes
         names = [self.quote(name) for name in columns]
+        # VALUES() is deprecated in MySQL 8 for a row alias, which MariaDB does not have.
         sets = [f"{name} = VALUES({name})" for name in names]
         places = ", ".join(["%s"] * len(names))
         return (

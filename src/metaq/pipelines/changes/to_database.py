@@ -216,6 +216,7 @@ class DatabaseTarget:
         tables: Mapping[str, DatabaseTable],
         judge: Judge,
     ) -> Applied:
+        # Rows come from the tasks in any order. Their buckets are only of use to the snapshot.
         changes = sorted(
             (row for row in rows if row["note"] == CHANGE),
             key=lambda row: tuple(row[name] for name in ORDER if name != "bucket"),
@@ -271,6 +272,7 @@ class DatabaseTarget:
             )
             if cursor.rowcount:
                 return
+        # No such row: the update makes it, of the columns that it has.
         cursor.execute(self._sql.upsert(table.target, names, table.key), self._values(table, final.row, names))
 
     def _values(self, table: DatabaseTable, row: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
@@ -303,6 +305,7 @@ class DatabaseTarget:
             cursor.executemany(self._sql.upsert(KEYS, ("id", "pipeline", "seq", "gone_ms"), ("id",)), rows)
 
     def _id(self, table: str, key: str) -> str:
+        # A hash, because keys are of any length and an index is not.
         return hashlib.sha256(f"{self._name}\0{table}\0{key}".encode()).hexdigest()
 
     # -------------------------------------------------------------- tables
@@ -319,6 +322,8 @@ class DatabaseTarget:
     def _one_source_each(self, tables: Mapping[str, DatabaseTable]) -> None:
         seen: dict[str, str] = {}
         for source, table in sorted(tables.items()):
+            # MySQL's table names heed case or not, by the server's file system: names that differ in it alone are
+            # refused.
             other = seen.setdefault(table.target.lower(), source)
             if other != source:
                 raise ConfigError(
