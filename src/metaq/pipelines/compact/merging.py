@@ -47,6 +47,7 @@ def merge(sources: Sequence[Path], target: Path) -> int:
     """
     try:
         with parquet_writer(target, schema_of(sources[0])) as writer:
+            # Joined twice: 64 batches of one row each are still a thin one.
             rows = sum(_write(writer, group) for group in _groups(_thick(_thick(in_order(sources)))))
     finally:
         # Arrow's allocator keeps freed memory, some 100 MB here and fragmented: a driver that merges for days would grow.

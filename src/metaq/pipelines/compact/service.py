@@ -128,6 +128,7 @@ class Compactor:
         """Check that the file system can exchange folders, and remove unfinished files. Raises ConfigError, StoreCorrupt."""
         make_folder(self._folder.kept)
         self._records = {record.number: record for record in replacements(self._folder)}
+        # Of merges that a crash kept from being announced.
         for left in self._folder.kept.iterdir():
             if not left.name.isdigit() or int(left.name) not in self._records:
                 _remove(left)
@@ -258,7 +259,9 @@ class Compactor:
             name = file.path.rpartition("/")[2]
             if name not in there:
                 os.link(listing.parent / NEW / name, listing / name)
+        # It takes the place of the archive's folder, and with that its rights.
         shutil.copymode(place, listing)
+        # Its links are durable before the exchange: a power cut must not leave an empty folder in the archive.
         sync_folder(listing)
         sync_folder(listing.parent)
         exchange(place, listing)
@@ -321,6 +324,7 @@ class Compactor:
     def _merged(self, folder: str, files: list[ArchivedFile]) -> Iterator[UpkeepStep]:
         """Merge a folder's small files, those of one schema with each other, and announce the replacement."""
         keys = {file.path: merging.first_key(self._folder.path / file.path) for file in files}
+        # By their first rows: merged files then hold adjoining offsets.
         ordered = sorted(files, key=lambda file: keys[file.path] or ("", 0, 0))
         by_schema: list[tuple[Any, list[ArchivedFile]]] = []
         for file in ordered:
@@ -410,6 +414,7 @@ def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
     folder = ArchiveFolder(options.place, options.staging)
     newest = folder.last()
     if newest is not None:
+        # Of a batch whose files a killed run of `archive` had not renamed yet.
         folder.finish(newest, lambda: ever_replaced(folder))
     compactor = Compactor(folder, options, options.compact_files, clock)
     compactor.prepare()
