@@ -40,6 +40,7 @@ class Known:
         """Add a chunk of new messages. Many chunks are merged into one of that name."""
         if not len(rows):
             return
+        # Few chunks: every trace is searched for in each of them.
         if len(self.chunks) >= CHUNKS_MAX:
             rows = np.concatenate([*self.chunks.values(), rows])
             self.chunks.clear()
@@ -62,6 +63,7 @@ class Known:
         """Return the traces whose message is known, with it, and the other traces."""
         left, found_told, found_known = told, [], []
         for rows in self.chunks.values():
+            # A key behind the last one points at the last row, and is no hit there.
             places = np.minimum(np.searchsorted(rows["key"], left["key"]), len(rows) - 1)
             hit = rows["key"][places] == left["key"]
             found_told.append(left[hit])

@@ -172,6 +172,7 @@ class _Parser:
 
     def _windows(self) -> int:
         token = self._take("word", "need a number of windows after `for`")
+        # Nine digits decide: int refuses texts of more than 4300.
         if not (token.value.isascii() and token.value.isdigit() and 1 <= int(token.value[:9]) <= FOR_MAX):
             raise _wrong(self._text, token.place, f"need a number of windows from 1 to {FOR_MAX}, not {token.value!r}")
         return int(token.value)

@@ -218,6 +218,7 @@ class Service(QueryJob):
             if isinstance(fault, OSError):
                 raise disk_fault(fault, f"the metrics in {self._run.place} are as they were before") from fault
             raise
+        # Only now that the state without them is saved: after a crash before this they are delivered again.
         self._delivered = []
         for alert in alerts:
             _LOG.warning("metrics: %s", alert)

@@ -264,6 +264,7 @@ class MetricsState:
                 fresh.append(self._known_rows(row["data"], topic, broker))
             elif kind == TOLD:
                 told.setdefault(row["grp"], []).append(np.frombuffer(row["data"], TOLD_TYPE))
+        # `Sizes.read` wants the slices of a queue in order; tasks end in any.
         for row in sorted(read, key=lambda row: int(row["end_offset"])):
             queue = self._queue(MessageQueue(row["topic"], row["broker"], row["queue_id"]))
             self._saved.unreadable += row.get("messages") or 0
@@ -280,6 +281,7 @@ class MetricsState:
         self._live, self._sampled_ms = sample.ends, max(self._sampled_ms, sample.now_ms)
         for queue, end in sample.ends.items():
             one = self._queue(queue)
+            # Nothing in it will be read: it counts as read to its end, or its topic's windows would never close.
             if one.end < 0 and (self._limits.from_latest or end == 0):
                 one.end = end
             if one.end >= end:
