@@ -122,6 +122,7 @@ class Carrier:
             for queue, at in consumed.items()
             if at is not None and queue in state.tables and at < state.tables[queue].begin[0]
         ]
+        # Asked only if a group is before the mirror's beginning: else the answer makes no difference.
         starts = self._source.starts(late) if late else {}
         queues = {target: placed(state, target, consumed, starts, before[target]) for target in targets}
         moved = {

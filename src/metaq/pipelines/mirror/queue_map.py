@@ -44,6 +44,7 @@ def extended(
     if not places:
         raise ConfigError(f"the topic that {missing[0].topic} goes to has no queue that can be written to")
     taken = set(mapped.values())
+    # With known queues that the route lacks now: numbers must not move while a broker is away.
     numbers = {
         queue: number
         for number, queue in enumerate(sorted({*source, *(one for one in known if _same(one, missing[0]))}))

@@ -109,6 +109,7 @@ class _Mirror(BatchJob):
         """Check that the target accepts the messages. Raises as `start`."""
         if self._options.exact:
             try:
+                # A row that never is: the question only shows whether every broker has such transactions.
                 Delivery(self._sink).coordinator("mirror:none")
             except NotSupported:
                 raise NotSupported(
