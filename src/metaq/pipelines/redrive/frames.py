@@ -46,6 +46,7 @@ accepts; with an illegal tag, keys or properties."""
 
 _MARGIN_BYTES: Final = 1024
 """Bytes of properties that are reserved for what client and broker add."""
+# Length of the array that one `sequence` makes in an executor's memory, at most.
 _EXPLODED_MAX: Final = 10_000
 
 
@@ -107,6 +108,7 @@ class Frames:
 
     def only(self, messages: Any, wanted: Ranges) -> Any:
         """Return the messages that are in the ranges, in unchanged order."""
+        # Broadcast: a shuffle would lose the order.
         return messages.join(sql.broadcast(self._places(wanted)), list(PLACE), "left_semi")
 
     def without_ids(self, messages: Any, targets: Iterable[str], since_ms: int) -> Any:
@@ -133,6 +135,7 @@ class Frames:
         ]
         kinds = (("broker", pa.string()), ("queue_id", pa.int32()), ("first", pa.int64()), ("last", pa.int64()))
         table = {name: pa.array([row[at] for row in rows], kind) for at, (name, kind) in enumerate(kinds)}
+        # From Arrow, whose types are given: Spark infers none from an empty list.
         return self._spark.createDataFrame(pa.table(table)).selectExpr(
             "broker", "queue_id", "explode(sequence(first, last)) as queue_offset"
         )
@@ -304,6 +307,7 @@ def _properties(given: Any, single: dict[str, Any]) -> Any:
 
     added = sql.create_map(*(part for name, value in {**single, **marks}.items() for part in (sql.lit(name), value)))
     own = sql.map_filter(sql.coalesce(given, empty), kept)
+    # No name is in both, on which map_concat fails: `kept` drops those that are added.
     return sql.map_concat(own, sql.map_filter(added, lambda _, value: value.isNotNull() & (value != "")))
 
 

@@ -332,9 +332,11 @@ class _Redrive:
         end = {self._queue(place): some[-1][1] for place, some in ranges.items()}
         rows = self.frames.read(begin, end)
         # By the plan's offsets, not by the SQL condition, which may depend on the time or on other tables.
+        # Ranges without gaps are all of what was read, and need no join.
         if count(ranges) < sum(end[queue] - begin[queue] for queue in end):
             rows = self.frames.only(rows, ranges)
         only = {"onlyGroup": self.options.group} if self.options.only_group else {}
+        # The coordinator is named: only the broker in the ledger's head knows the last number.
         self.frames.sent(rows).write.format("metaq").options(
             **only,
             nameServers=self.options.servers,

@@ -165,6 +165,7 @@ class Ledger:
     def _merge(self) -> None:
         run = next(reversed(self._by_run), "")
         merged = step_of(self.number, run, self.sent, self.witnesses)
+        # Merged and durable first, then the steps in it are removed.
         self._write(self.place / MERGED, msgspec.structs.replace(merged, run_rows=self._by_run.get(run, 0)))
         for path in self._files:
             path.unlink(missing_ok=True)  # Not synced: a file that is back after a power cut is skipped.
@@ -178,6 +179,7 @@ class Ledger:
         through = self.number
         for path, number, state in self._step_files():
             if number <= through:
+                # In the merged file: a crash came before it was removed.
                 path.unlink(missing_ok=True)
                 continue
             step = self._read(path, PlannedStep)
