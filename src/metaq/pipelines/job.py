@@ -162,6 +162,7 @@ def stoppable(spark: Any, run: Run, *, interrupt: bool) -> Iterator[None]:
     context.setInterruptOnCancel(interrupt)
     try:
         yield
+    # Cancelled work fails in several ways, so the exception does not tell: the request to stop does.
     except Exception as fault:
         if run.stopping:
             raise RunStopped from fault

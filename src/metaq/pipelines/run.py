@@ -138,6 +138,7 @@ class Run:
     def behind(self, messages: int | None) -> None:
         """Record the backlog, in messages; None: not known."""
         with self._busy:
+            # Written only if it has changed: the watcher reports it twice a second.
             if messages != self._status.behind:
                 self._change(behind=messages)
                 self._write()
@@ -195,6 +196,7 @@ class Run:
                 return
             self._change(state=FAILED if fault else STOPPED if self._stopping.is_set() else ENDED, fault=fault)
             self._write()
+            # Before the lease is released: after that the file may be a request to the next run.
             (self.place / STOP).unlink(missing_ok=True)
             lease.release()
 
@@ -214,6 +216,7 @@ class Run:
             seen(self._status)
         making = self.place / f"{STATUS}.tmp"
         try:
+            # Renamed, so that `status` never reads half a file; not synced, because no message depends on it.
             making.write_bytes(msgspec.json.format(msgspec.json.encode(self._status), indent=1))
             making.rename(self.place / STATUS)
         except OSError as fault:
@@ -242,6 +245,7 @@ def refuse_others_folder(pipeline: str, place: Path) -> None:
                     f"{place} is the folder of the pipeline {owner}, and {pipeline} would take what is in there for its own: "
                     "give it a folder of its own"
                 )
+    # Hidden files are those of file managers and NFS, `lost+found` is a new file system's.
     others = sorted(name for name in names if not name.startswith((".", "_")) and name != "lost+found")
     if others and not names & {STATUS, LEASE, *_SIGNS}:
         raise ConfigError(
