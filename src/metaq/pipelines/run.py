@@ -111,6 +111,8 @@ class Run:
         """
         refuse_others_folder(self._status.pipeline, self.place)
         make_or_refuse("folder", self.place)
+        # Before any other folder is made: the end of an earlier run removes its staging folder, and must not remove
+        # ours.
         lease = lease_on(self.place)
         lease.take(seconds)
         self._lease = lease

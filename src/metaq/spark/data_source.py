@@ -303,6 +303,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
             end = self._seen = planner.advance(begin, self._target, self._watch)
             enough = self._enough(begin, end)
             now = SYSTEM.monotonic()
+            # Also waits while there are too few messages: Spark would ask again at once, 60 times a second.
             if (enough and end != begin) or self._target is not None or now >= give_up:
                 return end if enough else begin
             threading.Event().wait(min(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE), give_up - now))

@@ -53,6 +53,7 @@ class BodyColumns:
     def schema(self, plain: pa.Schema) -> pa.Schema:
         """Return the schema of the archived files, from that of messages."""
         kept = [field for field in plain if self._keeps(field.name)]
+        # In a struct: no field can have the name of a column, nor of one that a later release adds.
         return pa.schema([*kept, pa.field(DECODED, self.plan.kind), pa.field(CORRUPT, pa.binary())])
 
     def ready(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

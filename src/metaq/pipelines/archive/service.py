@@ -198,6 +198,7 @@ def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, st
     output, upkeep = _remote(spark, options, ends) if is_uri(options.output) else _local(options)
     checkpoint = checkpoint_of(spark, options.checkpoint, options.output)
     parting = Parting.of(options.partition_by)
+    # One output, one checkpoint: a fresh checkpoint would archive everything a second time.
     output.records.guard(checkpoint, checkpoint.query_id(), str(parting))
     dedupe = _Dedupe(options.dedupe, options.dedupe_seconds)
     decoding, tables = None, None
@@ -205,6 +206,7 @@ def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, st
         tables = tables_of(output.records, options.table_format, options.grace_seconds)
         decoding = settle(output.records, options)
     archiver = _Archiver(output, checkpoint, stream.source, dedupe, run, upkeep, parting, decoding, tables)
+    # Called before the lease's release: an ExitStack goes backwards.
     ends.callback(archiver.close)
     return stream.start(spark, archiver)
 
@@ -334,6 +336,7 @@ class _Archiver(BatchJob):
         published = self._records.find(query, batch)
         # Spark repeats a batch if the driver died after it was published and before Spark's own commit log was written.
         if published is not None:
+            # Its renames, and the table's commit, may be missing yet.
             self._output.finish(published, self._replaced)
             if self._tables is not None:
                 self._tables.align()
@@ -380,6 +383,7 @@ class _Archiver(BatchJob):
         # final names is finished by the next run.
         self._output.commit(manifest)
         self._output.finish(manifest)
+        # Behind the renames: the table names files by their final paths.
         if self._tables is not None:
             self._tables.publish(manifest)
         self._output.clean(batch)

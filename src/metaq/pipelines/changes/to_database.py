@@ -198,8 +198,10 @@ class DatabaseTarget:
             last = {**(self._state.last if self._state is not None else {}), **notes.last}
             state = TargetState(query=query, batch=batch, tables=tables, last=last)
             self._save(cursor, state)
+            # Before the COMMIT: if only its answer is lost, the next try finds the batch and returns these figures.
             self._sent = done
             connection.commit()
+            # Only after the COMMIT: until then the database has the old state, which the next try compares.
             self._state = state
         return done
 

@@ -241,6 +241,7 @@ class Compactor:
         there = _names(place)
         if there & names:
             self._exchange(record, place, listing, there, names)
+        # Also where a run was killed between the exchange and its syncs.
         sync_folder(place.parent if place.parent.is_dir() else self._folder.path)
         _rescue(listing, place, names)
         if place.is_dir() and not _names(place):
@@ -344,6 +345,7 @@ class Compactor:
         made: list[ArchivedFile] = []
         try:
             for file in (one for group in groups for one in group):
+                # Links hold the bytes for readers of before, whatever becomes of their names in the archive.
                 os.link(self._folder.path / file.path, home / OLD / file.path.rpartition("/")[2])
             for group in groups:
                 made.append(self._merge(group, f"{folder}/merged-{number:010d}-{len(made):04d}.parquet", home))
@@ -368,6 +370,7 @@ class Compactor:
         target = home / NEW / path.rpartition("/")[2]
         rows = merging.merge([self._folder.path / file.path for file in group], target)
         expected = sum(file.rows for file in group)
+        # Before it is announced: a merge that lost rows never takes the place of its sources.
         if rows != expected:
             raise StoreCorrupt(
                 f"{len(group)} files in {path.rpartition('/')[0]} hold {rows} messages, and their manifests say {expected}: "

@@ -410,6 +410,7 @@ class MetricsState:
         messages = size = 0
         for queue_id, offset in sample.positions.items():
             queue = MessageQueue(sample.topic, sample.broker, queue_id)
+            # The first sample of a group is its beginning: what it consumed before is in no window.
             known = self._positions.setdefault(
                 (sample.group, queue), _Position(sample.group, *queue, offset=offset, sized=offset)
             )
@@ -434,6 +435,7 @@ class MetricsState:
             return  # A broker's counters before the first sample belong to no window.
         restarted = known.started_ms != sample.started_ms
         for name, value in sample.counters.items():
+            # A broker counts from its start.
             before = 0 if restarted else known.values.get(name, 0)
             window.count(name, max(0, value - before))
 

@@ -132,6 +132,7 @@ class Copying:
             unfit |= body_bytes + text_bytes + ENTRY_BYTES_MAX > limits.whole_bytes
         if not limits.empty:
             unfit |= body_bytes == 0
+        # What came around is left out in any case, so it is no fault.
         unfit &= ~around
         for row in np.flatnonzero(unfit).tolist():
             what = (

@@ -134,6 +134,7 @@ class _Redrive:
             # Only now, so that a dry run leaves no folder bound to a topic.
             self.ledger.begin(self.fence.new_head(self.options.source))
             self._settle()
+        # After the dry run, which works at any broker.
         if self.options.only_group and not self.limits.retry_topics:
             raise NotSupported(
                 "onlyGroup needs brokers of this version: an older one takes no transaction with messages for a retry topic. "

@@ -106,6 +106,7 @@ def _least(
     name = whole["name"]
     if name in around:
         raise ConfigError(f"its record {name} holds itself")
+    # Once per record: of thirty records, each twice in the next, it took a quarter of an hour.
     if name not in done:
         inner = [_least(field["type"], named, (*around, name), done) for field in whole["fields"]]
         done[name] = sum(size for size, _ in inner), 1 + sum(fields for _, fields in inner)

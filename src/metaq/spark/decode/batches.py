@@ -66,6 +66,7 @@ _SPARK_TYPES: dict[pa.DataType, types.DataType] = {
 
 def instant(micros: int) -> int:
     """Return `micros` (since 1970). Raises ValueError: outside the years 1 to 9999, which Python's datetime ends at."""
+    # A damaged body can hold any 64 bits as a time. Arrow takes them, and `collect()` fails for the whole query.
     if micros not in MICROS:
         raise ValueError("a time before the year 1 or after 9999")
     return micros

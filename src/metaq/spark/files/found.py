@@ -170,6 +170,7 @@ def _is_new(path: Path, seen: set[Path]) -> bool:
 
 
 def _log(folder: Path, seen: set[Path]) -> Iterator[FoundFile]:
+    # A consume queue's files have names of 20 digits, too.
     if folder.parent.parent.name in {"consumequeue", "consumequeue_ext"}:
         raise StoreForeign(f"{folder} is a consume queue, which holds no messages: name the folder of its store")
     files = [file for file in find_log_files(folder) if _is_new(Path(file.path), seen)]
@@ -177,6 +178,7 @@ def _log(folder: Path, seen: set[Path]) -> Iterator[FoundFile]:
         return
     borders = Borders(folder.parent / "consumequeue")
     end = find_end(files, borders)
+    # DLedger's log and RocketMQ 5's timer log have such names: they would give no rows, and no word.
     if end.place == files[0].start and not may_begin(files[0]):
         text = "neither a record nor untouched bytes begin here, and no record follows: damaged, or not a commit log"
         yield Damage(files[0].path, 0, files[0].size, text)
@@ -204,6 +206,7 @@ def _segments(segments: Sequence[Segment], seen: set[Path]) -> Iterator[FoundFil
             end = segment.start + _size_of(segment)
         except FileNotFoundError:
             continue  # Deleted by a running server's retention.
+        # zipfile raises many kinds: zlib's, bz2's and lzma's own, and one for a version that Python does not know.
         except Exception as fault:
             if not isinstance(fault, OSError) and not is_zip_fault(fault):
                 raise

@@ -55,6 +55,7 @@ class Planner:
         options = self._options
         if options.subscribe_pattern:
             topics = self.client.topics(options.subscribe_pattern)
+            # Before routes are asked for: a pattern over a thousand topics costs as many requests.
             if pushed is not None and options.has_default_bounds:
                 topics = [topic for topic in topics if pushed.takes_topic(topic)]
             return self.client.queues(topics, seconds)
@@ -203,6 +204,7 @@ class Planner:
         the name servers.
         """
         seconds, began = watch.seconds_for_names(), watch.now()
+        # A query that was restarted with fewer topics must not wait for brokers that only hold the others.
         known = sorted(self._named(start or {}))
         wanted = {*known, *self._options.assigned}
         if seconds is None:
@@ -252,6 +254,7 @@ class Planner:
         """Return the queues that have a route, and the NoRoute of a topic that has none."""
         unrouted: NoRoute | None = None
         now: list[MessageQueue] = []
+        # Topic by topic: one without a route must not hide the others.
         for topic in self._topics():
             try:
                 now += self.client.queues([topic], 0.0)

@@ -172,6 +172,7 @@ def _called(progress: Mapping[str, Any]) -> str:
 
 
 def _asked(found: Lag, client: ClusterClient, clock: Clock) -> Lag:
+    # A query by pattern has the queues of deleted topics in its checkpoint for ever.
     ends = client.of_existing(found.positions, client.ends)
     queues = [structs.replace(one, end=ends.get(one.queue, one.position)) for one in found.queues]
     waiting = client.store_times({one.queue: one.position for one in queues if one.behind})
