@@ -65,6 +65,7 @@ class SliceStream:
         """Start the query whose micro-batches `job` processes. Returns the StreamingQuery."""
         reader = spark.readStream.format("metaq").options(**self.pairs).load()
         writer = reader.writeStream.queryName(job.NAME).option("checkpointLocation", job.checkpoint.uri)
+        # Its function runs in this process, which holds the lease and publishes; a sink's commit would run in another.
         return writer.foreachBatch(job.process).trigger(**self.trigger).start()
 
 

@@ -163,6 +163,7 @@ class Run:
         """Whether the run was asked to stop, here or by a file. Jobs check it between their steps."""
         if not self._stopping.is_set():
             with contextlib.suppress(OSError):
+                # A request names its run: one that comes too late does not end the next.
                 if (self.place / STOP).read_text(encoding="utf-8") == self._status.run:
                     self._stopping.set()
         return self._stopping.is_set()
@@ -170,6 +171,7 @@ class Run:
     def wait(self, seconds: float) -> bool:
         """Wait for some seconds, or until `stop` or `wake`. Returns `stopping`."""
         self._awake.wait(seconds)
+        # A run that is to stop stays awake: no later `wait` may delay it.
         if not self._stopping.is_set():
             self._awake.clear()
         return self.stopping

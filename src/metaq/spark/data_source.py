@@ -112,6 +112,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
             files.refuse_stream()
         options = self._options()
+        # Checked only here: `load` does not tell Spark's source what it is for.
         options.check_stream()
         return MetaqStreamReader(options, schema)
 

@@ -78,6 +78,7 @@ class BodyColumns:
 
     def expanded(self, frame: Any) -> Any:
         """Return a DataFrame of live messages with the same columns as archived ones."""
+        # By the archive's decoder and not Spark's `from_json`: both parts of a table must agree on every body.
         value = value_of(self.plan, sql.col("body"))
         found = frame.withColumn(DECODED, value).withColumn(
             CORRUPT, sql.when(sql.col(DECODED).isNull(), sql.col("body"))
@@ -102,6 +103,7 @@ def wanted(options: DecodeOptions) -> Decoding | None:
     if options.decode is None:
         return None
     given: dict[str, Any] = {}
+    # The schemas themselves and not their paths: the files may be gone when the archive goes on.
     if options.decode == "json":
         text = options.decode_schema or _text(str(options.decode_schema_file))
         given["schema"] = columns_of_schema(" ".join(text.split())).simpleString()

@@ -183,6 +183,7 @@ class Ids:
         for place, column in enumerate(self.columns):
             whole = rooms.spare.of(len(self)).view(column.dtype)
             np.take(column, order, out=whole, mode="clip")  # mode="raise" would buffer the output, one more copy.
+            # The sorted column takes the spare array, and its old one is the next spare: no allocation per batch.
             rooms.spare, rooms.joined.rooms[place] = rooms.joined.rooms[place], rooms.spare
             found.append(whole)
         return Ids(*found)
@@ -198,6 +199,7 @@ class Ids:
 def ids_of(message_ids: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
     """Return the ids of a batch of messages, from their `message_id` column."""
     raw = _hex_to_bytes(message_ids)
+    # Only a batch with an odd id pays for a Python call per message.
     if raw is None:
         raw = b"".join(_one_id(text) for text in message_ids.to_pylist())
     return _ids(raw, store_ms, queue_offsets)
@@ -218,6 +220,7 @@ def _ids(raw: bytes, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
 
 def _hex_to_bytes(message_ids: pa.Array) -> bytes | None:
     """Decode all ids at once if each is 32 hex characters, as producers make them; else return None."""
+    # The buffers themselves: no Python text per id.
     offsets = np.frombuffer(message_ids.buffers()[1], np.int32)[message_ids.offset :][: len(message_ids) + 1]
     if not len(message_ids) or np.any(np.diff(offsets) != ID_CHARS):
         return None
@@ -232,12 +235,14 @@ def _one_id(text: str) -> bytes:
     if len(text) == ID_CHARS:
         try:
             return bytes.fromhex(text)
+        # Any text may be a unique id, also one of 32 characters that is no hex.
         except ValueError:
             pass
     return _hashed(text)
 
 
 def _hashed(text: str) -> bytes:
+    # Fixed by docs/formats/archive.md: files of ids hold these hashes.
     return hashlib.blake2b(text.encode(), digest_size=ID_BYTES).digest()
 
 
@@ -325,6 +330,7 @@ class IdWindow:
         keys = batch.keys_in(self._rooms.keys.of(len(batch)))
         rows = self._sieve.left(keys)
         order = rows[np.argsort(keys[rows])]
+        # No file of ids is looked at if the sieve has ruled out all of the batch.
         for known in (one.ids for one in self._batches if len(order)):
             for row, place in _candidates(keys, order, known.keys_in(self._rooms.others.of(len(known)))):
                 near = abs(int(batch.joined.store_ms[row]) - int(known.store_ms[place])) <= self._ms
@@ -395,6 +401,7 @@ class IdWindow:
             if name in kept and stored - kept[name] <= self._ms:
                 drop[row] = True
             else:
+                # Further apart than the window: a message of its own, from which the next copies are counted.
                 kept[name] = stored
 
 

@@ -191,6 +191,7 @@ class SnapshotTarget:
             more = [tuple(touch_row(*one).values()) for one in touched]
             changes = changes.unionByName(session.createDataFrame(more, ROW_DDL))
         parts = min(session.sparkContext.defaultParallelism * 4, self._options.buckets)
+        # The writer goes through a bucket in one pass: its rows lie side by side, in the order of their queue.
         changes = changes.repartition(parts, "source", "bucket").sortWithinPartitions(*ORDER)
         found: list[dict[str, Any]] = changes.mapInArrow(BucketWriter(batch=work), _RESULT_DDL).toArrow().to_pylist()
         return found

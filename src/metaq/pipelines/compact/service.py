@@ -335,6 +335,7 @@ class Compactor:
                 by_schema.append((schema, [file]))
             else:
                 mine.append(file)
+        # A file that is alone in its group stays as it is.
         groups = [group for _, mine in by_schema for group in bins(mine, self._options.compact_bytes) if len(group) > 1]
         if not groups:
             return

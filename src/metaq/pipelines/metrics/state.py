@@ -335,6 +335,7 @@ class MetricsState:
         """Close the windows that are due, and evaluate the rules on them."""
         closed, alerts = list[Closed](), self._watch.removed()
         by_series: dict[Series, dict[int, Window]] = {series: {} for series in self._over}
+        # Topics without messages too: rules must see their empty windows.
         for queue in self._live:
             if queue.topic != self._limits.trace_topic:
                 by_series.setdefault(Series("messages", queue.topic, broker=queue.broker), {})
@@ -419,6 +420,7 @@ class MetricsState:
             known.offset, known.sized = offset, min(known.sized, offset)
             sizes = self._queue(queue).sizes
             if sizes.known:
+                # Sizes are known only of what this pipeline has read.
                 known.sized = max(known.sized, sizes.known.start)
                 reached = min(offset, sizes.known.stop)
                 if reached > known.sized:

@@ -92,6 +92,7 @@ class Copying:
                 f"{props.PAIR_END}{props.UNIQUE_ID}{props.NAME_END}", batch["offset_id"], ""
             )
             more = pc.binary_join_element_wise(more, pc.if_else(ids.is_null(), named, ""), "")
+        # A text may begin or end with a separator, as some producers write it: the joint below is ours.
         kept = pc.replace_substring_regex(pc.replace_substring_regex(texts, _DROPPED, ""), _ENDS, "")
         joint = pc.if_else(pc.equal(pc.binary_length(kept), 0), b"", props.PAIR_END.encode())
         texts = pc.binary_join_element_wise(kept, joint, more.cast(pa.binary()), b"")
@@ -118,6 +119,7 @@ class Copying:
             path = marks.path_of(found)
             around[row] = marks.came_around(path, self.source, self.target)
             own = props.parse(written[row])
+            # Of the first send: a mirror before this one has noted it.
             born = found.get(marks.BORN, own[marks.BORN])
             written[row] = props.join({**own, marks.PATH: ",".join(path), marks.BORN: born})
         return pa.array(written, pa.string()), around
@@ -202,6 +204,7 @@ class SliceCopier:
         staged = StagedRows(courier, self.sink, self.transaction, name, _no_prefix) if self.transaction else None
         out = staged if staged is not None else SentRows(courier, self.sink, _no_prefix)
         size = came_around = unfit = 0
+        # Target offsets count from the part's first message: where that lies is known only after the commit.
         table = Table((0, 0))
         for decoded in itertools.chain.from_iterable(
             one.pieces(COLUMNS) for one in read_slice(client, wanted, self.settings)

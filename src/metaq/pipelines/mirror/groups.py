@@ -102,6 +102,7 @@ class Carrier:
 
     def _carry(self, state: MirrorState, group: str) -> GroupProgress:
         told = self._judged(state, group)
+        # Logged only when it changes: groups are looked at every groupSeconds.
         if told.why != self._why.get(group, ""):
             self._why[group] = told.why
             if told.why:
@@ -138,6 +139,7 @@ class Carrier:
 
     def _is_at_home(self, group: str) -> bool:
         call = GetConnections(group)
+        # All brokers are asked: a member connects only to those of its topics.
         return any(_asked(self._target, address, call) is not None for address in self._target.masters().values())
 
 

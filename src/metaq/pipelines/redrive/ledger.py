@@ -145,6 +145,7 @@ class Ledger:
         assert step is not None
         final = self._path(step.number, SENT if sent else VOID)
         with _disk_faults(final):
+            # A rename: the step is in one file at any moment, planned or ended.
             self._path(step.number, PLANNED).rename(final)
             sync_folder(final.parent)
         self._files.append(final)

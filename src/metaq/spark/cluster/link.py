@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from metaq.client.conversation.call import Call
 from metaq.errors import BadRequest, ConnectionFailed, RemoteProtocolError
+
 # Without asyncio and ssl: each of Spark's processes imports this, and they would be half of that time.
 from metaq.net.blocking import dial_blocking
 from metaq.wire.command import Command, encode
