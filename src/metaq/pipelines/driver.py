@@ -104,7 +104,8 @@ def messages_behind(progress: Any) -> int | None:
     """Return the backlog in messages, from a query's last progress; None: not known."""
     if not progress or not progress["sources"]:
         return None
-    from metaq.spark.source.progress import of_progress  # Lazily: a start that is refused does not need it.
+    # Lazily: a start that is refused does not need it.
+    from metaq.spark.source.progress import of_progress
 
     found = of_progress(progress)
     return found.behind if found is not None else None

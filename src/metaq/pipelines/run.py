@@ -116,7 +116,8 @@ class Run:
         lease = lease_on(self.place)
         lease.take(seconds)
         self._lease = lease
-        (self.place / STOP).unlink(missing_ok=True)  # Of an earlier run: a request names the run that it is for.
+        # Of an earlier run: a request names the run that it is for.
+        (self.place / STOP).unlink(missing_ok=True)
         self._write()
         return self
 
@@ -267,7 +268,8 @@ def status_of(place: Path) -> Status | None:
         return None
     except (OSError, msgspec.DecodeError) as fault:
         raise ConfigError(f"the status {path} cannot be read: {fault}") from None
-    if found.state == RUNNING and is_free(place):  # A process that was killed writes no last status.
+    # A process that was killed writes no last status.
+    if found.state == RUNNING and is_free(place):
         return msgspec.structs.replace(found, state=LOST)
     return found
 

@@ -36,7 +36,8 @@ def main() -> None:
     # macOS has libraries of its own in numpy, which must not be used on both sides of a fork.
     if sys.platform == "linux":
         warm(NEEDED)
-    from pyspark.daemon import manager  # Last: if nothing else can be imported, this is Spark's own daemon.
+    # Last: if nothing else can be imported, this is Spark's own daemon.
+    from pyspark.daemon import manager
 
     manager()
 
@@ -53,7 +54,8 @@ def warm(modules: Iterable[str]) -> None:
                 importlib.import_module(module)
     # Collected first: what is frozen is never looked at again, garbage included.
     gc.collect()
-    gc.freeze()  # A worker collects garbage after each task, which would write to, and so copy, all shared objects.
+    # A worker collects garbage after each task, which would write to, and so copy, all shared objects.
+    gc.freeze()
 
 
 @contextlib.contextmanager

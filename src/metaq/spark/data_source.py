@@ -226,7 +226,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
 
     # The camelCase names are Spark's.
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        if self._initial is None:  # Spark asks twice on a new checkpoint, and both answers must be the same.
+        # Spark asks twice on a new checkpoint, and both answers must be the same.
+        if self._initial is None:
             self._initial = self.planner.start(LATEST)
         return offsets.to_json(self._initial)
 
@@ -268,7 +269,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
         # A run with a target takes what is left, however little: it must end.
         if least is None or self._target is not None or fresh:
-            return True  # New queues are pinned at once: the checkpoint gets their start as the end of this batch.
+            # New queues are pinned at once: the checkpoint gets their start as the end of this batch.
+            return True
         messages = sum(end[queue] - begin[queue] for queue in begin)
         now = self.clock.monotonic()
         if messages and self._waiting_since is None:

@@ -108,7 +108,8 @@ def wanted(options: DecodeOptions) -> Decoding | None:
         text = options.decode_schema or _text(str(options.decode_schema_file))
         given["schema"] = columns_of_schema(" ".join(text.split())).simpleString()
     elif options.decode == "avro":
-        from metaq.spark.decode import avro_binary  # Lazily: it needs an extra, like protobuf below.
+        # Lazily: it needs an extra, like protobuf below.
+        from metaq.spark.decode import avro_binary
 
         reading = _text(options.decode_schema_file) if options.decode_schema_file is not None else None
         framing = cast("avro_binary.Framing | None", options.decode_framing)
@@ -169,7 +170,8 @@ def settle(folder: ArchiveFolder, options: DecodeOptions) -> BodyColumns | None:
     """
     new, old = wanted(options), newest_decoding(folder)
     plan = plan_of(new) if new is not None else None
-    if old is not None and folder.last() is None:  # No batch was archived with it: it binds nobody.
+    # No batch was archived with it: it binds nobody.
+    if old is not None and folder.last() is None:
         if new != old:
             forget_decodings(folder)
         old = old if new == old else None

@@ -182,7 +182,8 @@ class Ids:
         order, found = np.argsort(keys, kind="stable"), []
         for place, column in enumerate(self.columns):
             whole = rooms.spare.of(len(self)).view(column.dtype)
-            np.take(column, order, out=whole, mode="clip")  # mode="raise" would buffer the output, one more copy.
+            # mode="raise" would buffer the output, one more copy.
+            np.take(column, order, out=whole, mode="clip")
             # The sorted column takes the spare array, and its old one is the next spare: no allocation per batch.
             rooms.spare, rooms.joined.rooms[place] = rooms.joined.rooms[place], rooms.spare
             found.append(whole)
@@ -368,7 +369,8 @@ class IdWindow:
         old = [one.name for one in self._batches if one.newest_ms is None or one.newest_ms < newest_ms - self._ms]
         if old:
             self._batches = [one for one in self._batches if one.name not in old]
-            if self._sieved > 2 * self._count:  # Bits cannot be removed; a few stale ones cost less than a new filter.
+            # Bits cannot be removed; a few stale ones cost less than a new filter.
+            if self._sieved > 2 * self._count:
                 self._sieve_anew(self._count)
         return old
 

@@ -47,7 +47,8 @@ def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
     cached: list[Any] = []
     trace, unreadable = None, 0
     if TRACE in (options.sent, options.consumed):
-        trace = _trace(spark, options, span).persist()  # Both sides may come from it: read and decode the topic once.
+        # Both sides may come from it: read and decode the topic once.
+        trace = _trace(spark, options, span).persist()
         cached.append(trace)
         lost = trace.where(sql.col("what") == records.UNREADABLE).agg(sql.sum("place")).first()[0]
         unreadable += lost or 0

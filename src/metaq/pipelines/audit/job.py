@@ -315,9 +315,11 @@ class _Audit:
         try:
             self._make(making, frames, result)
         except BaseException:
-            shutil.rmtree(making, ignore_errors=True)  # On a full disk the rest of this audit would block the next one.
+            # On a full disk the rest of this audit would block the next one.
+            shutil.rmtree(making, ignore_errors=True)
             raise
-        (place / FIGURES).unlink(missing_ok=True)  # First gone, last back: readers take results for complete by it.
+        # First gone, last back: readers take results for complete by it.
+        (place / FIGURES).unlink(missing_ok=True)
         for name in (*frames, REPORT, FIGURES):
             # A rename replaces no folder that has files.
             if (place / name).is_dir():

@@ -27,12 +27,14 @@ _VARIABLES = {
 }  # fmt: skip
 """CSS variable → its placeholder colour."""
 _SETTINGS = {
-    "svg.fonttype": "none",  # Text stays text: it can be found and read aloud, and takes the page's font.
+    # Text stays text: it can be found and read aloud, and takes the page's font.
+    "svg.fonttype": "none",
     "font.size": 9.0, "text.color": _VARIABLES["ink"], "axes.labelcolor": _VARIABLES["muted"],
     "xtick.color": _VARIABLES["muted"], "ytick.color": _VARIABLES["muted"], "axes.edgecolor": _VARIABLES["grid"],
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": _VARIABLES["grid"], "grid.linewidth": 0.6, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "legend.frameon": False,
-    "text.parse_math": False,  # matplotlib takes what is between two dollars, also in a name, for a formula.
+    # matplotlib takes what is between two dollars, also in a name, for a formula.
+    "text.parse_math": False,
 }  # fmt: skip
 _WIDTH = 10.0
 _TICKS_MS = (0, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 360_000_000)

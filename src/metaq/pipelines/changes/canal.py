@@ -74,7 +74,8 @@ def _of_row(
         before = {
             name: _value(table, name, was[name], known.get(name)) if name in was else key[name] for name in columns
         }
-        if before != key:  # An UPDATE of the primary key: for the state it is a delete and an insert.
+        # An UPDATE of the primary key: for the state it is a delete and an insert.
+        if before != key:
             return [Change(DELETE, table, before), Change(INSERT, table, key, row=values, kinds=its_kinds)]
     return [Change(op, table, key, row=values, kinds=its_kinds)]
 

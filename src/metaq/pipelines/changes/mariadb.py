@@ -52,7 +52,8 @@ class MariaDb:
         )  # fmt: skip
 
     def passes(self, fault: Exception) -> bool:
-        if isinstance(fault, pymysql.err.InterfaceError):  # PyMySQL's answer on a connection that is closed.
+        # PyMySQL's answer on a connection that is closed.
+        if isinstance(fault, pymysql.err.InterfaceError):
             return True
         return isinstance(fault, pymysql.err.OperationalError) and bool(fault.args) and fault.args[0] in _PASSING
 
@@ -64,7 +65,8 @@ class MariaDb:
             return _TYPES[kind]
         if kind == kinds.BINARY:
             return "VARBINARY(255)" if key else "LONGBLOB"
-        if kind == kinds.STRING:  # Binary collation: with others keys that differ in case or accents are equal.
+        # Binary collation: with others keys that differ in case or accents are equal.
+        if kind == kinds.STRING:
             return f"{'VARCHAR(255)' if key else 'LONGTEXT'} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         return kind.upper()
 
@@ -79,7 +81,8 @@ class MariaDb:
         )
 
     def value(self, value: Any) -> Any:
-        if isinstance(value, dt.datetime) and value.tzinfo is not None:  # DATETIME has no zone: UTC, as the session's.
+        # DATETIME has no zone: UTC, as the session's.
+        if isinstance(value, dt.datetime) and value.tzinfo is not None:
             return value.astimezone(dt.UTC).replace(tzinfo=None)
         return value
 

@@ -127,7 +127,8 @@ class SnapshotFolder:
             generations = self._generations()
             if not generations:
                 return None
-            with contextlib.suppress(FileNotFoundError):  # Newer generations replaced it since the listing.
+            # Newer generations replaced it since the listing.
+            with contextlib.suppress(FileNotFoundError):
                 return self._read(generations[-1])
 
     def guard(self, checkpoint: Path) -> None:

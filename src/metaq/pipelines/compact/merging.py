@@ -119,7 +119,8 @@ class _Stream:
 
     def below(self, limit: Key | None) -> Iterator[pa.RecordBatch]:
         """Yield the next row, and those after it with keys below `limit`; None: all."""
-        least = 1  # At least one row, so that two sources with equal keys, which no archive should have, cannot loop for ever.
+        # At least one row, so that two sources with equal keys, which no archive should have, cannot loop for ever.
+        least = 1
         while (batch := self._next()) is not None:
             count = len(batch) if limit is None else max(least, _count_below(batch, limit))
             least = 0

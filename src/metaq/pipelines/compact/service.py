@@ -169,7 +169,8 @@ class Compactor:
             yield from self._expire(self._options.keep_days)
         for folder, files in self._small().items():
             yield from self._guarded(folder, self._merged(folder, files))
-        if not self._grace_ms:  # Without a grace time the remaining steps, 3 to 5, are due at once.
+        # Without a grace time the remaining steps, 3 to 5, are due at once.
+        if not self._grace_ms:
             yield from self._go_on()
             yield from self._go_on()
         yield from self._pruned()
@@ -245,7 +246,8 @@ class Compactor:
         sync_folder(place.parent if place.parent.is_dir() else self._folder.path)
         _rescue(listing, place, names)
         if place.is_dir() and not _names(place):
-            with contextlib.suppress(OSError):  # Another process may have put a file there meanwhile.
+            # Another process may have put a file there meanwhile.
+            with contextlib.suppress(OSError):
                 place.rmdir()
                 place.parent.rmdir()
 
@@ -281,7 +283,8 @@ class Compactor:
             (kept / MANIFESTS / name).unlink(missing_ok=True)
             del self._batches[name]
         if names:
-            sync_folder(kept / MANIFESTS)  # Else one could be back after a power cut, with its record removed below.
+            # Else one could be back after a power cut, with its record removed below.
+            sync_folder(kept / MANIFESTS)
             yield UpkeepStep(what="pruned", folder=MANIFESTS, files=len(names))
         for record in records_over(self._records.values(), finished, self._batches.values()):
             forget(self._folder, record)

@@ -78,7 +78,8 @@ def limited(waiting: Mapping[str, Any], oldest_ms: int) -> tuple[dict[str, Any],
     """Limit the waiting traces. Returns group → traces that still wait, and the number of dropped ones."""
     kept = {group: rows[rows["time_ms"] >= oldest_ms] for group, rows in waiting.items()}
     room = WAITING_MAX
-    for group in sorted(kept, key=lambda name: len(kept[name])):  # Small groups first: the largest ones lose traces.
+    # Small groups first: the largest ones lose traces.
+    for group in sorted(kept, key=lambda name: len(kept[name])):
         kept[group] = kept[group][-room:] if room else kept[group][:0]
         room -= len(kept[group])
     given_up = sum(map(len, waiting.values())) - sum(map(len, kept.values()))

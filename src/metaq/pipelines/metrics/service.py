@@ -174,7 +174,8 @@ class Service(QueryJob):
         began = self._clock.monotonic()
         with self._busy:
             self._check_open(batch)
-            if batch <= self._known_state.batch:  # A replay after a crash between our step and Spark's commit log.
+            # A replay after a crash between our step and Spark's commit log.
+            if batch <= self._known_state.batch:
                 self._run.tell(
                     f"batch {batch}: was counted before the restart",
                     batch=batch,

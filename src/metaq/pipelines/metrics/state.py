@@ -357,7 +357,8 @@ class MetricsState:
         if not self._watch.about(series.metric):
             return []
         metric, window_ms = METRICS[series.metric], self._limits.window_ms
-        if metric.levels or metric.labels[0] != "topic":  # A sampled metric has no value without a sample.
+        # A sampled metric has no value without a sample.
+        if metric.levels or metric.labels[0] != "topic":
             starts: Iterable[int] = (start for start in windows if start >= begin_ms)
         else:  # A window without messages has zeros. More than FOR_MAX of them in a row change no rule's result.
             first = max(begin_ms, end_ms - FOR_MAX * window_ms)

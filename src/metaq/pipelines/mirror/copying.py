@@ -87,7 +87,8 @@ class Copying:
         if pc.any(mirrored).as_py():
             more, around = self._mirrored(texts, mirrored, more)
         ids = records.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
-        if ids.null_count:  # Without a unique id: the id by which the source's consumers know the message.
+        # Without a unique id: the id by which the source's consumers know the message.
+        if ids.null_count:
             named = pc.binary_join_element_wise(
                 f"{props.PAIR_END}{props.UNIQUE_ID}{props.NAME_END}", batch["offset_id"], ""
             )

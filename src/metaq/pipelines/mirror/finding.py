@@ -79,7 +79,8 @@ def look(
                     state.foreign.setdefault(target, offset)
                     continue
                 part = expected.pop((target, origin.queue, origin.offset), None)
-                if part is None or offset + part.length > end:  # The rest of this part is not dispatched yet.
+                # The rest of this part is not dispatched yet.
+                if part is None or offset + part.length > end:
                     state.tables[origin.queue].add(OffsetRun(origin.offset, offset, 1))
                     continue
                 for run in part.runs:

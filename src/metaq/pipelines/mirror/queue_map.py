@@ -50,7 +50,8 @@ def extended(
         for number, queue in enumerate(sorted({*source, *(one for one in known if _same(one, missing[0]))}))
     }
     later: list[MessageQueue] = []
-    for queue in missing:  # By number first, so that a new queue does not take the place of one that is known.
+    # By number first, so that a new queue does not take the place of one that is known.
+    for queue in missing:
         wanted = places[numbers[queue]] if numbers[queue] < len(places) else None
         if wanted is None or wanted in taken:
             later.append(queue)

@@ -131,7 +131,8 @@ class _Mirror(BatchJob):
 
     def close(self) -> None:
         """Refuse further batches, and carry the groups over once more. Returns when the current work has ended."""
-        self._closed = True  # At once: no other batch may begin while the groups are carried over.
+        # At once: no other batch may begin while the groups are carried over.
+        self._closed = True
         self._ended.set()
         if self._carrying is not None:
             self._carrying.join()
@@ -147,7 +148,8 @@ class _Mirror(BatchJob):
         """Copy the batch. Raises MetaqError: none of it is in the target, or all of it, which the replay finds."""
         began, state = SYSTEM.monotonic(), self._state
         state.query = query
-        if batch <= state.batch:  # Spark replays a batch if the driver died before Spark's commit log was written.
+        # Spark replays a batch if the driver died before Spark's commit log was written.
+        if batch <= state.batch:
             self._run.tell(f"batch {batch}: was copied before the restart", batch=batch, rows=0, replayed=True)
             return
         slices = frame.toArrow().to_pylist()
@@ -186,10 +188,12 @@ class _Mirror(BatchJob):
         try:
             copied: list[dict[str, Any]] = frame.mapInArrow(copier, schema.ddl(COPIED)).toArrow().to_pylist()
         except BaseException:
-            delivery.roll_back([written])  # Otherwise the staged copies would fill the target until they expire.
+            # Otherwise the staged copies would fill the target until they expire.
+            delivery.roll_back([written])
             raise
         parts = tuple(part for one in copied for part in parts_of(one))
-        if parts:  # At-least-once stages nothing, and neither does a batch of messages that are all left out.
+        # At-least-once stages nothing, and neither does a batch of messages that are all left out.
+        if parts:
             delivery.decide(
                 [Written(sum(one["rows"] for one in copied), transaction, row, batch, parts)], f"batch {batch}"
             )

@@ -174,7 +174,8 @@ class Frames:
     def sent(self, messages: Any) -> Any:
         """Return rows for the sink, of messages that are to be sent."""
         whole = self.seen(messages).select(self._new, *OLDEST_FIRST)
-        if self.ordered:  # All rows of a key in one task, the oldest first: tasks write in no order among each other.
+        # All rows of a key in one task, the oldest first: tasks write in no order among each other.
+        if self.ordered:
             whole = whole.repartition(sql.col("new.ordering_key")).sortWithinPartitions(*OLDEST_FIRST)
         return whole.select("new.*")
 

@@ -169,7 +169,8 @@ class Ledger:
         # Merged and durable first, then the steps in it are removed.
         self._write(self.place / MERGED, msgspec.structs.replace(merged, run_rows=self._by_run.get(run, 0)))
         for path in self._files:
-            path.unlink(missing_ok=True)  # Not synced: a file that is back after a power cut is skipped.
+            # Not synced: a file that is back after a power cut is skipped.
+            path.unlink(missing_ok=True)
         self._files = []
 
     def _load(self) -> None:

@@ -92,7 +92,8 @@ class RedriveOptions(FolderOptions):
 
     @property
     def topics_read(self) -> list[str]:
-        return [self.topic] if self.topic else []  # With a group, `topics` has the better error.
+        # With a group, `topics` has the better error.
+        return [self.topic] if self.topic else []
 
     def check(self) -> None:
         super().check()

@@ -279,7 +279,8 @@ class ClusterClient:
             begun |= {(queue.broker, queue.topic) for queue in kept}
         for broker, queue in {queue.broker: queue for queue in positions}.items():
             if (group, broker) not in self._introduced:
-                self._introduced.add((group, broker))  # Before the try: once is enough, the progress itself is stored.
+                # Before the try: once is enough, the progress itself is stored.
+                self._introduced.add((group, broker))
                 try:
                     self._introduce(group, queue)
                 except MetaqError as fault:

@@ -154,6 +154,7 @@ class ReplicaChoice:
         Returns False if the caller should pause first: the master was asked because a slave lacked the offset, so turning
         to a slave again would bring no progress.
         """
-        lacked, self._lacks = self._lacks is not None, None  # A slave may have received meanwhile what it lacked.
+        # A slave may have received meanwhile what it lacked.
+        lacked, self._lacks = self._lacks is not None, None
         self._slave = broker_id == MASTER_ID and self._read_from != MASTER
         return not lacked

@@ -105,7 +105,8 @@ def decoder(reader: str, framing: Framing, writers: Writers) -> Decode:
     _, convert = avro_schema.column(schema, named, "")
     plain_reader = fastavro.parse_schema(avro_schema.bare(json.loads(reader)))
     schemas = {key: fastavro.parse_schema(avro_schema.bare(json.loads(text))) for key, text in writers.by_key.items()}
-    same = {key for key, each in schemas.items() if each == plain_reader}  # No schema resolution, which costs time.
+    # No schema resolution, which costs time.
+    same = {key for key, each in schemas.items() if each == plain_reader}
     mark, size = {
         "plain": (b"", 0),
         "single-object": (_SINGLE_OBJECT, _FINGERPRINT_BYTES),

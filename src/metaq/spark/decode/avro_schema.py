@@ -205,7 +205,8 @@ def _decimal(schema: Any, path: str) -> tuple[pa.DataType, Convert]:
 
     def convert(value: bytes | str) -> decimal.Decimal:
         raw = _raw(value)
-        if len(raw) > _DECIMAL_BYTES_MAX:  # Before the conversion, which takes long for a number of 4 MiB.
+        # Before the conversion, which takes long for a number of 4 MiB.
+        if len(raw) > _DECIMAL_BYTES_MAX:
             raise ValueError("more than 38 digits")
         return decimal.Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, exact)
 

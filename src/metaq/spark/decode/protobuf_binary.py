@@ -161,7 +161,8 @@ def _message(kind: Descriptor, around: tuple[str, ...], budget: _Budget) -> tupl
         raise ConfigError(
             f"the protobuf type {name} holds itself, {' > '.join((*around, name))}: no column can nest without end"
         )
-    if not kind.fields:  # A struct without fields is no column: a Boolean says that the message is there.
+    # A struct without fields is no column: a Boolean says that the message is there.
+    if not kind.fields:
         return pa.bool_(), lambda _: True
     fields: list[pa.Field] = []
     converts: list[tuple[str, bool, Convert]] = []

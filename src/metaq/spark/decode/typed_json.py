@@ -101,7 +101,8 @@ def columns_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     found = pa.array(values, kind)
     if pa.types.is_timestamp(kind) and len(found) and found.null_count < len(found):
         bounds = pc.min_max(found.cast(pa.int64())).as_py()
-        if bounds["min"] not in MICROS or bounds["max"] not in MICROS:  # By its time zone: 9999-12-31T23:59-12:00.
+        # By its time zone: 9999-12-31T23:59-12:00.
+        if bounds["min"] not in MICROS or bounds["max"] not in MICROS:
             raise ValueError("a time before the year 1 or after 9999")
     return found
 

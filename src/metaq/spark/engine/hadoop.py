@@ -147,7 +147,8 @@ class HadoopFiles:
 
     def create(self, path: str, data: bytes) -> None:
         """Create a file, whole and durable. Of concurrent callers one succeeds, the others get FileExistsError."""
-        if self.is_conditional:  # An object store: one PUT with if-none-match. It has no rename that is atomic.
+        # An object store: one PUT with if-none-match. It has no rename that is atomic.
+        if self.is_conditional:
             with _faults(self.root, path):
                 self._fill(self._files.createFile(self._path(path)).must(CONDITIONAL, True).recursive().build(), data)
             return
@@ -250,7 +251,8 @@ def _errno_of(fault: Any) -> tuple[int, str]:
     cause, said = java.java_exception if java is not None else None, ""
     while cause is not None:
         name = str(cause.getClass().getName())
-        if name.endswith(".ipc.RemoteException"):  # HDFS wraps what its name node threw, and names the class.
+        # HDFS wraps what its name node threw, and names the class.
+        if name.endswith(".ipc.RemoteException"):
             name = str(cause.getClassName())
         text = str(cause.getMessage() or "").strip().partition("\n")[0]
         number = _NUMBERS.get(name.rpartition(".")[2])

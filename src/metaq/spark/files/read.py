@@ -122,7 +122,8 @@ class _Chosen:
         if not len(decoded):
             return decoded
         flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, len(decoded)) & TRANSACTION_MASK
-        chosen = (flags == 0) | (flags == SysFlag.COMMITTED)  # Half messages and rollback markers are no rows.
+        # Half messages and rollback markers are no rows.
+        chosen = (flags == 0) | (flags == SysFlag.COMMITTED)
         topics = records.topics_of(decoded)
         begins = np.array([self._begin(topic) for topic in topics.dictionary.to_pylist()], np.int64)
         begin = begins[topics.indices.to_numpy()]

@@ -209,7 +209,8 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         if not self.options.exact:
             return self.send(iterator)
-        context = TaskContext.get()  # Only tasks have query id and batch id: `commit` gets them by the messages.
+        # Only tasks have query id and batch id: `commit` gets them by the messages.
+        context = TaskContext.get()
         query, batch = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID))
         row = self.options.row_of_query(query)
         transaction = transaction_id(f"spark-{query}-{batch}-{self.token}", self.coordinator(row))

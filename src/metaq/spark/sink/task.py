@@ -46,7 +46,8 @@ class _Outgoing:
         self._courier, self._options, self._purpose = courier, options, purpose
         self._id_prefix = id_prefix or IdPrefixes(local_address(), SYSTEM).next
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._turn = SYSTEM.random_below(1 << 16)  # Tasks begin at random queues, else all would begin at the first.
+        # Tasks begin at random queues, else all would begin at the first.
+        self._turn = SYSTEM.random_below(1 << 16)
         self._requests: dict[str, PipelinedRequests] = {}
         self.rows = 0
 

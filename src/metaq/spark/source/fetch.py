@@ -62,10 +62,12 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
     reader = _SliceReader(client, wanted, settings)
     waiting: list[Records] = []
     for records in reader.records():
-        if isinstance(records, Sifted):  # Filtered by the broker: its offsets have gaps, so it joins no run of pulls.
+        # Filtered by the broker: its offsets have gaps, so it joins no run of pulls.
+        if isinstance(records, Sifted):
             yield reader.decode_sifted(records)
             continue
-        if waiting and records.start != waiting[-1].stop:  # A gap: lost messages, reported when it was found.
+        # A gap: lost messages, reported when it was found.
+        if waiting and records.start != waiting[-1].stop:
             yield reader.decode(waiting)
             waiting = []
         waiting.append(records)

@@ -86,7 +86,8 @@ class ProgressStore:
             failed = {key: positions for key, positions in due.items() if not self._stored(*key, positions)}
             with self._changed:
                 self._storing = False
-                for key, positions in failed.items():  # Positions noted meanwhile are newer, and win.
+                # Positions noted meanwhile are newer, and win.
+                for key, positions in failed.items():
                     self._due[key] = positions | self._due.get(key, {})
                 self._changed.notify_all()
                 if failed:

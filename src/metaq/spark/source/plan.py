@@ -140,7 +140,8 @@ class Planner:
         except MetaqError as fault:
             if not may_be_away(fault):
                 raise
-            ends = {queue: start[queue] for queue in behind}  # The end is not known now: read nothing of these queues.
+            # The end is not known now: read nothing of these queues.
+            ends = {queue: start[queue] for queue in behind}
         return dict(target) | {queue: min(start[queue], end) for queue, end in ends.items()}
 
     def watch(self) -> Watch:
@@ -289,7 +290,8 @@ class Planner:
 
     def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
         """Restrict slices by the pushed-down conditions; times are looked up at the brokers."""
-        left = pushed.narrowed(slices)  # First by what needs no request, so that fewer queues are searched for a time.
+        # First by what needs no request, so that fewer queues are searched for a time.
+        left = pushed.narrowed(slices)
         at: list[Positions | None] = [None, None]
         for place, moment in enumerate((pushed.since_ms, pushed.until_ms)):
             if moment is not None and left:
@@ -307,7 +309,8 @@ class Planner:
         there = {queue: done[queue] for queue in named if watch is None or not watch.is_away(queue.broker)}
         seconds = FIRST_SECONDS if watch is not None and watch.waits else None
         faults: list[MetaqError] = []
-        for broker in sorted({queue.broker for queue in there}):  # One by one: a broker that refuses delays no other.
+        # One by one: a broker that refuses delays no other.
+        for broker in sorted({queue.broker for queue in there}):
             mine = {queue: offset for queue, offset in there.items() if queue.broker == broker}
             try:
                 self.client.report(self._options.progress_group, mine, seconds)

@@ -150,7 +150,8 @@ def of_progress(progress: Mapping[str, Any]) -> Lag | None:
 
 def _value(offset: Any) -> Any:
     """Parse a source's offset. None: there is none yet."""
-    if not isinstance(offset, str):  # `lastProgress` has values, a listener's event has the same as JSON text.
+    # `lastProgress` has values, a listener's event has the same as JSON text.
+    if not isinstance(offset, str):
         return offset
     try:
         return json.loads(offset)
@@ -215,7 +216,8 @@ def _of_checkpoint(folder: Path) -> Lag | None:
     version, _, *lines = text.split("\n")
     if version not in _LOG_VERSIONS:
         raise ConfigError(f"{folder}: Spark's offset log has version {version[:20]!r}, which is not known here")
-    if version == "v2":  # `NAME:OFFSET`; a query has it by spark.sql.streaming.offsetLog.formatVersion=2.
+    # `NAME:OFFSET`; a query has it by spark.sql.streaming.offsetLog.formatVersion=2.
+    if version == "v2":
         lines = [line.partition(":")[2] for line in lines]
     # Spark writes `-` for a source that has no offset yet.
     sources = [{"endOffset": None if line == "-" else line} for line in lines if line]

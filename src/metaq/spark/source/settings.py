@@ -284,7 +284,8 @@ class SourceOptions(OptionTable):
 
 
 def _listed(value: Any) -> list[Any]:
-    if not isinstance(value, list):  # A text and an object are walked as well, and give other queues than were meant.
+    # A text and an object are walked as well, and give other queues than were meant.
+    if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list")
     return value
 

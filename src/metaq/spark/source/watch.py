@@ -75,7 +75,8 @@ class Watch:
                 seen.away[broker] = ConnectionFailed(absence.fault)
                 continue
             seconds = self._retry_seconds if patiently else min(FIRST_SECONDS, self._retry_seconds)
-            if absence is not None or not self.waits:  # With brokerAway=fail the caller retries all brokers together.
+            # With brokerAway=fail the caller retries all brokers together.
+            if absence is not None or not self.waits:
                 seconds = 0.0
             try:
                 found = client.ends(mine, seconds) if ends else {}

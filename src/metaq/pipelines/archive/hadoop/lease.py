@@ -102,7 +102,8 @@ class HadoopLease:
             return
         self._ended.set()
         thread.join(self._seconds)  # Not without end: its file system may hang.
-        with contextlib.suppress(OSError):  # Not released then; it is free once its last beat is old enough.
+        # Not released then; it is free once its last beat is old enough.
+        with contextlib.suppress(OSError):
             self._files.write(self._name(_ENDED), b"", sync=False)
 
     def beat(self) -> None:
@@ -148,7 +149,8 @@ class HadoopLease:
         # FileNotFoundError: the quicker run has removed the temporary file.
         except (FileExistsError, FileNotFoundError):
             return False
-        if self._look().term > self._term:  # An old term, whose file the holder of a newer one had removed.
+        # An old term, whose file the holder of a newer one had removed.
+        if self._look().term > self._term:
             self._files.remove(self._name())
             return False
         return True
