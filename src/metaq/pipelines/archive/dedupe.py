@@ -38,7 +38,8 @@ _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 _SIEVE_BITS_PER_ID = 16
 _SIEVE_LOG2_MIN = 16
 KEPT_LEAST = 100_000
-"""Id files of at least so many messages are kept as their task wrote them; smaller ones are joined, so that a window is few files."""
+"""Id files of at least so many messages are kept as their task wrote them. Smaller ones are joined, so that a window has few
+files."""
 _BLOCK = 1 << 15
 """Rows per step: intermediate arrays of this size stay in the processor's cache."""
 

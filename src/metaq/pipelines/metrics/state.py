@@ -182,7 +182,10 @@ def _dec(_kind: type, value: Any) -> Histogram:
 
 
 class MetricsState:
-    """The state in memory. Mutable, not thread-safe. After a step that could not be saved it must be discarded and loaded again."""
+    """The state in memory. Mutable, not thread-safe.
+
+    After a step that could not be saved it must be discarded and loaded again.
+    """
 
     def __init__(self, saved: Saved, limits: Limits, rules: Iterable[Rule], known: Known) -> None:
         self._limits, self._saved = limits, saved

@@ -201,7 +201,10 @@ class _Mirror(BatchJob):
         return copied
 
     def _check_remembered(self, delivery: Delivery, row: str, coordinator: str) -> None:
-        """Check, once per run, that the coordinator knows this mirror. Raises ConfigError: it does not, but batches were copied."""
+        """Check, once per run, that the coordinator knows this mirror.
+
+        Raises ConfigError: it does not, but batches were copied.
+        """
         if self._remembered or self._state.decided < 0 or self._options.adopt_batch:
             return
         courier, seconds = delivery.courier, self._options.retry_seconds

@@ -23,7 +23,8 @@ from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.source.watch import FIRST_SECONDS, Availability, Watch, away_text
 
 FIRST_ROUTE_SECONDS = 2.0
-"""Retry time for routes at the start: a misspelt topic should fail while the user still looks. A running query is more patient."""
+"""Retry time for routes at the start: a misspelt topic should fail while the user still looks. A running query retries for
+`retrySeconds`."""
 
 
 class Planner:
