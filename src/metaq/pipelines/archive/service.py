@@ -313,6 +313,7 @@ class _Archiver(BatchJob):
                 self._window(topic).restore(name, self._output.load_ids(name))
         if self._upkeep is not None:
             self._upkeep.prepare()
+        # Commits to the tables that a crash prevented.
         if self._tables is not None:
             self._tables.align()
 

@@ -149,6 +149,7 @@ def fetch_rows(
     client = client_of(name_servers, settings.retry_seconds, settings.read_from)
     places: set[tuple[int, str]] = set()
     slices = read_slice(client, wanted, settings)
+    # Cut where expanded bodies are large: a pull of a few MB of compressed ones may be gigabytes.
     for decoded in itertools.chain.from_iterable(with_prepared_offsets(found).pieces(COLUMNS) for found in slices):
         batch = archived_batch(decoded, schema)
         store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))

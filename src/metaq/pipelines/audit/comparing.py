@@ -196,6 +196,7 @@ def totals(verdict: Any) -> Any:
 
 def windows(verdict: Any, window_ms: int) -> Any:
     """Return a row per group and window of the send time. The column `window_ms` is the window's start."""
+    # pmod: the remainder of a time before 1970 would be negative.
     start = sql.col("time_ms") - sql.pmod(sql.col("time_ms"), sql.lit(window_ms))
     return _spread(verdict.withColumn("window_ms", start).groupBy("group", "window_ms").agg(*_counts()))
 

@@ -91,6 +91,7 @@ def _read(spark: Any, options: AuditOptions, topics: Sequence[str], columns: str
         nameServers=options.servers,
         subscribe=",".join(topics),
         columns=columns,
+        # By default a queue is a partition: few queues would leave cores idle.
         minPartitions=str(spark.sparkContext.defaultParallelism),
     )
     if since is not None:
@@ -156,6 +157,7 @@ def _sends(trace: Any) -> Any:
 def _deliveries(trace: Any) -> Any:
     """Join the two records of a delivery, begun and ended, into one row; a record that is stored twice counts once."""
     began, ended = sql.col("what") == records.BEGUN, sql.col("what") == records.ENDED
+    # 0 stands for a time that an old client's record lacks.
     time = sql.when(sql.col("time_ms") > 0, sql.col("time_ms"))
     grouped = (
         trace.where(began | ended)

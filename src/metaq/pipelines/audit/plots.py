@@ -82,8 +82,10 @@ def latencies(windows: Sequence[WindowCounts], window_ms: int, late_ms: int) -> 
             x, y = _broken(times, moments, values, window_ms)
             axes.plot(x, y, color=_VARIABLES[name], label=label, linewidth=1.5, marker="o", markersize=3)
         top = max(one.counts.latency_p99 or 0 for one in timed)
+        # A limit far above all latencies would flatten the curves.
         if late_ms <= 3 * top:
             axes.axhline(late_ms, color=_VARIABLES["late"], linewidth=1, linestyle=(0, (4, 3)), label="late above")
+        # Latencies go from 0 over milliseconds to hours.
         axes.set_yscale("symlog", linthresh=10, linscale=0.6)
         axes.set_ylim(0, max(10, 1.6 * top, 1.2 * late_ms if late_ms <= 3 * top else 0))
         axes.yaxis.set_major_locator(FixedLocator([time for time in _TICKS_MS if time <= axes.get_ylim()[1]]))

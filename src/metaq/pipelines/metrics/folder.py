@@ -101,6 +101,7 @@ class MetricsFolder:
             try:
                 (self.path / staged).rename(place)
             except FileNotFoundError:
+                # Else a run before this one has renamed it.
                 if not place.exists():
                     raise StoreCorrupt(
                         f"{place} is missing: it was published, and somebody took it away since"
@@ -108,6 +109,7 @@ class MetricsFolder:
             sync_folder(place.parent)
 
     def _save_chunks(self, chunks: Mapping[str, Any]) -> None:
+        # Chunks never change: those that are there are whole.
         new = [name for name in chunks if not self._chunk(name).exists()]
         if not new:
             return

@@ -52,6 +52,7 @@ class Known:
             if int(rows["store_ms"].max()) < oldest_ms:
                 del self.chunks[name]
         early = 0
+        # Whole chunks, the oldest first: they are files that never change.
         for name, rows in list(self.chunks.items()):
             if len(self) <= KNOWN_MAX:
                 break

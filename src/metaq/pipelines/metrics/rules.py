@@ -166,6 +166,7 @@ class _Parser:
             value = float(token.value)
         except ValueError:
             value = math.nan
+        # `nan` and `inf` are floats to Python, and no threshold.
         if not math.isfinite(value):
             raise _wrong(self._text, token.place, f"{token.value!r} is no number")
         return value

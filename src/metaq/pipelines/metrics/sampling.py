@@ -50,6 +50,7 @@ class Sampler:
         now_ms = self._clock.now_ms()
         ends: dict[MessageQueue, int] = {}
         groups: list[GroupSample] = []
+        # The trace topic too: by its ends the windows of deliveries close.
         for topic in [*self._topics, *filter(None, [self._trace_topic])]:
             queues = self._asked(f"topic {topic}", functools.partial(self._client.queues, [topic])) or []
             for broker, some in itertools.groupby(sorted(queues), lambda queue: queue.broker):

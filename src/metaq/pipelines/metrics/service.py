@@ -61,6 +61,7 @@ def _topics(options: MetricsOptions) -> tuple[list[str], str]:
     client = ClusterClient(options.servers, ASK_SECONDS)
     try:
         fitting = {topic for pattern in options.patterns for topic in client.topics(pattern)}
+        # Without the alert topic, which a pattern may match: it would measure its own alerts.
         topics = sorted({*options.topics_read, *fitting} - {options.traced, options.alert_topic})
         if not topics:
             raise ConfigError(f"topics={options.topics}: no topic fits")

@@ -380,6 +380,7 @@ class MetricsState:
         elif series.metric == "deliveries":
             over = self._traces_to
         else:
+            # Samples come in the order of time: all windows before that of the last one are over.
             return window_start(max(self._sampled_ms, 0), limits.window_ms)
         return window_start(max(over - limits.grace_ms, 0), limits.window_ms)
 
@@ -459,6 +460,7 @@ class MetricsState:
             self.known.add(f"{self.step + 1:012d}", rows)
         if not (fresh or told):
             return
+        # By how far traces are read: one that still waits in its topic must find its message.
         self.forgotten += self.known.expire(self._traces_to - self._limits.follow_ms)
         places = list(self._places)
         waiting: dict[str, Any] = {}
@@ -469,6 +471,7 @@ class MetricsState:
                 of_place = matched.known["place"] == place
                 self._deliver(places[place], group, matched.told[of_place], matched.known[of_place])
             waiting[group] = left
+        # By how far messages are read: the message of a trace may still be to come.
         self._waiting, given_up = limited(waiting, self._messages_to - self._limits.follow_ms)
         self._saved.unmatched += given_up
 

@@ -75,7 +75,8 @@ def placed(
     found = []
     for source in sources:
         table, position = state.tables.get(source), consumed.get(source)
-        if table is None:  # Nothing of the queue is in the target yet.
+        # Nothing of the queue is in the target yet: its first copy will lie behind all that was searched.
+        if table is None:
             found.append(state.seen[target])
             continue
         if now is not None and now < table.begin[1]:

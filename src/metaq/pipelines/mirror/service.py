@@ -298,11 +298,13 @@ class _Mirror(BatchJob):
     def _map_topic(self, topic: str, more: list[MessageQueue] | None = None) -> None:
         """Map each queue of a topic to one of the target. Raises ConfigError: there are too few."""
         state = self._state
+        # With the queues of the slices: the route lacks those of a broker that is away.
         source = sorted({*self._source.queues([topic]), *(more or [])})
         name = self._options.target_topic(topic)
         target = self._target_queues(name, len(source))
         state.queues = queue_map.extended(state.queues, source, target, merge=self._options.merge_queues)
         new = {state.queues[queue] for queue in source} - state.seen.keys()
+        # Searched from here on: nothing before it is a copy of this mirror's.
         state.seen.update(self._target.ends(new))
 
     def _target_queues(self, topic: str, wanted: int) -> list[MessageQueue]:

@@ -185,6 +185,7 @@ class _SliceReader:
         if here != MASTER_ID or judge(fault, Purpose.SLICE).again:
             replicas.failed(queue.broker, here)
             if self._choice.failed(here) and replicas.another(queue):
+                # The connection only: the broker's addresses serve the next try.
                 self._client.drop(replicas.address(queue.broker, here))
                 _LOG.warning("%s; asking another machine of broker %s", fault, queue.broker)
                 return True

@@ -36,6 +36,7 @@ from metaq.spark.engine.hadoop import fault_of
 _WRITING: Final = {
     # With fewer writers Spark sorts a task's rows by partition first.
     "spark.sql.maxConcurrentOutputFileWriters": str(2 * PARTS_MAX),
+    # As pyarrow writes them: an archive has the same files wherever it lies.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.fieldId.write.enabled": "false",
 }
@@ -44,6 +45,7 @@ _ONE_PIECE: Final = {"spark.sql.files.minPartitionNum": "1", "spark.sql.files.ma
 _PARQUET: Final = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
+    # One file per slice and part: `_written` refuses a second one.
     "maxRecordsPerFile": "0",
     # Version 1 moves a task's files when the task has ended, and the job's when all tasks have: of several attempts of a task
     # the files of one are there in the end, and a crash leaves none in place.
