@@ -89,6 +89,7 @@ class Parting(msgspec.Struct, frozen=True):
             lists = batch.column("keys")
             first = pc.list_slice(lists, 0, 1)
             flat = pc.list_flatten(first)
+            # `list_flatten` leaves out rows without a key: the others' keys are put back to their rows.
             has = np.asarray(pc.greater(pc.list_value_length(lists), 0).fill_null(False))
             at = np.cumsum(has) - 1
             texts = flat.take(pa.array(np.where(has, at, 0), pa.int64(), mask=~has))

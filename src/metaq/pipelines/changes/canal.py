@@ -54,6 +54,7 @@ def changes(body: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]) -> lis
     if not columns:
         raise NotAChange(f"{table} has no primary key: name its columns with keyColumns")
     found: list[Change] = []
+    # `old` is null but for an UPDATE.
     for row, was in zip(rows, old or [None] * len(rows), strict=True):
         found += _of_row(_OPS[kind], table, columns, row, was, known)
     return found

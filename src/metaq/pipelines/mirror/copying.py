@@ -81,6 +81,7 @@ class Copying:
         batch = decoded.to_batch(COLUMNS)
         texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         offsets = decoded.queue_offsets
+        # One pass for the whole pull: in most topics no message was mirrored before.
         mirrored = pc.match_substring(texts, f"{marks.SOURCE}{props.NAME_END}")
         more = self._marks(queue, batch, offsets)
         around = np.zeros(len(batch), bool)

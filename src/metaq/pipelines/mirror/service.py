@@ -118,6 +118,7 @@ class _Mirror(BatchJob):
                     "repeated after a fault comes twice"
                 ) from None
             self._limits = transaction_limits(self._target)
+        # Before the query starts: a topic with too few queues in the target is refused at once.
         for topic in self._options.topics_read:
             self._map_topic(topic)
 
@@ -310,6 +311,7 @@ class _Mirror(BatchJob):
     def _target_queues(self, topic: str, wanted: int) -> list[MessageQueue]:
         """Return the writable queues of a topic of the target; a missing topic is created."""
         try:
+            # Not `writable`, which guesses queues for a topic that does not exist.
             self._target.queues([topic], 0.0)
         except NoRoute:
             masters = self._target.masters()

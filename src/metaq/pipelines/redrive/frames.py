@@ -268,6 +268,7 @@ def one_line(fault: Exception) -> str:
 
 def _as(kind: DataType, value: Any, name: str) -> Any:
     """Cast a value to the type of a message's column. Raises ConfigError: it cannot be cast."""
+    # `null as tag`: a null has no type of its own.
     if isinstance(kind, NullType):
         kinds = {"keys": "array<string>", "properties": "map<string,string>", "flag": "int"}
         return value.cast(kinds.get(name, "string"))
@@ -298,6 +299,7 @@ def _properties(given: Any, single: dict[str, Any]) -> Any:
     marks = {
         ID: sql.col("offset_id"),
         FROM: sql.concat_ws("/", "topic", *PLACE),
+        # try_cast: an application may have written anything there, and ANSI's cast would fail the query.
         TIMES: (sql.coalesce(sql.col("properties").getItem(TIMES).try_cast("int"), sql.lit(0)) + 1).cast("string"),
     }
     dropped = [*sorted(props.RESERVED), *single, *marks]

@@ -168,6 +168,7 @@ class _Redrive:
             if queue not in ends:
                 _LOG.warning("%s is not there, its broker may be away: nothing of it is redriven in this run", queue)
                 continue
+            # Retention has taken the witness: nothing shows another topic.
             if witness.offset < starts[queue]:
                 continue
             if witness.offset < ends[queue]:

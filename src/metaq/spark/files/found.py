@@ -177,6 +177,7 @@ def _log(folder: Path, seen: set[Path]) -> Iterator[FoundFile]:
     if not files or not _is_new(folder, seen):
         return
     borders = Borders(folder.parent / "consumequeue")
+    # Old records that RocketMQ leaves behind an end that it has cut off stay dead: no consume queue points at them.
     end = find_end(files, borders)
     # DLedger's log and RocketMQ 5's timer log have such names: they would give no rows, and no word.
     if end.place == files[0].start and not may_begin(files[0]):

@@ -92,6 +92,7 @@ def _parts(found: FoundFile, options: FilesOptions, size: int) -> Iterator[tuple
 
 
 def _log_parts(found: FoundLog, options: FilesOptions, size: int) -> Iterator[tuple[Part, int]]:
+    # By the consume queues' borders: a body may hold bytes that look like a record, so none is guessed.
     pieces, missing = pieces_of(found.files, found.end, size, found.borders)
     for damage in missing:
         yield damage, 0

@@ -140,6 +140,7 @@ class StagedRows(_Outgoing):
         """Stage the rest, seal the parts, and wait for all answers. Returns the parts. Raises as `write`."""
         for broker in self._parts.brokers:
             requests = self._parts.rest(broker)
+            # A part's last chunk carries its seal; one whose last chunk was sent before needs a request of its own.
             for part in self._parts.unsealed(broker):
                 self._requests_to(broker).post(SealPart(self._transaction, part.part, part.seal, broker), 0)
             for chunks in requests:

@@ -171,6 +171,7 @@ class _SliceReader:
     def _goes_on(self, tries: Retries, fault: MetaqError) -> bool:
         """Prepare the next try: at another replica at once, or after a pause. False: the queue has stayed too short."""
         queue, here, replicas = self._queue, self._here, self._client.replicas
+        # A broker that has just started may have its newest messages a moment later.
         if isinstance(fault, _NotReached):
             self._client.forget(queue, here)
             try:
