@@ -59,8 +59,7 @@ def watch(query: Any, run: Run) -> None:
             run.behind(messages_behind(query.lastProgress))
     finally:
         query.stop()
-    # A run that was asked to stop refuses its next batch with an error (`_check_open`), which is no failure of the
-    # query.
+    # A run that was asked to stop refuses its next batch with an error (`_check_open`): no failure of the query.
     fault = None if run.stopping else query.exception()
     if fault is not None:
         raise MetaqError(f"the query failed: {root_text(str(fault))}")

@@ -111,8 +111,7 @@ class Run:
         """
         refuse_others_folder(self._status.pipeline, self.place)
         make_or_refuse("folder", self.place)
-        # Before any other folder is made: the end of an earlier run removes its staging folder, and must not remove
-        # ours.
+        # Before any other folder is made: the end of an earlier run removes its staging folder, and not ours then.
         lease = lease_on(self.place)
         lease.take(seconds)
         self._lease = lease
@@ -250,7 +249,7 @@ def refuse_others_folder(pipeline: str, place: Path) -> None:
                     f"{place} is the folder of the pipeline {owner}, and {pipeline} would take what is in there for its own: "
                     "give it a folder of its own"
                 )
-    # Hidden files are those of file managers and NFS, `lost+found` is a new file system's.
+    # Hidden files come from file managers, `lost+found` from a new file system.
     others = sorted(name for name in names if not name.startswith((".", "_")) and name != "lost+found")
     if others and not names & {STATUS, LEASE, *_SIGNS}:
         raise ConfigError(

@@ -258,8 +258,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         if self._target is not None and not self._completed:
             self._target, self._completed = planner.completed(self._target, begin, self._watch), True
         end = self._news(planner, begin)
-        # Spark passes ReadAllAvailable where all must be one batch: `trigger(once=True)`, or a source without
-        # AvailableNow.
+        # ReadAllAvailable: Spark wants one batch, for `trigger(once=True)` or a second source without AvailableNow.
         if not isinstance(limit, ReadAllAvailable):
             end = planner.limited(begin, end)
         return offsets.to_json(end)

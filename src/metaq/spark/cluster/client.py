@@ -254,8 +254,7 @@ class ClusterClient:
                 for one in pieces
             }
             try:
-                # =|Not retried: samples only make partitions even, and a replayed batch may be planned while a broker
-                # is away.
+                # Not retried: samples only make partitions even, and a replayed batch may be planned with a broker away.
                 found |= converse_all(looked_at, functools.partial(self._ask, seconds=0.0))
             except MetaqError as fault:
                 _LOG.warning("how large messages at the broker %s are is guessed: %s", broker, fault)
