@@ -222,6 +222,7 @@ def _local(options: ArchiveOptions) -> tuple[Output, Upkeep | None]:
 def _remote(spark: Any, options: ArchiveOptions, ends: contextlib.ExitStack) -> tuple[Output, Upkeep | None]:
     files = HadoopFiles(spark, options.output)
     folder = HadoopFolder(files, options.staging)
+    # Before the lease, which needs what is probed: files that only one of several runs can create.
     folder.prepare()
     lease = HadoopLease(files, options.lease_seconds)
     lease.take()

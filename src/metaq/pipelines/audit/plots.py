@@ -180,6 +180,7 @@ def _svg(name: str, height: float, draw: Callable[[Any], None], label: str) -> s
     # A fixed salt and no date: the same figures make the same file.
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        # Without a background: the page's own shows, light or dark.
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
         axes.patch.set_visible(False)

@@ -142,6 +142,7 @@ class _Stream:
 
     def _next(self) -> pa.RecordBatch | None:
         if self._file is None:
+            # Only now: a date may have thousands of files, and a process may open a thousand.
             self._file = _opened(self._path)
             most = batch_rows(self._file.metadata, BATCH_ROWS, BATCH_BYTES)
             # Arrow's threads gain nothing here, and each keeps freed memory that no other can release.
@@ -161,6 +162,7 @@ def first_key(path: Path) -> Key | None:
     """Return the key of a file's first row; None: it has no rows. Raises StoreCorrupt: not a Parquet file."""
     with _opened(path) as file:
         try:
+            # One row of the key's columns: sources of thousands are asked.
             batch = next(file.iter_batches(1, columns=KEY, use_threads=False), None)
         except (pa.ArrowException, OSError) as fault:
             raise StoreCorrupt(f"{path} cannot be read: {fault}") from fault

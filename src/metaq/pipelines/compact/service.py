@@ -85,6 +85,7 @@ def small_files(files: Iterable[ArchivedFile], compact_files: int, compact_bytes
     """Return folder → its small files, for folders with more than `compact_files` of them; 0: none. Pure."""
     by_folder: dict[str, list[ArchivedFile]] = defaultdict(list)
     for file in files:
+        # Merged files, but the last of a folder, are more than half full (`bins`): they are not merged again.
         if file.size < compact_bytes / 2:
             by_folder[file.path.rpartition("/")[0]].append(file)
     limit = max(1, compact_files)
@@ -220,6 +221,7 @@ class Compactor:
             return
         self._swap(record, home)
         now = self._clock.now_ms()
+        # Behind the exchange: after a crash in between the next run finds no old file, and only saves the record.
         self._save(structs.replace(record, done_ms=record.done_ms or now, swapped_ms=now))
         what = "replaced" if record.files else "removed"
         yield UpkeepStep(what=what, folder=record.folder, files=len(record.replaced), into=len(record.files))
@@ -321,6 +323,7 @@ class Compactor:
     def _small(self) -> dict[str, list[ArchivedFile]]:
         if not self._compact_files:
             return {}
+        # A folder with an announced merge is left alone until that is done.
         waiting = {record.folder for record in self._records.values() if not record.done_ms}
         files = [file for file in self._files.values() if file.path.rpartition("/")[0] not in waiting]
         return small_files(files, self._compact_files, self._options.compact_bytes)

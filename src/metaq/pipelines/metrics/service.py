@@ -212,6 +212,7 @@ class Service(QueryJob):
         try:
             state.delivered(self._delivered)
             closed, alerts = state.close()
+            # Saved with the step that begins them: after a crash alerts are delivered all the same.
             if (lost := state.post(alerts, self._ways)) > 0:
                 _LOG.warning("metrics: %d alerts that could not be delivered are given up: too many wait", lost)
             self._folder.save(state, batch, tables_of(closed, alerts, self._limits.window_ms))

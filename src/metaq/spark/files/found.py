@@ -93,6 +93,7 @@ def find(paths: Sequence[str]) -> list[FoundFile]:
         for path in _expanded(text):
             below = list(_look(path, _DEPTH_MAX, seen, {path.resolve()}))
             real = path.resolve()
+            # A path below one that was named before holds nothing more, which is no fault.
             if not below and not _is_empty_store(path) and not any(one.is_relative_to(real) for one in seen):
                 raise StoreForeign(
                     f"{path} holds nothing that can be read: no commit log (files with names of 20 digits), no data of MetaQ "

@@ -68,6 +68,7 @@ class HadoopOutput:
         self.finish, self.close, self.clean = folder.finish, folder.close, folder.clean
 
     def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
+        # The clone of the session that foreachBatch gets: its settings are changed for each job.
         self._spark = frame.sparkSession
         rows = SliceRows(name_servers=wanted.name_servers, settings=wanted.settings, parting=wanted.parting)
         # A new folder for each try: a run that was taken for dead may still write into its own.
