@@ -48,14 +48,14 @@ def prefer_this_python() -> None:
 
 
 def check(context: Any) -> None:
-    """Raises ConfigError: this session's workers cannot read from MetaQ; in one line, with the remedy."""
+    """Check that a session's workers can read from MetaQ. Raises ConfigError, in one line with the remedy."""
     fault = fault_of(context)
     if fault is not None:
         raise ConfigError(fault)
 
 
 def check_choice() -> None:
-    """Raises ConfigError: PYSPARK_PYTHON names a Python that cannot read from MetaQ, and a local session would use it."""
+    """Check PYSPARK_PYTHON for a local session. Raises ConfigError: it names a Python that cannot read from MetaQ."""
     chosen = os.environ.get(CHOICE)
     if chosen and not is_this_python(chosen, os.environ) and (fault := _tried(chosen)) is not None:
         raise ConfigError(f"{CHOICE} is {chosen}, where Spark's workers cannot read from MetaQ: {fault}. {_remedy()}")

@@ -97,7 +97,7 @@ class Retries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageLimits:
-    """How large a message may be. Plain values: pickled and sent to the workers."""
+    """Limits of a message's size. Plain values: pickled and sent to the workers."""
 
     body_bytes: int
     """Most bytes of a body."""

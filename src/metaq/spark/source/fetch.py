@@ -39,7 +39,7 @@ BATCH_BYTES = 8 * MIB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FetchSettings:
-    """How slices are read. Plain values: pickled and sent to the executors' workers."""
+    """Settings of reading slices. Plain values: pickled and sent to the executors' workers."""
 
     group: str = GROUP
     fail_on_data_loss: bool = True
