@@ -158,6 +158,7 @@ def load(path: str | Path) -> Pipeline:
     assert spec is not None, "a .py file has a loader"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # A file called `json.py` would take the place of the module that others import.
     if place.stem in sys.modules:
         raise ConfigError(f"{place}: a module {place.stem} is loaded already; give the file another name")
     sys.modules[place.stem] = module  # Before it runs: dataclasses look their module up.

@@ -52,7 +52,8 @@ class Checkpoint:
 
 class _HadoopCheckpoint(Checkpoint):
     def __init__(self, spark: Any, uri: str) -> None:
-        from metaq.spark.engine.hadoop import HadoopFiles  # Lazily: local checkpoints do not need it.
+        # Lazily: local checkpoints do not need it.
+        from metaq.spark.engine.hadoop import HadoopFiles
 
         self.uri, self._files = uri, HadoopFiles(spark, uri)
 

@@ -138,5 +138,6 @@ def _spark(section: Any, place: str) -> tuple[str | None, dict[str, str]]:
     for key, value in settings.items():
         if not key.startswith("spark.") or isinstance(value, Mapping | list):
             raise ConfigError(f'[spark]{place} has no {key}: need master, and settings such as "spark.executor.memory"')
+    # Spark's settings are texts, and its Booleans are lower case.
     texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in settings.items()}
     return master, texts

@@ -59,6 +59,7 @@ def watch(query: Any, run: Run) -> None:
             run.behind(messages_behind(query.lastProgress))
     finally:
         query.stop()
+    # A run that was asked to stop refuses its next batch with an error (`_check_open`): no failure of the query.
     fault = None if run.stopping else query.exception()
     if fault is not None:
         raise MetaqError(f"the query failed: {root_text(str(fault))}")
@@ -102,7 +103,8 @@ def messages_behind(progress: Any) -> int | None:
     """Return the backlog in messages, from a query's last progress; None: not known."""
     if not progress or not progress["sources"]:
         return None
-    from metaq.spark.source.progress import of_progress  # Lazily: a start that is refused does not need it.
+    # Lazily: a start that is refused does not need it.
+    from metaq.spark.source.progress import of_progress
 
     found = of_progress(progress)
     return found.behind if found is not None else None

@@ -65,6 +65,7 @@ class SliceStream:
         """Start the query whose micro-batches `job` processes. Returns the StreamingQuery."""
         reader = spark.readStream.format("metaq").options(**self.pairs).load()
         writer = reader.writeStream.queryName(job.NAME).option("checkpointLocation", job.checkpoint.uri)
+        # Its function runs in this process, which holds the lease and publishes; a sink's commit would run in another.
         return writer.foreachBatch(job.process).trigger(**self.trigger).start()
 
 
@@ -162,6 +163,7 @@ def stoppable(spark: Any, run: Run, *, interrupt: bool) -> Iterator[None]:
     context.setInterruptOnCancel(interrupt)
     try:
         yield
+    # Cancelled work fails in several ways, so the exception does not tell: the request to stop does.
     except Exception as fault:
         if run.stopping:
             raise RunStopped from fault

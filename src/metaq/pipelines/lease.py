@@ -70,6 +70,7 @@ class FileLease:
 
     def take(self, seconds: float = WAIT_SECONDS) -> None:
         try:
+            # O_CLOEXEC: Spark's JVM outlives a killed driver for a moment, and would keep the lock so long.
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as fault:
             raise ConfigError(f"{self._folder} cannot be written to: {fault.strerror}") from None
@@ -77,6 +78,7 @@ class FileLease:
             self._wait_for(handle, seconds)
             since = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
             text = json.dumps({"host": platform.node(), "pid": os.getpid(), "since": since})
+            # The lock is the lease. The text is for people, so a crash in between, or a full disk, does no harm.
             os.ftruncate(handle, 0)
             os.pwrite(handle, text.encode(), 0)
         except BaseException:
@@ -104,6 +106,7 @@ class FileLease:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as fault:
+            # On NFS `flock` is a POSIX lock, which may answer EACCES where another process has one.
             if fault.errno in {errno.EWOULDBLOCK, errno.EACCES}:
                 return False
             raise ConfigError(

@@ -77,6 +77,7 @@ class StreamOptions(ClusterOptions):
     """Options of a stream: it goes on until it is stopped."""
 
     once: bool = option(False, "Take what is there now, then end; otherwise go on.")
+    # A minute by default: the archive, for one, writes a file per queue with each batch.
     trigger_seconds: float = option(60.0, "Look for new messages this often.", low=0, aliases=("trigger",))
     progress_group: str | None = option(None, "Report progress as this consumer group.", aliases=("group",))
     starting_offsets: str = option("earliest", "Where a new pipeline begins: `earliest`, `latest` or the offsets JSON.")

@@ -111,10 +111,12 @@ class Run:
         """
         refuse_others_folder(self._status.pipeline, self.place)
         make_or_refuse("folder", self.place)
+        # Before any other folder is made: the end of an earlier run removes its staging folder, and not ours then.
         lease = lease_on(self.place)
         lease.take(seconds)
         self._lease = lease
-        (self.place / STOP).unlink(missing_ok=True)  # Of an earlier run: a request names the run that it is for.
+        # Of an earlier run: a request names the run that it is for.
+        (self.place / STOP).unlink(missing_ok=True)
         self._write()
         return self
 
@@ -138,6 +140,7 @@ class Run:
     def behind(self, messages: int | None) -> None:
         """Record the backlog, in messages; None: not known."""
         with self._busy:
+            # Written only if it has changed: the watcher reports it twice a second.
             if messages != self._status.behind:
                 self._change(behind=messages)
                 self._write()
@@ -160,6 +163,7 @@ class Run:
         """Whether the run was asked to stop, here or by a file. Jobs check it between their steps."""
         if not self._stopping.is_set():
             with contextlib.suppress(OSError):
+                # A request names its run: one that comes too late does not end the next.
                 if (self.place / STOP).read_text(encoding="utf-8") == self._status.run:
                     self._stopping.set()
         return self._stopping.is_set()
@@ -167,6 +171,7 @@ class Run:
     def wait(self, seconds: float) -> bool:
         """Wait for some seconds, or until `stop` or `wake`. Returns `stopping`."""
         self._awake.wait(seconds)
+        # A run that is to stop stays awake: no later `wait` may delay it.
         if not self._stopping.is_set():
             self._awake.clear()
         return self.stopping
@@ -195,6 +200,7 @@ class Run:
                 return
             self._change(state=FAILED if fault else STOPPED if self._stopping.is_set() else ENDED, fault=fault)
             self._write()
+            # Before the lease is released: after that the file may be a request to the next run.
             (self.place / STOP).unlink(missing_ok=True)
             lease.release()
 
@@ -214,6 +220,7 @@ class Run:
             seen(self._status)
         making = self.place / f"{STATUS}.tmp"
         try:
+            # Renamed, so that `status` never reads half a file; not synced, because no message depends on it.
             making.write_bytes(msgspec.json.format(msgspec.json.encode(self._status), indent=1))
             making.rename(self.place / STATUS)
         except OSError as fault:
@@ -242,6 +249,7 @@ def refuse_others_folder(pipeline: str, place: Path) -> None:
                     f"{place} is the folder of the pipeline {owner}, and {pipeline} would take what is in there for its own: "
                     "give it a folder of its own"
                 )
+    # Hidden files come from file managers, `lost+found` from a new file system.
     others = sorted(name for name in names if not name.startswith((".", "_")) and name != "lost+found")
     if others and not names & {STATUS, LEASE, *_SIGNS}:
         raise ConfigError(
@@ -259,7 +267,8 @@ def status_of(place: Path) -> Status | None:
         return None
     except (OSError, msgspec.DecodeError) as fault:
         raise ConfigError(f"the status {path} cannot be read: {fault}") from None
-    if found.state == RUNNING and is_free(place):  # A process that was killed writes no last status.
+    # A process that was killed writes no last status.
+    if found.state == RUNNING and is_free(place):
         return msgspec.structs.replace(found, state=LOST)
     return found
 

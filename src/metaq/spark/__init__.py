@@ -62,8 +62,10 @@ def __getattr__(name: str) -> Any:
 
     try:
         home = importlib.import_module(_HOMES[name])
+        # `decode` is a submodule itself, the others are names in a module.
         return home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     except ModuleNotFoundError as fault:
+        # A missing module of ours is a bug; any other is one that the extra `spark` brings.
         if fault.name is None or fault.name.startswith("metaq"):
             raise
         raise ConfigError(

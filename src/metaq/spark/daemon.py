@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+# Spark runs this module with `python -m`: its name is `__main__` then.
 MODULE: Final = __name__ if __name__ != "__main__" else "metaq.spark.daemon"
 NEEDED: Final = ("pyspark.worker", "pyspark.sql.pandas.types", "pyarrow.compute", "metaq.spark.data_source")
 """Imports of tasks of `format("metaq")`. Not pandas nor numpy.random: all forks would draw the same random numbers."""
@@ -35,7 +36,8 @@ def main() -> None:
     # macOS has libraries of its own in numpy, which must not be used on both sides of a fork.
     if sys.platform == "linux":
         warm(NEEDED)
-    from pyspark.daemon import manager  # Last: if nothing else can be imported, this is Spark's own daemon.
+    # Last: if nothing else can be imported, this is Spark's own daemon.
+    from pyspark.daemon import manager
 
     manager()
 
@@ -50,8 +52,10 @@ def warm(modules: Iterable[str]) -> None:
         for module in modules:
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
+    # Collected first: what is frozen is never looked at again, garbage included.
     gc.collect()
-    gc.freeze()  # A worker collects garbage after each task, which would write to, and so copy, all shared objects.
+    # A worker collects garbage after each task, which would write to, and so copy, all shared objects.
+    gc.freeze()
 
 
 @contextlib.contextmanager

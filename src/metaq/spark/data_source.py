@@ -93,6 +93,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         options = SinkOptions.of(dict(self.options))
+        # Spark knows two save modes for Python sources, append and overwrite.
         if overwrite:
             raise ConfigError("a topic cannot be overwritten, only added to: write with .mode('append')")
         return MetaqWriter(options, schema)
@@ -111,6 +112,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
             files.refuse_stream()
         options = self._options()
+        # Checked only here: `load` does not tell Spark's source what it is for.
         options.check_stream()
         return MetaqStreamReader(options, schema)
 
@@ -128,6 +130,7 @@ class _SliceReading:
     def __init__(self, options: SourceOptions, struct: Any) -> None:
         """Args: options: the query's. struct: Spark's StructType, ours or the user's; it chooses the columns."""
         self.options, self.fetch = options, options.fetch
+        # All columns, not only the lean ones: the query's `.schema(...)` may name any.
         known = schema.SLICE_SCHEMA if options.rows == "slices" else records.schema_of(tuple(records.TYPES))
         self.columns = schema.columns_of_struct(struct, known)
 
@@ -158,6 +161,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
         planner = self.planner
         start = planner.start(EARLIEST, self.pushed)
         slices = slicing.slices_between(start, planner.end(sorted(start)))
+        # Narrowed before the cut: minPartitions is about slices that are read.
         if self.pushed is not None:
             slices = planner.narrowed(slices, self.pushed)
         slices = planner.cut(slices)
@@ -166,6 +170,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
         return [SlicePartition(wanted) for wanted in slices or empty]
 
     def read(self, partition: SlicePartition | None) -> Iterator[pa.RecordBatch]:
+        # None if a pattern matches no topic: there is no queue to make an empty slice of.
         if partition is not None and partition.wanted.messages:
             yield from super().read(partition)
 
@@ -182,6 +187,7 @@ class MetaqReaderWithPushFilters(MetaqReader):
         # Consume-queue units of the schedule topic hold the time of delivery in place of the tag's hash.
         by_tag = self.options.subscription.takes_all and SCHEDULE_TOPIC not in topics
         self.pushed, left = push(filters, by_tag=by_tag)
+        # An empty set fits no message: `Pushed.takes` has left all slices out then.
         if self.pushed.tags:
             wanted = subscribe("", checked_expression("the query", self.pushed.tags))
             self.fetch = dataclasses.replace(self.fetch, subscription=wanted)
@@ -220,7 +226,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
 
     # The camelCase names are Spark's.
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        if self._initial is None:  # Spark asks twice on a new checkpoint, and both answers must be the same.
+        # Spark asks twice on a new checkpoint, and both answers must be the same.
+        if self._initial is None:
             self._initial = self.planner.start(LATEST)
         return offsets.to_json(self._initial)
 
@@ -247,9 +254,11 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
             return start
         self._report(begin)
         planner = self.planner
+        # Once per run: a broker that comes back later is for the next run.
         if self._target is not None and not self._completed:
             self._target, self._completed = planner.completed(self._target, begin, self._watch), True
         end = self._news(planner, begin)
+        # ReadAllAvailable: Spark wants one batch, for `trigger(once=True)` or a second source without AvailableNow.
         if not isinstance(limit, ReadAllAvailable):
             end = planner.limited(begin, end)
         return offsets.to_json(end)
@@ -257,8 +266,10 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     def _enough(self, begin: Positions, end: Positions) -> bool:
         """Return whether to begin a batch: `minOffsetsPerTrigger` messages are there, or have waited `maxTriggerDelay`."""
         least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
+        # A run with a target takes what is left, however little: it must end.
         if least is None or self._target is not None or fresh:
-            return True  # New queues are pinned at once: the checkpoint gets their start as the end of this batch.
+            # New queues are pinned at once: the checkpoint gets their start as the end of this batch.
+            return True
         messages = sum(end[queue] - begin[queue] for queue in begin)
         now = self.clock.monotonic()
         if messages and self._waiting_since is None:
@@ -294,6 +305,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
             end = self._seen = planner.advance(begin, self._target, self._watch)
             enough = self._enough(begin, end)
             now = SYSTEM.monotonic()
+            # Also waits while there are too few messages: Spark would ask again at once, 60 times a second.
             if (enough and end != begin) or self._target is not None or now >= give_up:
                 return end if enough else begin
             threading.Event().wait(min(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE), give_up - now))

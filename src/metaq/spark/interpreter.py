@@ -48,14 +48,14 @@ def prefer_this_python() -> None:
 
 
 def check(context: Any) -> None:
-    """Raises ConfigError: this session's workers cannot read from MetaQ; in one line, with the remedy."""
+    """Check that a session's workers can read from MetaQ. Raises ConfigError, in one line with the remedy."""
     fault = fault_of(context)
     if fault is not None:
         raise ConfigError(fault)
 
 
 def check_choice() -> None:
-    """Raises ConfigError: PYSPARK_PYTHON names a Python that cannot read from MetaQ, and a local session would use it."""
+    """Check PYSPARK_PYTHON for a local session. Raises ConfigError: it names a Python that cannot read from MetaQ."""
     chosen = os.environ.get(CHOICE)
     if chosen and not is_this_python(chosen, os.environ) and (fault := _tried(chosen)) is not None:
         raise ConfigError(f"{CHOICE} is {chosen}, where Spark's workers cannot read from MetaQ: {fault}. {_remedy()}")
@@ -93,6 +93,7 @@ def context_of(session: Any) -> Any:
 
 def is_remote(session: Any) -> bool:
     """Return whether a session is a client of a Spark Connect server."""
+    # By the module's name: importing pyspark.sql.connect needs grpcio, which only Connect's users have.
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
@@ -122,6 +123,7 @@ def has(python: str, module: str, environ: Mapping[str, str]) -> bool:
     return done.returncode == 0
 
 
+# Cached: it starts a Python with these imports, and every session and pipeline asks.
 @functools.cache
 def _tried(python: str) -> str | None:
     """Run a Python and return why it cannot serve as a worker; None: it can."""

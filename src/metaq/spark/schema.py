@@ -89,4 +89,5 @@ def slice_batch(wanted: Slice, columns: Sequence[str]) -> pa.RecordBatch:
         "topic": topic, "broker": broker, "queue_id": queue_id,
         "start_offset": wanted.start, "end_offset": wanted.end,
     }  # fmt: skip
+    # With the schema: Arrow would make int64 of queue_id, and Spark takes no other type than it was told.
     return pa.RecordBatch.from_pylist([row], schema=pa.schema([SLICE_SCHEMA.field(name) for name in columns]))

@@ -59,6 +59,7 @@ def archived_batch(decoded: records.Decoded, schema: pa.Schema = SCHEMA) -> pa.R
 
     Args: schema: SCHEMA, or the same `with_views`.
     """
+    # All rows first, as the makers below give them; `chosen` leaves out those that are not wanted.
     shared = structs.replace(decoded, wanted=None).to_batch(_SHARED)
     properties, codes = records.pairs_of(decoded)
     own = {name: make(decoded, shared) for name, make in _MAKERS.items()}
@@ -101,6 +102,7 @@ def _beyond(name: str, shown: str) -> Callable[[records.Decoded, pa.RecordBatch]
 
     def make(decoded: records.Decoded, shared: pa.RecordBatch) -> pa.Array:
         ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
+        # Nearly all pulls: their times fit into a timestamp.
         if not len(ms) or records.MS_MIN <= ms.min() <= ms.max() <= records.MS_MAX:
             return pa.nulls(len(ms), pa.int64())
         visible = shared.column(shown).cast(pa.int64()).to_numpy() // 1000

@@ -53,6 +53,7 @@ class BodyColumns:
     def schema(self, plain: pa.Schema) -> pa.Schema:
         """Return the schema of the archived files, from that of messages."""
         kept = [field for field in plain if self._keeps(field.name)]
+        # In a struct: no field can have the name of a column, nor of one that a later release adds.
         return pa.schema([*kept, pa.field(DECODED, self.plan.kind), pa.field(CORRUPT, pa.binary())])
 
     def ready(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -77,6 +78,7 @@ class BodyColumns:
 
     def expanded(self, frame: Any) -> Any:
         """Return a DataFrame of live messages with the same columns as archived ones."""
+        # By the archive's decoder and not Spark's `from_json`: both parts of a table must agree on every body.
         value = value_of(self.plan, sql.col("body"))
         found = frame.withColumn(DECODED, value).withColumn(
             CORRUPT, sql.when(sql.col(DECODED).isNull(), sql.col("body"))
@@ -101,11 +103,13 @@ def wanted(options: DecodeOptions) -> Decoding | None:
     if options.decode is None:
         return None
     given: dict[str, Any] = {}
+    # The schemas themselves and not their paths: the files may be gone when the archive goes on.
     if options.decode == "json":
         text = options.decode_schema or _text(str(options.decode_schema_file))
         given["schema"] = columns_of_schema(" ".join(text.split())).simpleString()
     elif options.decode == "avro":
-        from metaq.spark.decode import avro_binary  # Lazily: it needs an extra, like protobuf below.
+        # Lazily: it needs an extra, like protobuf below.
+        from metaq.spark.decode import avro_binary
 
         reading = _text(options.decode_schema_file) if options.decode_schema_file is not None else None
         framing = cast("avro_binary.Framing | None", options.decode_framing)
@@ -166,7 +170,8 @@ def settle(folder: ArchiveFolder, options: DecodeOptions) -> BodyColumns | None:
     """
     new, old = wanted(options), newest_decoding(folder)
     plan = plan_of(new) if new is not None else None
-    if old is not None and folder.last() is None:  # No batch was archived with it: it binds nobody.
+    # No batch was archived with it: it binds nobody.
+    if old is not None and folder.last() is None:
         if new != old:
             forget_decodings(folder)
         old = old if new == old else None

@@ -38,7 +38,8 @@ _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 _SIEVE_BITS_PER_ID = 16
 _SIEVE_LOG2_MIN = 16
 KEPT_LEAST = 100_000
-"""Id files of at least so many messages are kept as their task wrote them; smaller ones are joined, so that a window is few files."""
+"""Id files of at least so many messages are kept as their task wrote them. Smaller ones are joined, so that a window has few
+files."""
 _BLOCK = 1 << 15
 """Rows per step: intermediate arrays of this size stay in the processor's cache."""
 
@@ -182,7 +183,9 @@ class Ids:
         order, found = np.argsort(keys, kind="stable"), []
         for place, column in enumerate(self.columns):
             whole = rooms.spare.of(len(self)).view(column.dtype)
-            np.take(column, order, out=whole, mode="clip")  # mode="raise" would buffer the output, one more copy.
+            # mode="raise" would buffer the output, one more copy.
+            np.take(column, order, out=whole, mode="clip")
+            # The sorted column takes the spare array, and its old one is the next spare: no allocation per batch.
             rooms.spare, rooms.joined.rooms[place] = rooms.joined.rooms[place], rooms.spare
             found.append(whole)
         return Ids(*found)
@@ -198,6 +201,7 @@ class Ids:
 def ids_of(message_ids: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
     """Return the ids of a batch of messages, from their `message_id` column."""
     raw = _hex_to_bytes(message_ids)
+    # Only a batch with an odd id pays for a Python call per message.
     if raw is None:
         raw = b"".join(_one_id(text) for text in message_ids.to_pylist())
     return _ids(raw, store_ms, queue_offsets)
@@ -218,6 +222,7 @@ def _ids(raw: bytes, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
 
 def _hex_to_bytes(message_ids: pa.Array) -> bytes | None:
     """Decode all ids at once if each is 32 hex characters, as producers make them; else return None."""
+    # The buffers themselves: no Python text per id.
     offsets = np.frombuffer(message_ids.buffers()[1], np.int32)[message_ids.offset :][: len(message_ids) + 1]
     if not len(message_ids) or np.any(np.diff(offsets) != ID_CHARS):
         return None
@@ -232,12 +237,14 @@ def _one_id(text: str) -> bytes:
     if len(text) == ID_CHARS:
         try:
             return bytes.fromhex(text)
+        # Any text may be a unique id, also one of 32 characters that is no hex.
         except ValueError:
             pass
     return _hashed(text)
 
 
 def _hashed(text: str) -> bytes:
+    # Fixed by docs/formats/archive.md: files of ids hold these hashes.
     return hashlib.blake2b(text.encode(), digest_size=ID_BYTES).digest()
 
 
@@ -255,6 +262,7 @@ class _Sieve:
     def add(self, keys: Numbers) -> None:
         for begin in range(0, len(keys), _BLOCK):
             byte, bit = self._places(keys[begin : begin + _BLOCK])
+            # `.at`: ids of one block may share a byte, and `|=` would keep the bit of one of them.
             np.bitwise_or.at(self._map, byte, np.left_shift(np.uint8(1), bit))
 
     def left(self, keys: Numbers) -> Numbers:
@@ -324,6 +332,7 @@ class IdWindow:
         keys = batch.keys_in(self._rooms.keys.of(len(batch)))
         rows = self._sieve.left(keys)
         order = rows[np.argsort(keys[rows])]
+        # No file of ids is looked at if the sieve has ruled out all of the batch.
         for known in (one.ids for one in self._batches if len(order)):
             for row, place in _candidates(keys, order, known.keys_in(self._rooms.others.of(len(known)))):
                 near = abs(int(batch.joined.store_ms[row]) - int(known.store_ms[place])) <= self._ms
@@ -332,6 +341,7 @@ class IdWindow:
         ordered[:] = keys
         # Tasks sort their ids, so this is a merge of a few sorted runs: the stable sort takes a fifth of any other's time.
         ordered.sort(kind="stable")
+        # Positions are looked for only where keys repeat: an argsort takes longer than the sort above.
         if np.any(ordered[1:] == ordered[:-1]):
             self._mark_inside(batch.joined, keys, np.argsort(keys, kind="stable"), drop)
         return np.flatnonzero(drop)
@@ -360,7 +370,8 @@ class IdWindow:
         old = [one.name for one in self._batches if one.newest_ms is None or one.newest_ms < newest_ms - self._ms]
         if old:
             self._batches = [one for one in self._batches if one.name not in old]
-            if self._sieved > 2 * self._count:  # Bits cannot be removed; a few stale ones cost less than a new filter.
+            # Bits cannot be removed; a few stale ones cost less than a new filter.
+            if self._sieved > 2 * self._count:
                 self._sieve_anew(self._count)
         return old
 
@@ -370,6 +381,7 @@ class IdWindow:
 
     def _sieve_in(self, keys: Numbers) -> None:
         if self._sieved + len(keys) > self._sieve.room:
+            # Twice the ids: the next rebuild comes when as many have been added.
             self._sieve_anew(2 * (self._count + len(keys)))
         self._sieve.add(keys)
         self._sieved += len(keys)
@@ -392,6 +404,7 @@ class IdWindow:
             if name in kept and stored - kept[name] <= self._ms:
                 drop[row] = True
             else:
+                # Further apart than the window: a message of its own, from which the next copies are counted.
                 kept[name] = stored
 
 

@@ -164,12 +164,15 @@ class LocalOutput:
 
     def drop(self, found: Sequence[tuple[Staged, Any]]) -> None:
         for file, offsets in found:
+            # Staged files may be rewritten: no manifest names them yet.
             file.rows = without_offsets(self._folder.path / file.path, offsets)
+            # Counted anew: a message that was dropped may be one of them.
             file.corrupt = corrupt_in(self._folder.path / file.path) if file.corrupt else 0
 
     def seal(self, files: Sequence[Staged]) -> None:
         for file in files:
             file.size = (self._folder.path / file.path).stat().st_size
+        # Before the manifest is written: without its folder's entry a synced file is gone after a power cut.
         for staged in {self._folder.staging, *((self._folder.path / file.path).parent for file in files)}:
             sync_folder(staged)
         if any(file.ids is not None and len(file.ids) for file in files):
@@ -188,6 +191,7 @@ class LocalOutput:
     def save_ids(self, path: str, ids: Ids) -> Ids:
         make_folder(self._folder.path / IDS)
         ids.save(self._folder.path / path)
+        # Durable before the manifest that names it; its folder is synced by `seal`.
         sync_file(self._folder.path / path)
         return self.load_ids(path)
 

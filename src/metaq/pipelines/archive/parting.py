@@ -57,9 +57,8 @@ class Parting(msgspec.Struct, frozen=True):
         """Yield ((day, folder), mask of its rows). Args: days: days since 1970 of each row, an array."""
         import numpy as np  # Lazily: options are parsed without it.
 
-        if (
-            not self.by and len(days) and days.min() == days.max()
-        ):  # Nearly all batches: one mask and no passes over rows.
+        # Nearly all batches: one mask and no passes over rows.
+        if not self.by and len(days) and days.min() == days.max():
             yield (int(days[0]), ""), np.ones(len(days), bool)
             return
         names, of_row = self._names(batch)
@@ -90,6 +89,7 @@ class Parting(msgspec.Struct, frozen=True):
             lists = batch.column("keys")
             first = pc.list_slice(lists, 0, 1)
             flat = pc.list_flatten(first)
+            # `list_flatten` leaves out rows without a key: the others' keys are put back to their rows.
             has = np.asarray(pc.greater(pc.list_value_length(lists), 0).fill_null(False))
             at = np.cumsum(has) - 1
             texts = flat.take(pa.array(np.where(has, at, 0), pa.int64(), mask=~has))
@@ -100,5 +100,7 @@ class Parting(msgspec.Struct, frozen=True):
     def folder(self, text: str | None) -> str:
         """Return the folder of a message with this tag, or this first key. None, for a message without, counts as empty."""
         if self.by == "key":
+            # Fixed by docs/formats/archive.md: readers find a key's folder by this hash.
             return f"by_key={zlib.crc32((text or '').encode()) % self.buckets:03d}"
+        # A tag that is Hive's word for null would be read as no tag.
         return f"by_tag={quote(text, safe='').replace(NONE, NONE.replace('_', '%5F')) if text else NONE}"

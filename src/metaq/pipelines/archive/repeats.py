@@ -85,6 +85,7 @@ def _stored_apart(frame: Any, marked: Any, by: list[str], seconds: int) -> Any:
     from pyspark.sql import Window
 
     _need(frame, "store_time", "within in a batch read")
+    # Copies with one store time are ordered by their place, so that the same one stays each time.
     order = ["store_time", *(name for name in _PLACE if name in frame.columns)]
     before = sql.lag("store_time").over(Window.partitionBy(*by).orderBy(*order))
     gap = sql.unix_micros("store_time") - sql.unix_micros(_BEFORE)

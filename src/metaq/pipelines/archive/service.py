@@ -198,6 +198,7 @@ def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, st
     output, upkeep = _remote(spark, options, ends) if is_uri(options.output) else _local(options)
     checkpoint = checkpoint_of(spark, options.checkpoint, options.output)
     parting = Parting.of(options.partition_by)
+    # One output, one checkpoint: a fresh checkpoint would archive everything a second time.
     output.records.guard(checkpoint, checkpoint.query_id(), str(parting))
     dedupe = _Dedupe(options.dedupe, options.dedupe_seconds)
     decoding, tables = None, None
@@ -205,6 +206,7 @@ def start(spark: Any, options: ArchiveOptions, run: Run, source: Mapping[str, st
         tables = tables_of(output.records, options.table_format, options.grace_seconds)
         decoding = settle(output.records, options)
     archiver = _Archiver(output, checkpoint, stream.source, dedupe, run, upkeep, parting, decoding, tables)
+    # Called before the lease's release: an ExitStack goes backwards.
     ends.callback(archiver.close)
     return stream.start(spark, archiver)
 
@@ -220,6 +222,7 @@ def _local(options: ArchiveOptions) -> tuple[Output, Upkeep | None]:
 def _remote(spark: Any, options: ArchiveOptions, ends: contextlib.ExitStack) -> tuple[Output, Upkeep | None]:
     files = HadoopFiles(spark, options.output)
     folder = HadoopFolder(files, options.staging)
+    # Before the lease, which needs what is probed: files that only one of several runs can create.
     folder.prepare()
     lease = HadoopLease(files, options.lease_seconds)
     lease.take()
@@ -300,17 +303,18 @@ class _Archiver(BatchJob):
         for last in self._records.manifests():
             known |= last.id_files
         if last is not None:
+            # Of the newest batch only: each was finished before the next one was written.
             self._output.finish(last, self._replaced)
             self._positions, self._newest_ms = last.end, last.newest_ms
         self._output.recover(-1 if last is None else last.batch, known)
-        there = (
-            self._output.list_ids()
-        )  # Manifests are never rewritten: files of ids that expired are still named there.
+        # Manifests are never rewritten: files of ids that expired are still named there.
+        there = self._output.list_ids()
         for name, topic in sorted(known.items()):
             if self._dedupe.on and name in there:
                 self._window(topic).restore(name, self._output.load_ids(name))
         if self._upkeep is not None:
             self._upkeep.prepare()
+        # Commits to the tables that a crash prevented.
         if self._tables is not None:
             self._tables.align()
 
@@ -334,6 +338,7 @@ class _Archiver(BatchJob):
         published = self._records.find(query, batch)
         # Spark repeats a batch if the driver died after it was published and before Spark's own commit log was written.
         if published is not None:
+            # Its renames, and the table's commit, may be missing yet.
             self._output.finish(published, self._replaced)
             if self._tables is not None:
                 self._tables.align()
@@ -344,6 +349,7 @@ class _Archiver(BatchJob):
             self._publish(query, batch, files, began)
 
     def _publish(self, query: str, batch: int, files: list[Staged], began: float) -> None:
+        # In one order whichever task ended first: of two copies with one store time the one in the earlier row stays.
         files.sort(key=lambda file: (file.wanted.queue, file.wanted.start, file.date, file.part))
         self._check_continues(batch, files)
         ids = self._drop_repeats(query, batch, files) if self._dedupe.on else {}
@@ -379,9 +385,11 @@ class _Archiver(BatchJob):
         # final names is finished by the next run.
         self._output.commit(manifest)
         self._output.finish(manifest)
+        # Behind the renames: the table names files by their final paths.
         if self._tables is not None:
             self._tables.publish(manifest)
         self._output.clean(batch)
+        # Behind the commit: a replay of this batch would need the ids that expire now.
         self._expire()
         self._report(manifest, began)
 
@@ -424,6 +432,7 @@ class _Archiver(BatchJob):
                     found.append((file, ids.queue_offset[hits]))
                     file.repeats = len(hits)
                 name = self._output.ids_name(query, batch, next(numbers))
+                # Kept as it is only without repeats: the file has the ids of all messages that the task has read.
                 if not len(hits) and self._output.keep_ids(name, file):
                     window.restore(name, ids)
                     kept.append(name)

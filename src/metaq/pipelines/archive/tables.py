@@ -57,6 +57,7 @@ def table(
     if files:
         # With an explicit schema: Spark would take one file's columns for all, and decoded bodies may have more fields since.
         reader = spark.read if bodies is None else spark.read.schema(bodies.spark_columns(records.LEAN[1:]))
+        # The files have no column `topic`: it is in the name of their folder.
         parts.append(reader.parquet(*files).withColumn("topic", sql.lit(topic)).select(*columns))
     if name_servers is not None:
         interpreter.check(interpreter.running_context())

@@ -47,6 +47,7 @@ class Rules:
 
 def once(sent: Any) -> Any:
     """Return a row per message: its first copy, and the number of its copies."""
+    # A struct is compared field by field: the first copy by time, then by place.
     first = sql.min(sql.struct("time_ms", "place", "lane", "topic", "key", "timed"))
     grouped = sent.groupBy("id").agg(
         first.alias("first"), sql.count_distinct("copy").alias("copies"), sql.max("certain").alias("certain")
@@ -122,10 +123,12 @@ def _ordered(joined: Any, order: str) -> Any:
         )
         joined = joined.withColumn("_of", alone)
         lane.append("_of")
+    # Backwards: the rows before one in this window were stored behind it.
     behind = Window.partitionBy(*lane).orderBy(-sql.col("place")).rowsBetween(Window.unboundedPreceding, -1)
     placed = sql.col("place").isNotNull() & sql.col("lane").isNotNull()
     sooner = sql.when(placed, sql.min(sql.when(placed, sql.col("first_ms"))).over(behind))
     if order == KEY:
+        # By range and not by row: copies with one store time have no order.
         later = (
             Window.partitionBy("group", "topic", "_of")
             .orderBy(-sql.col("time_ms"))
@@ -193,6 +196,7 @@ def totals(verdict: Any) -> Any:
 
 def windows(verdict: Any, window_ms: int) -> Any:
     """Return a row per group and window of the send time. The column `window_ms` is the window's start."""
+    # pmod: the remainder of a time before 1970 would be negative.
     start = sql.col("time_ms") - sql.pmod(sql.col("time_ms"), sql.lit(window_ms))
     return _spread(verdict.withColumn("window_ms", start).groupBy("group", "window_ms").agg(*_counts()))
 

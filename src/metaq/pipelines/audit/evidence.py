@@ -47,7 +47,8 @@ def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
     cached: list[Any] = []
     trace, unreadable = None, 0
     if TRACE in (options.sent, options.consumed):
-        trace = _trace(spark, options, span).persist()  # Both sides may come from it: read and decode the topic once.
+        # Both sides may come from it: read and decode the topic once.
+        trace = _trace(spark, options, span).persist()
         cached.append(trace)
         lost = trace.where(sql.col("what") == records.UNREADABLE).agg(sql.sum("place")).first()[0]
         unreadable += lost or 0
@@ -90,11 +91,14 @@ def _read(spark: Any, options: AuditOptions, topics: Sequence[str], columns: str
         nameServers=options.servers,
         subscribe=",".join(topics),
         columns=columns,
+        # By default a queue is a partition: few queues would leave cores idle.
         minPartitions=str(spark.sparkContext.defaultParallelism),
     )
     if since is not None:
         reader = reader.option("startingTimestamp", str(max(0, since)))
+    # Without it the read ends at the newest message: nothing is stored behind now.
     if until < SYSTEM.now_ms():
+        # The source refuses an end that is not behind its start.
         reader = reader.option("endingTimestamp", str(max(1, until, (since or 0) + 1)))
     return reader.load()
 
@@ -153,6 +157,7 @@ def _sends(trace: Any) -> Any:
 def _deliveries(trace: Any) -> Any:
     """Join the two records of a delivery, begun and ended, into one row; a record that is stored twice counts once."""
     began, ended = sql.col("what") == records.BEGUN, sql.col("what") == records.ENDED
+    # 0 stands for a time that an old client's record lacks.
     time = sql.when(sql.col("time_ms") > 0, sql.col("time_ms"))
     grouped = (
         trace.where(began | ended)
@@ -182,6 +187,7 @@ def _ledger(spark: Any, options: AuditOptions, span: Span, topic: str, since: in
         "e", sql.from_json(sql.col("body").cast("string"), entry)
     )
     time = sql.trim("e.time")
+    # `try_`: in ANSI mode one malformed time would fail the whole query.
     entry_ms = sql.when(time.rlike(r"^\d+$"), time.try_cast("bigint")).otherwise(
         sql.unix_millis(sql.try_to_timestamp(time))
     )

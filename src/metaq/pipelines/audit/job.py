@@ -52,6 +52,7 @@ def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
     """
     check_session(spark, run.status.pipeline)
     clock = SYSTEM
+    # Taken before the grace is waited for, which must not move it.
     span = options.span(clock.now_ms())
     watch = ClockCheck(clock)
     try:
@@ -128,6 +129,7 @@ class _Audit:
     def _compared(self, found: evidence.Evidence, kept: list[Any]) -> Outcome:
         options = self._options
         chosen = found.sent.where(sql.col("tag").isin(options.tags_named)) if options.tags_named else found.sent
+        # Kept: a dozen actions follow, and each would join anew.
         judged = self._keep(comparing.judged(comparing.once(chosen.where("id != ''")), self._span), kept)
         got = self._keep(comparing.consumed(found.deliveries, self._span.deadline_ms), kept)
         nameless = comparing.judged(chosen.where("id = ''"), self._span).count()
@@ -243,6 +245,7 @@ class _Audit:
         counts: dict[str, Counts] = {}
         topics: dict[str, list[figures.TopicCounts]] = {}
         for row in sorted(comparing.totals(verdict).collect(), key=lambda row: (row["group"], row["topic"] or "")):
+            # The rollup's row of a whole group has no topic.
             if row["topic"] is None:
                 counts[row["group"]] = Counts.of(row.asDict())
             else:
@@ -307,14 +310,18 @@ class _Audit:
     def _publish(self, frames: dict[str, Any], result: AuditFigures) -> None:
         """Write all results into a new folder, then replace the last audit's."""
         place, making = self._run.place, self._run.place / MAKING
+        # Of an audit that was killed.
         shutil.rmtree(making, ignore_errors=True)
         try:
             self._make(making, frames, result)
         except BaseException:
-            shutil.rmtree(making, ignore_errors=True)  # On a full disk the rest of this audit would block the next one.
+            # On a full disk the rest of this audit would block the next one.
+            shutil.rmtree(making, ignore_errors=True)
             raise
-        (place / FIGURES).unlink(missing_ok=True)  # First gone, last back: readers take results for complete by it.
+        # First gone, last back: readers take results for complete by it.
+        (place / FIGURES).unlink(missing_ok=True)
         for name in (*frames, REPORT, FIGURES):
+            # A rename replaces no folder that has files.
             if (place / name).is_dir():
                 shutil.rmtree(place / name)
             (making / name).rename(place / name)
@@ -331,6 +338,7 @@ class _Audit:
             self._run.tell(drawn.without, step="plots")
         (making / REPORT).write_text(drawn.html, encoding="utf-8")
         (making / FIGURES).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+        # Synced before the renames: the figures must never name files that a power cut has emptied.
         for path in making.rglob("*"):
             (sync_folder if path.is_dir() else sync_file)(path)
 

@@ -174,6 +174,7 @@ def moment_ms(name: str, text: str, now_ms: int) -> int | None:
         return now_ms
     if ago := _AGO.fullmatch(text):
         return now_ms - round(float(ago[1]) * _UNIT_MS[ago[2]])
+    # Not 10 digits: those are seconds.
     if re.fullmatch(r"\d{11,14}", text):
         return int(text)
     try:

@@ -17,6 +17,7 @@ from metaq.pipelines.audit.text import FIGURES_HEAD, UNKNOWN, cells, span, when
 _SIDES = {
     "topic": "the messages stored in the topics", "trace": "traces", "ledger": "a ledger", "progress": "groups’ offsets"
 }  # fmt: skip
+# Applications choose names and keys: should markup in one slip through, the browser runs and fetches nothing of it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 

@@ -27,12 +27,14 @@ _VARIABLES = {
 }  # fmt: skip
 """CSS variable → its placeholder colour."""
 _SETTINGS = {
-    "svg.fonttype": "none",  # Text stays text: it can be found and read aloud, and takes the page's font.
+    # Text stays text: it can be found and read aloud, and takes the page's font.
+    "svg.fonttype": "none",
     "font.size": 9.0, "text.color": _VARIABLES["ink"], "axes.labelcolor": _VARIABLES["muted"],
     "xtick.color": _VARIABLES["muted"], "ytick.color": _VARIABLES["muted"], "axes.edgecolor": _VARIABLES["grid"],
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": _VARIABLES["grid"], "grid.linewidth": 0.6, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "legend.frameon": False,
-    "text.parse_math": False,  # matplotlib takes what is between two dollars, also in a name, for a formula.
+    # matplotlib takes what is between two dollars, also in a name, for a formula.
+    "text.parse_math": False,
 }  # fmt: skip
 _WIDTH = 10.0
 _TICKS_MS = (0, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 360_000_000)
@@ -80,8 +82,10 @@ def latencies(windows: Sequence[WindowCounts], window_ms: int, late_ms: int) -> 
             x, y = _broken(times, moments, values, window_ms)
             axes.plot(x, y, color=_VARIABLES[name], label=label, linewidth=1.5, marker="o", markersize=3)
         top = max(one.counts.latency_p99 or 0 for one in timed)
+        # A limit far above all latencies would flatten the curves.
         if late_ms <= 3 * top:
             axes.axhline(late_ms, color=_VARIABLES["late"], linewidth=1, linestyle=(0, (4, 3)), label="late above")
+        # Latencies go from 0 over milliseconds to hours.
         axes.set_yscale("symlog", linthresh=10, linscale=0.6)
         axes.set_ylim(0, max(10, 1.6 * top, 1.2 * late_ms if late_ms <= 3 * top else 0))
         axes.yaxis.set_major_locator(FixedLocator([time for time in _TICKS_MS if time <= axes.get_ylim()[1]]))
@@ -173,8 +177,10 @@ def _legend(axes: Any) -> None:
 
 
 def _svg(name: str, height: float, draw: Callable[[Any], None], label: str) -> str:
+    # A fixed salt and no date: the same figures make the same file.
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        # Without a background: the page's own shows, light or dark.
         figure.patch.set_visible(False)
         axes = figure.add_subplot()
         axes.patch.set_visible(False)

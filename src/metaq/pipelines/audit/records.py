@@ -102,4 +102,5 @@ def _place(offset_id: str) -> dict[str, Any]:
         place = int(offset_id[-_OFFSET_DIGITS:], 16)
     except ValueError:
         return {}
+    # Larger numbers are no offset, and fit no bigint of Spark's.
     return {"lane": offset_id[:-_OFFSET_DIGITS], "place": place} if place < 1 << 63 else {}

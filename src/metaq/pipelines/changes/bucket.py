@@ -89,6 +89,7 @@ def rewrite(
     gone = _read(batch.folder, gone_path) if gone_path else GONE_SCHEMA.empty_table()
     changes = list(changes)
     touched = pa.array(sorted({change.key_text for _, change in changes}), pa.string())
+    # Only rows of changed keys become Python values: the rest of the bucket stays in Arrow.
     old = rows.filter(pc.is_in(rows[KEY_COLUMN], touched)).to_pylist()
     known = _sequences(old) | _sequences(gone.filter(pc.is_in(gone[KEY_COLUMN], touched)).to_pylist())
     folded = fold(changes, known if batch.by_key else {}, by_key=batch.by_key, dense=batch.dense)
@@ -120,9 +121,11 @@ def as_kinds(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         if pa.types.is_binary(column.type) and pa.types.is_string(field.type):
             import base64
 
+            # Base64, as bytes are written in the JSON of changes.
             texts = [None if value is None else base64.b64encode(value).decode() for value in column.to_pylist()]
             column = pa.array(texts, pa.string())
         elif column.type != field.type:
+            # A long above 2**53 is rounded in a double: a safe cast would refuse it.
             column = column.cast(field.type, safe=not pa.types.is_floating(field.type))
         columns.append(column)
     return pa.table(columns, schema=schema)
@@ -130,6 +133,7 @@ def as_kinds(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _read(folder: str, path: str) -> pa.Table:
     try:
+        # Without partitioning: pyarrow would take a folder with `=` in its name for a column.
         return pq.read_table(Path(folder) / path, partitioning=None)
     except FileNotFoundError:
         raise StoreCorrupt(
@@ -140,6 +144,7 @@ def _read(folder: str, path: str) -> pa.Table:
 
 
 def _write(folder: str, path: str, rows: pa.Table) -> str:
+    # No rows are no file: the manifest has an empty path then.
     if not len(rows):
         return ""
     place = Path(folder) / path

@@ -54,6 +54,7 @@ def changes(body: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]]) -> lis
     if not columns:
         raise NotAChange(f"{table} has no primary key: name its columns with keyColumns")
     found: list[Change] = []
+    # `old` is null but for an UPDATE.
     for row, was in zip(rows, old or [None] * len(rows), strict=True):
         found += _of_row(_OPS[kind], table, columns, row, was, known)
     return found
@@ -74,7 +75,8 @@ def _of_row(
         before = {
             name: _value(table, name, was[name], known.get(name)) if name in was else key[name] for name in columns
         }
-        if before != key:  # An UPDATE of the primary key: for the state it is a delete and an insert.
+        # An UPDATE of the primary key: for the state it is a delete and an insert.
+        if before != key:
             return [Change(DELETE, table, before), Change(INSERT, table, key, row=values, kinds=its_kinds)]
     return [Change(op, table, key, row=values, kinds=its_kinds)]
 
@@ -93,8 +95,10 @@ def kind_of(mysql_type: Any) -> str:
     if name in _LONG:
         return kinds.LONG
     if name == "bigint":
+        # Up to 2**64 - 1, beyond a signed 64-bit number.
         return kinds.decimal_kind(20, 0) if "unsigned" in behind else kinds.LONG
     if name in {"decimal", "numeric"}:
+        # MySQL's DECIMAL without digits is DECIMAL(10,0).
         numbers = [int(part) for part in inside.split(",") if part.strip().isdigit()] or [10]
         return kinds.decimal_kind(numbers[0], numbers[1] if len(numbers) > 1 else 0)
     if name in _DOUBLE:

@@ -88,9 +88,11 @@ def changes(
             f"which columns of {table} are its key? Name them with keyColumns: the message's keys do not have Debezium's key"
         )
     if op == "d":
+        # A delete has its row in `before`.
         found = [Change(DELETE, table, _key(table, columns, before), kinds=_some(before, columns))]
     else:
         key = _key(table, columns, after)
+        # `_key` refuses an event without `after`.
         assert after is not None
         found = [Change(_OPS[op], table, key, row=after[0], kinds=after[1])]
         if op == "u" and before is not None and all(before[0].get(name) is not None for name in columns):
@@ -110,10 +112,12 @@ def sequence(source: Mapping[str, Any]) -> Sequence_ | None:
         return (lsn,)
     file, place = source.get("file"), source.get("pos")
     if isinstance(file, str) and isinstance(place, int) and (number := re.search(r"(\d+)$", file)):
+        # A binlog event may change several rows, which `row` numbers.
         row = source.get("row")
         return (int(number[1]), place, row if isinstance(row, int) else 0)
     change = source.get("change_lsn")
     if isinstance(change, str) and re.fullmatch(r"[0-9a-fA-F]+(:[0-9a-fA-F]+)*", change):
+        # Changes with one change_lsn, such as the two of an update, are numbered.
         serial = source.get("event_serial_no")
         return (*(int(part, 16) for part in change.split(":")), serial if isinstance(serial, int) else 0)
     return None
@@ -150,6 +154,7 @@ def _row(
         return None
     if not isinstance(row, dict):
         raise NotAChange(f"{side} of a Debezium event of {table} is no object")
+    # Left out: an update leaves the columns that it does not name.
     there = {name: value for name, value in row.items() if value != UNAVAILABLE}
     if fields is None:
         return kinds.plain(there)
@@ -182,6 +187,7 @@ def kind_of(field: Mapping[str, Any]) -> str | None:
         return kinds.STRING
     if name == _DECIMAL:
         facts = field.get("parameters") or {}
+        # Kafka Connect's Decimal must name its scale, and may leave the precision out.
         return kinds.decimal_kind(
             int(facts.get("connect.decimal.precision", kinds.DIGITS_MAX)), int(facts.get("scale", 0))
         )
@@ -198,9 +204,11 @@ def _value(value: Any, field: Mapping[str, Any]) -> Any:
         return moment.isoformat(" ", "microseconds")
     if name in _TIMES:
         return str((_EPOCH + dt.timedelta(microseconds=value * 1_000_000 // _TIMES[name])).time())
+    # Kafka's JSON converter writes decimals in base64, or as numbers (`decimal.format=numeric`).
     if name == _DECIMAL and not isinstance(value, int | float):
         number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
         scale = int((field.get("parameters") or {}).get("scale", 0))
+        # The default context would round to 28 digits.
         return str(decimal.Decimal(number).scaleb(-scale, decimal.Context(prec=1000)))
     if kind == kinds.STRING and isinstance(value, dict | list):
         return kinds.json_text(value)

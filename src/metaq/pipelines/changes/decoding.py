@@ -49,6 +49,7 @@ class Decoder:
 
         Raises: NotAChange: it cannot be read. Statement: DDL, TRUNCATE or the like.
         """
+        # A tombstone for Kafka's compaction: it has no body there, and `null` where JSON is wanted.
         if not body.strip():
             return []
         try:
@@ -128,6 +129,7 @@ def _number(value: Any) -> int | None:
         text = value.strip()
         digits = re.fullmatch(r"-?\d{1,19}", text) or re.search(r"(?<!\d)\d{1,19}$", text)
         value = int(digits[0]) if digits else None
+    # Parquet and Spark hold sequences as 64-bit numbers.
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and -(1 << 63) <= value < 1 << 63 else None
 

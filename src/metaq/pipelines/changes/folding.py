@@ -74,6 +74,7 @@ class Final:
         """Fold the next change into this write."""
         if change.op == DELETE:
             self.put, self.row = Put.NOTHING, {}
+        # An update behind a delete makes a new row: nothing of the deleted one is left.
         elif change.op == INSERT or self.put is Put.NOTHING:
             self.put, self.row = Put.ROW, dict(change.row)
         else:

@@ -28,6 +28,7 @@ DIGITS_MAX = 38
 LONG_DIGITS = 19
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+# Inexact raises: no digit is lost silently.
 _EXACT = decimal.Context(prec=DIGITS_MAX, traps=[decimal.InvalidOperation, decimal.Inexact])
 
 
@@ -70,6 +71,7 @@ def merged(one: str | None, other: str | None) -> str | None:
         return DOUBLE
     mine, yours = ((LONG_DIGITS, 0) if kind == LONG else digits_of(kind) for kind in (one, other))
     if mine is not None and yours is not None:
+        # Digits before and behind the point are merged apart, so that neither side loses one.
         scale = max(mine[1], yours[1])
         return decimal_kind(max(mine[0] - mine[1], yours[0] - yours[1]) + scale, scale)
     return STRING

@@ -33,6 +33,7 @@ class MariaDb:
     errors: tuple[type[Exception], ...] = (pymysql.Error,)
     upsert_needs_one_index = True
     text_type = "LONGTEXT"
+    # An index of InnoDB's older row formats takes 767 bytes: 190 characters of utf8mb4.
     key_text_type = "VARCHAR(190)"
 
     def __init__(self, address: Address) -> None:
@@ -51,7 +52,8 @@ class MariaDb:
         )  # fmt: skip
 
     def passes(self, fault: Exception) -> bool:
-        if isinstance(fault, pymysql.err.InterfaceError):  # PyMySQL's answer on a connection that is closed.
+        # PyMySQL's answer on a connection that is closed.
+        if isinstance(fault, pymysql.err.InterfaceError):
             return True
         return isinstance(fault, pymysql.err.OperationalError) and bool(fault.args) and fault.args[0] in _PASSING
 
@@ -63,12 +65,14 @@ class MariaDb:
             return _TYPES[kind]
         if kind == kinds.BINARY:
             return "VARBINARY(255)" if key else "LONGBLOB"
-        if kind == kinds.STRING:  # Binary collation: with others keys that differ in case or accents are equal.
+        # Binary collation: with others keys that differ in case or accents are equal.
+        if kind == kinds.STRING:
             return f"{'VARCHAR(255)' if key else 'LONGTEXT'} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         return kind.upper()
 
     def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:  # noqa: ARG002  MySQL checks all unique indexes
         names = [self.quote(name) for name in columns]
+        # VALUES() is deprecated in MySQL 8 for a row alias, which MariaDB does not have.
         sets = [f"{name} = VALUES({name})" for name in names]
         places = ", ".join(["%s"] * len(names))
         return (
@@ -77,7 +81,8 @@ class MariaDb:
         )
 
     def value(self, value: Any) -> Any:
-        if isinstance(value, dt.datetime) and value.tzinfo is not None:  # DATETIME has no zone: UTC, as the session's.
+        # DATETIME has no zone: UTC, as the session's.
+        if isinstance(value, dt.datetime) and value.tzinfo is not None:
             return value.astimezone(dt.UTC).replace(tzinfo=None)
         return value
 

@@ -66,6 +66,7 @@ class ChangesOptions(FolderOptions, StreamOptions):
     forget_deleted_seconds: float = option(
         604_800.0, "How long the sequence of a deleted key is known, so that no older change brings it back.", low=0
     )
+    # Fewer than other streams take: a database's micro-batch is gathered in the driver's memory.
     max_offsets_per_trigger: int = option(200_000, "Most messages of one micro-batch.", low=1)
 
     @property

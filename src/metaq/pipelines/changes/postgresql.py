@@ -54,6 +54,7 @@ class PostgreSql:
         names = [self.quote(name) for name in columns]
         sets = [f"{self.quote(name)} = EXCLUDED.{self.quote(name)}" for name in columns if name not in key]
         places = ", ".join(["%s"] * len(names))
+        # A table of nothing but its key has no column to set.
         act = f"DO UPDATE SET {', '.join(sets)}" if sets else "DO NOTHING"
         return (
             f"INSERT INTO {self.quote(table)} ({', '.join(names)}) VALUES ({places}) "  # noqa: S608  names are quoted
@@ -72,6 +73,7 @@ class PostgreSql:
         return [name for (name,) in cursor.fetchall()]
 
     def unique_indexes(self, cursor: Any, table: str) -> Iterable[tuple[str, ...]]:
+        # Without partial indexes (indpred): ON CONFLICT does not find them by their columns alone.
         cursor.execute(
             "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
             "JOIN pg_namespace n ON n.oid = c.relnamespace "

@@ -91,6 +91,7 @@ class ChangeReader:
 
     def rows(self, messages: Iterator[tuple[int, list[str], bytes]], queue: MessageQueue) -> Iterator[dict[str, Any]]:
         """Yield the rows of one queue's messages. Args: messages: (offset, keys, body), in order."""
+        # Not distinct: two rows of one transaction may have one place in the log, and so one sequence.
         seen = _SliceSummary(Sequences(dense=self.dense, distinct=False, last=dict(self.last)))
         for offset, keys, body in messages:
             seen.messages += 1
@@ -106,6 +107,7 @@ class ChangeReader:
             for number, change in enumerate(changes):
                 if not self._wanted(change.table):
                     seen.others += 1
+                # By key, sequences are checked where all changes of a key meet: in its bucket, or in the database.
                 elif self.scope in {KEY, NONE} or seen.watch.take(
                     self._scope(change, queue), change.sequence, place._replace(number=number)
                 ):

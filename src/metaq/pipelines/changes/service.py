@@ -118,6 +118,7 @@ class _Applier(BatchJob):
     def _stop_at(self, problems: list[Problem], batch: int) -> None:
         fatal = [problem for problem in problems if self._options.policies[problem.what] == STOP]
         if fatal:
+            # By place, whichever task reported it first.
             first = min(fatal, key=lambda problem: problem.place)
             more = f", and {len(fatal) - 1} more like it" if len(fatal) > 1 else ""
             text = first.text.removesuffix("; it was left out")

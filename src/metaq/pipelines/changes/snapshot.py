@@ -127,7 +127,8 @@ class SnapshotFolder:
             generations = self._generations()
             if not generations:
                 return None
-            with contextlib.suppress(FileNotFoundError):  # Newer generations replaced it since the listing.
+            # Newer generations replaced it since the listing.
+            with contextlib.suppress(FileNotFoundError):
                 return self._read(generations[-1])
 
     def guard(self, checkpoint: Path) -> None:
@@ -143,6 +144,7 @@ class SnapshotFolder:
 
     def commit(self, manifest: Manifest, written: set[str]) -> None:
         """Make it the newest generation, which readers see. Args: written: paths of its new files, which are synced."""
+        # The files' names are durable before the manifest that names them.
         for folder in {(self.path / path).parent for path in written}:
             sync_folder(folder)
         sync_folder(self.path / DATA)
@@ -167,6 +169,7 @@ class SnapshotFolder:
         written = list(itertools.accumulate((one.written_ms for one in reversed(known)), min, initial=now_ms))[:0:-1]
         recent = [one for one, at in zip(known, written, strict=True) if at >= since_ms]
         kept = [one for one in known[:-generations] if one in recent] + known[-generations:]
+        # Manifests before files: none may name a file that is gone.
         for one in known:
             if one not in kept:
                 self._place(one.generation).unlink()
@@ -175,6 +178,7 @@ class SnapshotFolder:
             for path in folder.iterdir():
                 if str(path.relative_to(self.path)) not in named:
                     path.unlink(missing_ok=True)
+        # Of a run that was killed while it wrote a manifest.
         for left in (self.path / MANIFESTS).glob("*.tmp"):
             left.unlink()
 
@@ -252,6 +256,7 @@ def table_of(found: Snapshot, table: str | None, spark: Any) -> Any:
     """Return a table of a snapshot as a Spark DataFrame, without our additional columns."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    # A `datetime` has no zone: as a TIMESTAMP it would move with the session's.
     schema = from_arrow_schema(found.schema(table), prefer_timestamp_ntz=True)
     files = [f"file:{path}" for path in found.files(table)]
     frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)

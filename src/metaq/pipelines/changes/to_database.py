@@ -198,8 +198,10 @@ class DatabaseTarget:
             last = {**(self._state.last if self._state is not None else {}), **notes.last}
             state = TargetState(query=query, batch=batch, tables=tables, last=last)
             self._save(cursor, state)
+            # Before the COMMIT: if only its answer is lost, the next try finds the batch and returns these figures.
             self._sent = done
             connection.commit()
+            # Only after the COMMIT: until then the database has the old state, which the next try compares.
             self._state = state
         return done
 
@@ -216,6 +218,7 @@ class DatabaseTarget:
         tables: Mapping[str, DatabaseTable],
         judge: Judge,
     ) -> Applied:
+        # Rows come from the tasks in any order. Their buckets are only of use to the snapshot.
         changes = sorted(
             (row for row in rows if row["note"] == CHANGE),
             key=lambda row: tuple(row[name] for name in ORDER if name != "bucket"),
@@ -271,6 +274,7 @@ class DatabaseTarget:
             )
             if cursor.rowcount:
                 return
+        # No such row: the update makes it, of the columns that it has.
         cursor.execute(self._sql.upsert(table.target, names, table.key), self._values(table, final.row, names))
 
     def _values(self, table: DatabaseTable, row: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
@@ -303,6 +307,7 @@ class DatabaseTarget:
             cursor.executemany(self._sql.upsert(KEYS, ("id", "pipeline", "seq", "gone_ms"), ("id",)), rows)
 
     def _id(self, table: str, key: str) -> str:
+        # A hash, because keys are of any length and an index is not.
         return hashlib.sha256(f"{self._name}\0{table}\0{key}".encode()).hexdigest()
 
     # -------------------------------------------------------------- tables
@@ -319,6 +324,8 @@ class DatabaseTarget:
     def _one_source_each(self, tables: Mapping[str, DatabaseTable]) -> None:
         seen: dict[str, str] = {}
         for source, table in sorted(tables.items()):
+            # MySQL's table names heed case or not, by the server's file system: names that differ in it alone are
+            # refused.
             other = seen.setdefault(table.target.lower(), source)
             if other != source:
                 raise ConfigError(

@@ -90,6 +90,7 @@ class SnapshotTarget:
                 f"the snapshot in {self._folder.path} has {self._known.buckets} buckets, which stay: set buckets = "
                 f"{self._known.buckets}, or begin in another folder"
             )
+        # Files of a batch that a crash kept from being committed.
         self._clean()
 
     def guard(self, checkpoint: Path) -> None:
@@ -121,6 +122,7 @@ class SnapshotTarget:
 
     def _apply(self, query: str, batch: int, rows: Any, judge: Judge) -> Applied:
         notes = Notes.of(rows.where(sql.col("note") != CHANGE).toArrow().to_pylist())
+        # Before any bucket is written: these problems are found while queues are read.
         judge(notes.problems, last=False)
         if not notes.messages:
             return Applied()
@@ -189,6 +191,7 @@ class SnapshotTarget:
             more = [tuple(touch_row(*one).values()) for one in touched]
             changes = changes.unionByName(session.createDataFrame(more, ROW_DDL))
         parts = min(session.sparkContext.defaultParallelism * 4, self._options.buckets)
+        # The writer goes through a bucket in one pass: its rows lie side by side, in the order of their queue.
         changes = changes.repartition(parts, "source", "bucket").sortWithinPartitions(*ORDER)
         found: list[dict[str, Any]] = changes.mapInArrow(BucketWriter(batch=work), _RESULT_DDL).toArrow().to_pylist()
         return found

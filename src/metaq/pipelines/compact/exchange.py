@@ -21,6 +21,7 @@ def exchange(one: Path, other: Path) -> None:
     """Exchange the names of two folders. Raises OSError: EINVAL or ENOSYS where the file system or the kernel cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
+    # An older C library does not have it.
     except AttributeError:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(one)) from None
     if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):

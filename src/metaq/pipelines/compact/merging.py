@@ -47,6 +47,7 @@ def merge(sources: Sequence[Path], target: Path) -> int:
     """
     try:
         with parquet_writer(target, schema_of(sources[0])) as writer:
+            # Joined twice: 64 batches of one row each are still a thin one.
             rows = sum(_write(writer, group) for group in _groups(_thick(_thick(in_order(sources)))))
     finally:
         # Arrow's allocator keeps freed memory, some 100 MB here and fragmented: a driver that merges for days would grow.
@@ -118,7 +119,8 @@ class _Stream:
 
     def below(self, limit: Key | None) -> Iterator[pa.RecordBatch]:
         """Yield the next row, and those after it with keys below `limit`; None: all."""
-        least = 1  # At least one row, so that two sources with equal keys, which no archive should have, cannot loop for ever.
+        # At least one row, so that two sources with equal keys, which no archive should have, cannot loop for ever.
+        least = 1
         while (batch := self._next()) is not None:
             count = len(batch) if limit is None else max(least, _count_below(batch, limit))
             least = 0
@@ -140,6 +142,7 @@ class _Stream:
 
     def _next(self) -> pa.RecordBatch | None:
         if self._file is None:
+            # Only now: a date may have thousands of files, and a process may open a thousand.
             self._file = _opened(self._path)
             most = batch_rows(self._file.metadata, BATCH_ROWS, BATCH_BYTES)
             # Arrow's threads gain nothing here, and each keeps freed memory that no other can release.
@@ -159,6 +162,7 @@ def first_key(path: Path) -> Key | None:
     """Return the key of a file's first row; None: it has no rows. Raises StoreCorrupt: not a Parquet file."""
     with _opened(path) as file:
         try:
+            # One row of the key's columns: sources of thousands are asked.
             batch = next(file.iter_batches(1, columns=KEY, use_threads=False), None)
         except (pa.ArrowException, OSError) as fault:
             raise StoreCorrupt(f"{path} cannot be read: {fault}") from fault

@@ -57,7 +57,8 @@ def batches_over(
 def files_over(records: Collection[Replacement]) -> set[str]:
     """Return the files that expired: after any number of merges, no file has their messages."""
     found: set[str] = set()
-    for record in sorted(records, key=lambda record: -record.number):  # Newest first: merged files are replaced later.
+    # Newest first: merged files are replaced later.
+    for record in sorted(records, key=lambda record: -record.number):
         if found.issuperset(file.path for file in record.files):
             found.update(record.replaced)
     return found
@@ -84,7 +85,8 @@ def records_over(
         for record in sorted(finished, key=lambda record: record.number)
         if expired.issuperset(record.replaced)
         and named.isdisjoint(record.replaced)
-        and record.number != newest  # The next number follows it, and names of merged files must be unique.
+        # The next number follows it, and names of merged files must be unique.
+        and record.number != newest
         and record.number not in ends
     ]
 

@@ -81,6 +81,7 @@ class Dates:
         with contextlib.suppress(ValueError):
             newest = dt.date.fromisoformat(self.newest)
             by_messages, behind = _before(newest, keep_days), today - newest > _USUAL
+        # ISO dates are ordered as texts. An empty one, of an archive without known messages, lets nothing expire.
         return Bound(min(by_clock, by_messages), by_clock, str(today), self.newest, behind)
 
 

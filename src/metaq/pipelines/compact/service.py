@@ -85,6 +85,7 @@ def small_files(files: Iterable[ArchivedFile], compact_files: int, compact_bytes
     """Return folder → its small files, for folders with more than `compact_files` of them; 0: none. Pure."""
     by_folder: dict[str, list[ArchivedFile]] = defaultdict(list)
     for file in files:
+        # Merged files, but the last of a folder, are more than half full (`bins`): they are not merged again.
         if file.size < compact_bytes / 2:
             by_folder[file.path.rpartition("/")[0]].append(file)
     limit = max(1, compact_files)
@@ -128,6 +129,7 @@ class Compactor:
         """Check that the file system can exchange folders, and remove unfinished files. Raises ConfigError, StoreCorrupt."""
         make_folder(self._folder.kept)
         self._records = {record.number: record for record in replacements(self._folder)}
+        # Of merges that a crash kept from being announced.
         for left in self._folder.kept.iterdir():
             if not left.name.isdigit() or int(left.name) not in self._records:
                 _remove(left)
@@ -168,7 +170,8 @@ class Compactor:
             yield from self._expire(self._options.keep_days)
         for folder, files in self._small().items():
             yield from self._guarded(folder, self._merged(folder, files))
-        if not self._grace_ms:  # Without a grace time the remaining steps, 3 to 5, are due at once.
+        # Without a grace time the remaining steps, 3 to 5, are due at once.
+        if not self._grace_ms:
             yield from self._go_on()
             yield from self._go_on()
         yield from self._pruned()
@@ -218,6 +221,7 @@ class Compactor:
             return
         self._swap(record, home)
         now = self._clock.now_ms()
+        # Behind the exchange: after a crash in between the next run finds no old file, and only saves the record.
         self._save(structs.replace(record, done_ms=record.done_ms or now, swapped_ms=now))
         what = "replaced" if record.files else "removed"
         yield UpkeepStep(what=what, folder=record.folder, files=len(record.replaced), into=len(record.files))
@@ -240,10 +244,12 @@ class Compactor:
         there = _names(place)
         if there & names:
             self._exchange(record, place, listing, there, names)
+        # Also where a run was killed between the exchange and its syncs.
         sync_folder(place.parent if place.parent.is_dir() else self._folder.path)
         _rescue(listing, place, names)
         if place.is_dir() and not _names(place):
-            with contextlib.suppress(OSError):  # Another process may have put a file there meanwhile.
+            # Another process may have put a file there meanwhile.
+            with contextlib.suppress(OSError):
                 place.rmdir()
                 place.parent.rmdir()
 
@@ -258,7 +264,9 @@ class Compactor:
             name = file.path.rpartition("/")[2]
             if name not in there:
                 os.link(listing.parent / NEW / name, listing / name)
+        # It takes the place of the archive's folder, and with that its rights.
         shutil.copymode(place, listing)
+        # Its links are durable before the exchange: a power cut must not leave an empty folder in the archive.
         sync_folder(listing)
         sync_folder(listing.parent)
         exchange(place, listing)
@@ -277,7 +285,8 @@ class Compactor:
             (kept / MANIFESTS / name).unlink(missing_ok=True)
             del self._batches[name]
         if names:
-            sync_folder(kept / MANIFESTS)  # Else one could be back after a power cut, with its record removed below.
+            # Else one could be back after a power cut, with its record removed below.
+            sync_folder(kept / MANIFESTS)
             yield UpkeepStep(what="pruned", folder=MANIFESTS, files=len(names))
         for record in records_over(self._records.values(), finished, self._batches.values()):
             forget(self._folder, record)
@@ -314,6 +323,7 @@ class Compactor:
     def _small(self) -> dict[str, list[ArchivedFile]]:
         if not self._compact_files:
             return {}
+        # A folder with an announced merge is left alone until that is done.
         waiting = {record.folder for record in self._records.values() if not record.done_ms}
         files = [file for file in self._files.values() if file.path.rpartition("/")[0] not in waiting]
         return small_files(files, self._compact_files, self._options.compact_bytes)
@@ -321,6 +331,7 @@ class Compactor:
     def _merged(self, folder: str, files: list[ArchivedFile]) -> Iterator[UpkeepStep]:
         """Merge a folder's small files, those of one schema with each other, and announce the replacement."""
         keys = {file.path: merging.first_key(self._folder.path / file.path) for file in files}
+        # By their first rows: merged files then hold adjoining offsets.
         ordered = sorted(files, key=lambda file: keys[file.path] or ("", 0, 0))
         by_schema: list[tuple[Any, list[ArchivedFile]]] = []
         for file in ordered:
@@ -330,6 +341,7 @@ class Compactor:
                 by_schema.append((schema, [file]))
             else:
                 mine.append(file)
+        # A file that is alone in its group stays as it is.
         groups = [group for _, mine in by_schema for group in bins(mine, self._options.compact_bytes) if len(group) > 1]
         if not groups:
             return
@@ -340,6 +352,7 @@ class Compactor:
         made: list[ArchivedFile] = []
         try:
             for file in (one for group in groups for one in group):
+                # Links hold the bytes for readers of before, whatever becomes of their names in the archive.
                 os.link(self._folder.path / file.path, home / OLD / file.path.rpartition("/")[2])
             for group in groups:
                 made.append(self._merge(group, f"{folder}/merged-{number:010d}-{len(made):04d}.parquet", home))
@@ -364,6 +377,7 @@ class Compactor:
         target = home / NEW / path.rpartition("/")[2]
         rows = merging.merge([self._folder.path / file.path for file in group], target)
         expected = sum(file.rows for file in group)
+        # Before it is announced: a merge that lost rows never takes the place of its sources.
         if rows != expected:
             raise StoreCorrupt(
                 f"{len(group)} files in {path.rpartition('/')[0]} hold {rows} messages, and their manifests say {expected}: "
@@ -410,6 +424,7 @@ def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
     folder = ArchiveFolder(options.place, options.staging)
     newest = folder.last()
     if newest is not None:
+        # Of a batch whose files a killed run of `archive` had not renamed yet.
         folder.finish(newest, lambda: ever_replaced(folder))
     compactor = Compactor(folder, options, options.compact_files, clock)
     compactor.prepare()

@@ -62,6 +62,7 @@ class RuleStates:
     @property
     def watched(self) -> list[RuleState]:
         """Return the states that the next run needs."""
+        # A series whose condition is false is as one that was never seen.
         return [one for one in self._watched.values() if one.streak]
 
     @property
@@ -117,5 +118,6 @@ def _removed(one: RuleState) -> Alert:
 
 def _id(one: RuleState) -> str:
     series = one.series
+    # By rule, series and beginning: a step that is done again after a crash gives the same id.
     text = "\0".join((one.rule, series.metric, series.topic, series.group, series.broker, str(one.since_ms)))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -83,6 +83,7 @@ class Counter:
             (rows, newest_ms), unreadable = self._stored(found), 0
         topic, broker, queue_id = wanted.queue
         size = sum(row.get("bytes", 0) for row in rows)
+        # Also of a slice that retention has emptied: its queue counts as read to the slice's end.
         rows.append(
             {
                 "kind": READ,
@@ -93,7 +94,7 @@ class Counter:
                 "bytes": size,
                 "newest_ms": newest_ms,
             }
-        )  # fmt: skip  Also of a slice that retention has emptied.
+        )
         rows = [row | {"topic": topic, "broker": broker} for row in rows]
         return pa.RecordBatch.from_pylist(rows, schema=COUNTED)
 
@@ -154,6 +155,7 @@ class Counter:
                         one = (record.time_ms, BEGUN, False)
                     elif isinstance(record, Handled):
                         cost = min(max(record.cost_ms, 0), _COST_MAX)
+                        # An old client's end record has no time.
                         one = (record.time_ms or store_ms, cost, not record.success)
                     else:
                         continue

@@ -46,6 +46,7 @@ class MetricsFolder:
             saved = decode((self.path / STATE).read_bytes(), self.path / STATE)
         except FileNotFoundError:
             saved = None
+        # Renames first: what the state does not name is rubbish only then.
         if saved is not None:
             self._finish(saved.files)
         self._clean(set(saved.known) if saved is not None else set())
@@ -81,6 +82,7 @@ class MetricsFolder:
         ]
         if files:
             make_folder(self.path / STAGING)
+        # Files and chunks are durable before the state that names them.
         for (staged, _), table in zip(files, tables.values(), strict=True):
             pq.write_table(table, self.path / staged, compression="zstd")
             sync_file(self.path / staged)
@@ -89,6 +91,7 @@ class MetricsFolder:
         self._save_chunks(state.known.chunks)
         write_whole(self.path / STATE, encode(state.saved(batch, files)))
         self._finish(files)
+        # Behind the commit: until then the old state names them.
         self._drop_chunks(set(state.known.chunks))
 
     def _finish(self, files: list[tuple[str, str]]) -> None:
@@ -98,6 +101,7 @@ class MetricsFolder:
             try:
                 (self.path / staged).rename(place)
             except FileNotFoundError:
+                # Else a run before this one has renamed it.
                 if not place.exists():
                     raise StoreCorrupt(
                         f"{place} is missing: it was published, and somebody took it away since"
@@ -105,6 +109,7 @@ class MetricsFolder:
             sync_folder(place.parent)
 
     def _save_chunks(self, chunks: Mapping[str, Any]) -> None:
+        # Chunks never change: those that are there are whole.
         new = [name for name in chunks if not self._chunk(name).exists()]
         if not new:
             return

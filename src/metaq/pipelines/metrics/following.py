@@ -40,6 +40,7 @@ class Known:
         """Add a chunk of new messages. Many chunks are merged into one of that name."""
         if not len(rows):
             return
+        # Few chunks: every trace is searched for in each of them.
         if len(self.chunks) >= CHUNKS_MAX:
             rows = np.concatenate([*self.chunks.values(), rows])
             self.chunks.clear()
@@ -51,6 +52,7 @@ class Known:
             if int(rows["store_ms"].max()) < oldest_ms:
                 del self.chunks[name]
         early = 0
+        # Whole chunks, the oldest first: they are files that never change.
         for name, rows in list(self.chunks.items()):
             if len(self) <= KNOWN_MAX:
                 break
@@ -62,6 +64,7 @@ class Known:
         """Return the traces whose message is known, with it, and the other traces."""
         left, found_told, found_known = told, [], []
         for rows in self.chunks.values():
+            # A key behind the last one points at the last row, and is no hit there.
             places = np.minimum(np.searchsorted(rows["key"], left["key"]), len(rows) - 1)
             hit = rows["key"][places] == left["key"]
             found_told.append(left[hit])
@@ -76,7 +79,8 @@ def limited(waiting: Mapping[str, Any], oldest_ms: int) -> tuple[dict[str, Any],
     """Limit the waiting traces. Returns group → traces that still wait, and the number of dropped ones."""
     kept = {group: rows[rows["time_ms"] >= oldest_ms] for group, rows in waiting.items()}
     room = WAITING_MAX
-    for group in sorted(kept, key=lambda name: len(kept[name])):  # Small groups first: the largest ones lose traces.
+    # Small groups first: the largest ones lose traces.
+    for group in sorted(kept, key=lambda name: len(kept[name])):
         kept[group] = kept[group][-room:] if room else kept[group][:0]
         room -= len(kept[group])
     given_up = sum(map(len, waiting.values())) - sum(map(len, kept.values()))

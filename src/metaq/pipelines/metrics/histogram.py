@@ -48,6 +48,7 @@ class Histogram:
         """Count an array of int64."""
         if not len(values):
             return
+        # Latencies are negative where the producer's clock is ahead of the broker's.
         values = np.clip(values, 0, VALUE_MAX)
         for index, count in zip(
             *(part.tolist() for part in np.unique(_places(values), return_counts=True)), strict=True

@@ -101,12 +101,14 @@ def over_brokers(figures: MetricFigures) -> MetricFigures:
         unreadable=figures.unreadable,
     )
     for series, bound in figures.over.items():
+        # A window is closed when it is at every broker.
         found.over[_whole(series)] = min(bound, found.over.get(_whole(series), bound))
     for series, windows in figures.windows.items():
         whole = _whole(series)
         for start, window in windows.items():
             here = found.windows.setdefault(whole, {}).setdefault(start, Window())
             levels = {name: (here.last.get(name), here.most.get(name)) for name in window.last}
+            # `merge` takes the later level, as of one broker: put right below.
             here.merge(window)
             for name, (last, most) in levels.items():
                 if last is not None and most is not None:

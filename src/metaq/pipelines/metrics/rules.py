@@ -166,12 +166,14 @@ class _Parser:
             value = float(token.value)
         except ValueError:
             value = math.nan
+        # `nan` and `inf` are floats to Python, and no threshold.
         if not math.isfinite(value):
             raise _wrong(self._text, token.place, f"{token.value!r} is no number")
         return value
 
     def _windows(self) -> int:
         token = self._take("word", "need a number of windows after `for`")
+        # Nine digits decide: int refuses texts of more than 4300.
         if not (token.value.isascii() and token.value.isdigit() and 1 <= int(token.value[:9]) <= FOR_MAX):
             raise _wrong(self._text, token.place, f"need a number of windows from 1 to {FOR_MAX}, not {token.value!r}")
         return int(token.value)

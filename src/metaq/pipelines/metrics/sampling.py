@@ -46,9 +46,11 @@ class Sampler:
         """Take a sample. Raises MetaqError: the name servers do not answer."""
         self._silent.clear()
         masters = self._client.masters()
-        now_ms = self._clock.now_ms()  # Before the ends are asked for: messages stored later must not count as seen.
+        # Before the ends are asked for: messages stored later must not count as seen.
+        now_ms = self._clock.now_ms()
         ends: dict[MessageQueue, int] = {}
         groups: list[GroupSample] = []
+        # The trace topic too: by its ends the windows of deliveries close.
         for topic in [*self._topics, *filter(None, [self._trace_topic])]:
             queues = self._asked(f"topic {topic}", functools.partial(self._client.queues, [topic])) or []
             for broker, some in itertools.groupby(sorted(queues), lambda queue: queue.broker):

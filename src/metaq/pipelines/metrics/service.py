@@ -61,6 +61,7 @@ def _topics(options: MetricsOptions) -> tuple[list[str], str]:
     client = ClusterClient(options.servers, ASK_SECONDS)
     try:
         fitting = {topic for pattern in options.patterns for topic in client.topics(pattern)}
+        # Without the alert topic, which a pattern may match: it would measure its own alerts.
         topics = sorted({*options.topics_read, *fitting} - {options.traced, options.alert_topic})
         if not topics:
             raise ConfigError(f"topics={options.topics}: no topic fits")
@@ -174,7 +175,8 @@ class Service(QueryJob):
         began = self._clock.monotonic()
         with self._busy:
             self._check_open(batch)
-            if batch <= self._known_state.batch:  # A replay after a crash between our step and Spark's commit log.
+            # A replay after a crash between our step and Spark's commit log.
+            if batch <= self._known_state.batch:
                 self._run.tell(
                     f"batch {batch}: was counted before the restart",
                     batch=batch,
@@ -210,6 +212,7 @@ class Service(QueryJob):
         try:
             state.delivered(self._delivered)
             closed, alerts = state.close()
+            # Saved with the step that begins them: after a crash alerts are delivered all the same.
             if (lost := state.post(alerts, self._ways)) > 0:
                 _LOG.warning("metrics: %d alerts that could not be delivered are given up: too many wait", lost)
             self._folder.save(state, batch, tables_of(closed, alerts, self._limits.window_ms))
@@ -218,6 +221,7 @@ class Service(QueryJob):
             if isinstance(fault, OSError):
                 raise disk_fault(fault, f"the metrics in {self._run.place} are as they were before") from fault
             raise
+        # Only now that the state without them is saved: after a crash before this they are delivered again.
         self._delivered = []
         for alert in alerts:
             _LOG.warning("metrics: %s", alert)

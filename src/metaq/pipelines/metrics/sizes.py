@@ -26,9 +26,8 @@ class Sizes(Struct, array_like=True):
         if not self.offsets:
             self._mark(start, 0)
         elif start > self.offsets[-1]:
-            self._mark(
-                start, self.totals[-1]
-            )  # Messages that retention removed before they were read count as 0 bytes.
+            # Messages that retention removed before they were read count as 0 bytes.
+            self._mark(start, self.totals[-1])
         if end > self.offsets[-1]:
             self._mark(end, self.totals[-1] + size)
         if len(self.offsets) > MARKS_MAX:

@@ -182,7 +182,10 @@ def _dec(_kind: type, value: Any) -> Histogram:
 
 
 class MetricsState:
-    """The state in memory. Mutable, not thread-safe. After a step that could not be saved it must be discarded and loaded again."""
+    """The state in memory. Mutable, not thread-safe.
+
+    After a step that could not be saved it must be discarded and loaded again.
+    """
 
     def __init__(self, saved: Saved, limits: Limits, rules: Iterable[Rule], known: Known) -> None:
         self._limits, self._saved = limits, saved
@@ -264,6 +267,7 @@ class MetricsState:
                 fresh.append(self._known_rows(row["data"], topic, broker))
             elif kind == TOLD:
                 told.setdefault(row["grp"], []).append(np.frombuffer(row["data"], TOLD_TYPE))
+        # `Sizes.read` wants the slices of a queue in order; tasks end in any.
         for row in sorted(read, key=lambda row: int(row["end_offset"])):
             queue = self._queue(MessageQueue(row["topic"], row["broker"], row["queue_id"]))
             self._saved.unreadable += row.get("messages") or 0
@@ -280,6 +284,7 @@ class MetricsState:
         self._live, self._sampled_ms = sample.ends, max(self._sampled_ms, sample.now_ms)
         for queue, end in sample.ends.items():
             one = self._queue(queue)
+            # Nothing in it will be read: it counts as read to its end, or its topic's windows would never close.
             if one.end < 0 and (self._limits.from_latest or end == 0):
                 one.end = end
             if one.end >= end:
@@ -333,6 +338,7 @@ class MetricsState:
         """Close the windows that are due, and evaluate the rules on them."""
         closed, alerts = list[Closed](), self._watch.removed()
         by_series: dict[Series, dict[int, Window]] = {series: {} for series in self._over}
+        # Topics without messages too: rules must see their empty windows.
         for queue in self._live:
             if queue.topic != self._limits.trace_topic:
                 by_series.setdefault(Series("messages", queue.topic, broker=queue.broker), {})
@@ -354,7 +360,8 @@ class MetricsState:
         if not self._watch.about(series.metric):
             return []
         metric, window_ms = METRICS[series.metric], self._limits.window_ms
-        if metric.levels or metric.labels[0] != "topic":  # A sampled metric has no value without a sample.
+        # A sampled metric has no value without a sample.
+        if metric.levels or metric.labels[0] != "topic":
             starts: Iterable[int] = (start for start in windows if start >= begin_ms)
         else:  # A window without messages has zeros. More than FOR_MAX of them in a row change no rule's result.
             first = max(begin_ms, end_ms - FOR_MAX * window_ms)
@@ -373,6 +380,7 @@ class MetricsState:
         elif series.metric == "deliveries":
             over = self._traces_to
         else:
+            # Samples come in the order of time: all windows before that of the last one are over.
             return window_start(max(self._sampled_ms, 0), limits.window_ms)
         return window_start(max(over - limits.grace_ms, 0), limits.window_ms)
 
@@ -408,6 +416,7 @@ class MetricsState:
         messages = size = 0
         for queue_id, offset in sample.positions.items():
             queue = MessageQueue(sample.topic, sample.broker, queue_id)
+            # The first sample of a group is its beginning: what it consumed before is in no window.
             known = self._positions.setdefault(
                 (sample.group, queue), _Position(sample.group, *queue, offset=offset, sized=offset)
             )
@@ -416,6 +425,7 @@ class MetricsState:
             known.offset, known.sized = offset, min(known.sized, offset)
             sizes = self._queue(queue).sizes
             if sizes.known:
+                # Sizes are known only of what this pipeline has read.
                 known.sized = max(known.sized, sizes.known.start)
                 reached = min(offset, sizes.known.stop)
                 if reached > known.sized:
@@ -432,6 +442,7 @@ class MetricsState:
             return  # A broker's counters before the first sample belong to no window.
         restarted = known.started_ms != sample.started_ms
         for name, value in sample.counters.items():
+            # A broker counts from its start.
             before = 0 if restarted else known.values.get(name, 0)
             window.count(name, max(0, value - before))
 
@@ -449,6 +460,7 @@ class MetricsState:
             self.known.add(f"{self.step + 1:012d}", rows)
         if not (fresh or told):
             return
+        # By how far traces are read: one that still waits in its topic must find its message.
         self.forgotten += self.known.expire(self._traces_to - self._limits.follow_ms)
         places = list(self._places)
         waiting: dict[str, Any] = {}
@@ -459,6 +471,7 @@ class MetricsState:
                 of_place = matched.known["place"] == place
                 self._deliver(places[place], group, matched.told[of_place], matched.known[of_place])
             waiting[group] = left
+        # By how far messages are read: the message of a trace may still be to come.
         self._waiting, given_up = limited(waiting, self._messages_to - self._limits.follow_ms)
         self._saved.unmatched += given_up
 

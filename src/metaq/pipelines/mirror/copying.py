@@ -81,17 +81,20 @@ class Copying:
         batch = decoded.to_batch(COLUMNS)
         texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         offsets = decoded.queue_offsets
+        # One pass for the whole pull: in most topics no message was mirrored before.
         mirrored = pc.match_substring(texts, f"{marks.SOURCE}{props.NAME_END}")
         more = self._marks(queue, batch, offsets)
         around = np.zeros(len(batch), bool)
         if pc.any(mirrored).as_py():
             more, around = self._mirrored(texts, mirrored, more)
         ids = records.views(decoded.data, decoded.parts["unique_id"], len(decoded), decoded.parts["unique_id_valid"])
-        if ids.null_count:  # Without a unique id: the id by which the source's consumers know the message.
+        # Without a unique id: the id by which the source's consumers know the message.
+        if ids.null_count:
             named = pc.binary_join_element_wise(
                 f"{props.PAIR_END}{props.UNIQUE_ID}{props.NAME_END}", batch["offset_id"], ""
             )
             more = pc.binary_join_element_wise(more, pc.if_else(ids.is_null(), named, ""), "")
+        # A text may begin or end with a separator, as some producers write it: the joint below is ours.
         kept = pc.replace_substring_regex(pc.replace_substring_regex(texts, _DROPPED, ""), _ENDS, "")
         joint = pc.if_else(pc.equal(pc.binary_length(kept), 0), b"", props.PAIR_END.encode())
         texts = pc.binary_join_element_wise(kept, joint, more.cast(pa.binary()), b"")
@@ -118,6 +121,7 @@ class Copying:
             path = marks.path_of(found)
             around[row] = marks.came_around(path, self.source, self.target)
             own = props.parse(written[row])
+            # Of the first send: a mirror before this one has noted it.
             born = found.get(marks.BORN, own[marks.BORN])
             written[row] = props.join({**own, marks.PATH: ",".join(path), marks.BORN: born})
         return pa.array(written, pa.string()), around
@@ -132,6 +136,7 @@ class Copying:
             unfit |= body_bytes + text_bytes + ENTRY_BYTES_MAX > limits.whole_bytes
         if not limits.empty:
             unfit |= body_bytes == 0
+        # What came around is left out in any case, so it is no fault.
         unfit &= ~around
         for row in np.flatnonzero(unfit).tolist():
             what = (
@@ -201,6 +206,7 @@ class SliceCopier:
         staged = StagedRows(courier, self.sink, self.transaction, name, _no_prefix) if self.transaction else None
         out = staged if staged is not None else SentRows(courier, self.sink, _no_prefix)
         size = came_around = unfit = 0
+        # Target offsets count from the part's first message: where that lies is known only after the commit.
         table = Table((0, 0))
         for decoded in itertools.chain.from_iterable(
             one.pieces(COLUMNS) for one in read_slice(client, wanted, self.settings)

@@ -43,6 +43,7 @@ class Part(NamedTuple):
 
 def settings(retry_seconds: float) -> FetchSettings:
     """Return settings for reading the target, without an error for deleted messages: they need no translation."""
+    # From the master: a slave may not have the newest copies yet.
     return FetchSettings(fail_on_data_loss=False, retry_seconds=retry_seconds, read_from="master")
 
 
@@ -69,6 +70,7 @@ def look(
     """
     expected = {(target, part.queue, part.first): part for target, part in parts}
     for target, end in sorted(client.ends(targets).items()):
+        # One message first: if it begins a part, it gives the place of all of the part.
         at, ahead = state.seen[target], 1
         while at < end:
             stop, ahead = min(at + ahead, end), LOOK_MESSAGES
@@ -77,7 +79,8 @@ def look(
                     state.foreign.setdefault(target, offset)
                     continue
                 part = expected.pop((target, origin.queue, origin.offset), None)
-                if part is None or offset + part.length > end:  # The rest of this part is not dispatched yet.
+                # The rest of this part is not dispatched yet.
+                if part is None or offset + part.length > end:
                     state.tables[origin.queue].add(OffsetRun(origin.offset, offset, 1))
                     continue
                 for run in part.runs:

@@ -75,7 +75,8 @@ def placed(
     found = []
     for source in sources:
         table, position = state.tables.get(source), consumed.get(source)
-        if table is None:  # Nothing of the queue is in the target yet.
+        # Nothing of the queue is in the target yet: its first copy will lie behind all that was searched.
+        if table is None:
             found.append(state.seen[target])
             continue
         if now is not None and now < table.begin[1]:
@@ -102,6 +103,7 @@ class Carrier:
 
     def _carry(self, state: MirrorState, group: str) -> GroupProgress:
         told = self._judged(state, group)
+        # Logged only when it changes: groups are looked at every groupSeconds.
         if told.why != self._why.get(group, ""):
             self._why[group] = told.why
             if told.why:
@@ -122,6 +124,7 @@ class Carrier:
             for queue, at in consumed.items()
             if at is not None and queue in state.tables and at < state.tables[queue].begin[0]
         ]
+        # Asked only if a group is before the mirror's beginning: else the answer makes no difference.
         starts = self._source.starts(late) if late else {}
         queues = {target: placed(state, target, consumed, starts, before[target]) for target in targets}
         moved = {
@@ -137,6 +140,7 @@ class Carrier:
 
     def _is_at_home(self, group: str) -> bool:
         call = GetConnections(group)
+        # All brokers are asked: a member connects only to those of its topics.
         return any(_asked(self._target, address, call) is not None for address in self._target.masters().values())
 
 

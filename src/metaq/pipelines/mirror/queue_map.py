@@ -44,12 +44,14 @@ def extended(
     if not places:
         raise ConfigError(f"the topic that {missing[0].topic} goes to has no queue that can be written to")
     taken = set(mapped.values())
+    # With known queues that the route lacks now: numbers must not move while a broker is away.
     numbers = {
         queue: number
         for number, queue in enumerate(sorted({*source, *(one for one in known if _same(one, missing[0]))}))
     }
     later: list[MessageQueue] = []
-    for queue in missing:  # By number first, so that a new queue does not take the place of one that is known.
+    # By number first, so that a new queue does not take the place of one that is known.
+    for queue in missing:
         wanted = places[numbers[queue]] if numbers[queue] < len(places) else None
         if wanted is None or wanted in taken:
             later.append(queue)

@@ -109,6 +109,7 @@ class _Mirror(BatchJob):
         """Check that the target accepts the messages. Raises as `start`."""
         if self._options.exact:
             try:
+                # A row that never is: the question only shows whether every broker has such transactions.
                 Delivery(self._sink).coordinator("mirror:none")
             except NotSupported:
                 raise NotSupported(
@@ -117,6 +118,7 @@ class _Mirror(BatchJob):
                     "repeated after a fault comes twice"
                 ) from None
             self._limits = transaction_limits(self._target)
+        # Before the query starts: a topic with too few queues in the target is refused at once.
         for topic in self._options.topics_read:
             self._map_topic(topic)
 
@@ -130,7 +132,8 @@ class _Mirror(BatchJob):
 
     def close(self) -> None:
         """Refuse further batches, and carry the groups over once more. Returns when the current work has ended."""
-        self._closed = True  # At once: no other batch may begin while the groups are carried over.
+        # At once: no other batch may begin while the groups are carried over.
+        self._closed = True
         self._ended.set()
         if self._carrying is not None:
             self._carrying.join()
@@ -146,7 +149,8 @@ class _Mirror(BatchJob):
         """Copy the batch. Raises MetaqError: none of it is in the target, or all of it, which the replay finds."""
         began, state = SYSTEM.monotonic(), self._state
         state.query = query
-        if batch <= state.batch:  # Spark replays a batch if the driver died before Spark's commit log was written.
+        # Spark replays a batch if the driver died before Spark's commit log was written.
+        if batch <= state.batch:
             self._run.tell(f"batch {batch}: was copied before the restart", batch=batch, rows=0, replayed=True)
             return
         slices = frame.toArrow().to_pylist()
@@ -185,10 +189,12 @@ class _Mirror(BatchJob):
         try:
             copied: list[dict[str, Any]] = frame.mapInArrow(copier, schema.ddl(COPIED)).toArrow().to_pylist()
         except BaseException:
-            delivery.roll_back([written])  # Otherwise the staged copies would fill the target until they expire.
+            # Otherwise the staged copies would fill the target until they expire.
+            delivery.roll_back([written])
             raise
         parts = tuple(part for one in copied for part in parts_of(one))
-        if parts:  # At-least-once stages nothing, and neither does a batch of messages that are all left out.
+        # At-least-once stages nothing, and neither does a batch of messages that are all left out.
+        if parts:
             delivery.decide(
                 [Written(sum(one["rows"] for one in copied), transaction, row, batch, parts)], f"batch {batch}"
             )
@@ -196,7 +202,10 @@ class _Mirror(BatchJob):
         return copied
 
     def _check_remembered(self, delivery: Delivery, row: str, coordinator: str) -> None:
-        """Check, once per run, that the coordinator knows this mirror. Raises ConfigError: it does not, but batches were copied."""
+        """Check, once per run, that the coordinator knows this mirror.
+
+        Raises ConfigError: it does not, but batches were copied.
+        """
         if self._remembered or self._state.decided < 0 or self._options.adopt_batch:
             return
         courier, seconds = delivery.courier, self._options.retry_seconds
@@ -290,16 +299,19 @@ class _Mirror(BatchJob):
     def _map_topic(self, topic: str, more: list[MessageQueue] | None = None) -> None:
         """Map each queue of a topic to one of the target. Raises ConfigError: there are too few."""
         state = self._state
+        # With the queues of the slices: the route lacks those of a broker that is away.
         source = sorted({*self._source.queues([topic]), *(more or [])})
         name = self._options.target_topic(topic)
         target = self._target_queues(name, len(source))
         state.queues = queue_map.extended(state.queues, source, target, merge=self._options.merge_queues)
         new = {state.queues[queue] for queue in source} - state.seen.keys()
+        # Searched from here on: nothing before it is a copy of this mirror's.
         state.seen.update(self._target.ends(new))
 
     def _target_queues(self, topic: str, wanted: int) -> list[MessageQueue]:
         """Return the writable queues of a topic of the target; a missing topic is created."""
         try:
+            # Not `writable`, which guesses queues for a topic that does not exist.
             self._target.queues([topic], 0.0)
         except NoRoute:
             masters = self._target.masters()

@@ -45,6 +45,7 @@ class Table:
 
     def add(self, run: OffsetRun) -> None:
         """Append a run found later in the target. Source messages that the table has already keep their first offset."""
+        # With delivery at-least-once a replayed batch is in the target twice: the first copies count.
         behind = self.end - run.source
         if behind > 0:
             run = OffsetRun(run.source + behind, run.target + behind, run.length - behind)

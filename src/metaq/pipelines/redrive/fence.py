@@ -32,6 +32,7 @@ class Fence:
         ledger = f"redrive-{SYSTEM.token()[:16]}"
         brokers = self._courier.brokers()
         row = row_of(ledger)
+        # Asked of all brokers: it raises if one of them has no such transactions.
         self._courier.drive(numbered.find_row(row, brokers, self._seconds, self._courier.now))
         return Head(ledger=ledger, topic=topic, coordinator=numbered.choose_coordinator(row, brokers))
 
@@ -44,8 +45,10 @@ class Fence:
         assert head is not None
         found = self._row(head)
         if found is None and ledger.number == 0:
+            # The row is made before the first step, so that its absence later means that the broker has forgotten.
             self._commit_empty(head, 0)
             return None
+        # The open step may not have been decided.
         lowest = ledger.number - 1 if planned is not None else ledger.number
         if found is None or found.sequence < lowest:
             known = "nothing" if found is None else f"{found.sequence} transactions"

@@ -46,6 +46,7 @@ accepts; with an illegal tag, keys or properties."""
 
 _MARGIN_BYTES: Final = 1024
 """Bytes of properties that are reserved for what client and broker add."""
+# Length of the array that one `sequence` makes in an executor's memory, at most.
 _EXPLODED_MAX: Final = 10_000
 
 
@@ -107,6 +108,7 @@ class Frames:
 
     def only(self, messages: Any, wanted: Ranges) -> Any:
         """Return the messages that are in the ranges, in unchanged order."""
+        # Broadcast: a shuffle would lose the order.
         return messages.join(sql.broadcast(self._places(wanted)), list(PLACE), "left_semi")
 
     def without_ids(self, messages: Any, targets: Iterable[str], since_ms: int) -> Any:
@@ -133,6 +135,7 @@ class Frames:
         ]
         kinds = (("broker", pa.string()), ("queue_id", pa.int32()), ("first", pa.int64()), ("last", pa.int64()))
         table = {name: pa.array([row[at] for row in rows], kind) for at, (name, kind) in enumerate(kinds)}
+        # From Arrow, whose types are given: Spark infers none from an empty list.
         return self._spark.createDataFrame(pa.table(table)).selectExpr(
             "broker", "queue_id", "explode(sequence(first, last)) as queue_offset"
         )
@@ -171,7 +174,8 @@ class Frames:
     def sent(self, messages: Any) -> Any:
         """Return rows for the sink, of messages that are to be sent."""
         whole = self.seen(messages).select(self._new, *OLDEST_FIRST)
-        if self.ordered:  # All rows of a key in one task, the oldest first: tasks write in no order among each other.
+        # All rows of a key in one task, the oldest first: tasks write in no order among each other.
+        if self.ordered:
             whole = whole.repartition(sql.col("new.ordering_key")).sortWithinPartitions(*OLDEST_FIRST)
         return whole.select("new.*")
 
@@ -264,6 +268,7 @@ def one_line(fault: Exception) -> str:
 
 def _as(kind: DataType, value: Any, name: str) -> Any:
     """Cast a value to the type of a message's column. Raises ConfigError: it cannot be cast."""
+    # `null as tag`: a null has no type of its own.
     if isinstance(kind, NullType):
         kinds = {"keys": "array<string>", "properties": "map<string,string>", "flag": "int"}
         return value.cast(kinds.get(name, "string"))
@@ -294,6 +299,7 @@ def _properties(given: Any, single: dict[str, Any]) -> Any:
     marks = {
         ID: sql.col("offset_id"),
         FROM: sql.concat_ws("/", "topic", *PLACE),
+        # try_cast: an application may have written anything there, and ANSI's cast would fail the query.
         TIMES: (sql.coalesce(sql.col("properties").getItem(TIMES).try_cast("int"), sql.lit(0)) + 1).cast("string"),
     }
     dropped = [*sorted(props.RESERVED), *single, *marks]
@@ -304,6 +310,7 @@ def _properties(given: Any, single: dict[str, Any]) -> Any:
 
     added = sql.create_map(*(part for name, value in {**single, **marks}.items() for part in (sql.lit(name), value)))
     own = sql.map_filter(sql.coalesce(given, empty), kept)
+    # No name is in both, on which map_concat fails: `kept` drops those that are added.
     return sql.map_concat(own, sql.map_filter(added, lambda _, value: value.isNotNull() & (value != "")))
 
 

@@ -134,6 +134,7 @@ class _Redrive:
             # Only now, so that a dry run leaves no folder bound to a topic.
             self.ledger.begin(self.fence.new_head(self.options.source))
             self._settle()
+        # After the dry run, which works at any broker.
         if self.options.only_group and not self.limits.retry_topics:
             raise NotSupported(
                 "onlyGroup needs brokers of this version: an older one takes no transaction with messages for a retry topic. "
@@ -167,6 +168,7 @@ class _Redrive:
             if queue not in ends:
                 _LOG.warning("%s is not there, its broker may be away: nothing of it is redriven in this run", queue)
                 continue
+            # Retention has taken the witness: nothing shows another topic.
             if witness.offset < starts[queue]:
                 continue
             if witness.offset < ends[queue]:
@@ -332,9 +334,11 @@ class _Redrive:
         end = {self._queue(place): some[-1][1] for place, some in ranges.items()}
         rows = self.frames.read(begin, end)
         # By the plan's offsets, not by the SQL condition, which may depend on the time or on other tables.
+        # Ranges without gaps are all of what was read, and need no join.
         if count(ranges) < sum(end[queue] - begin[queue] for queue in end):
             rows = self.frames.only(rows, ranges)
         only = {"onlyGroup": self.options.group} if self.options.only_group else {}
+        # The coordinator is named: only the broker in the ledger's head knows the last number.
         self.frames.sent(rows).write.format("metaq").options(
             **only,
             nameServers=self.options.servers,

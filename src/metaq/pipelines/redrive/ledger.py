@@ -145,6 +145,7 @@ class Ledger:
         assert step is not None
         final = self._path(step.number, SENT if sent else VOID)
         with _disk_faults(final):
+            # A rename: the step is in one file at any moment, planned or ended.
             self._path(step.number, PLANNED).rename(final)
             sync_folder(final.parent)
         self._files.append(final)
@@ -165,9 +166,11 @@ class Ledger:
     def _merge(self) -> None:
         run = next(reversed(self._by_run), "")
         merged = step_of(self.number, run, self.sent, self.witnesses)
+        # Merged and durable first, then the steps in it are removed.
         self._write(self.place / MERGED, msgspec.structs.replace(merged, run_rows=self._by_run.get(run, 0)))
         for path in self._files:
-            path.unlink(missing_ok=True)  # Not synced: a file that is back after a power cut is skipped.
+            # Not synced: a file that is back after a power cut is skipped.
+            path.unlink(missing_ok=True)
         self._files = []
 
     def _load(self) -> None:
@@ -178,6 +181,7 @@ class Ledger:
         through = self.number
         for path, number, state in self._step_files():
             if number <= through:
+                # In the merged file: a crash came before it was removed.
                 path.unlink(missing_ok=True)
                 continue
             step = self._read(path, PlannedStep)

@@ -92,7 +92,8 @@ class RedriveOptions(FolderOptions):
 
     @property
     def topics_read(self) -> list[str]:
-        return [self.topic] if self.topic else []  # With a group, `topics` has the better error.
+        # With a group, `topics` has the better error.
+        return [self.topic] if self.topic else []
 
     def check(self) -> None:
         super().check()
@@ -105,6 +106,7 @@ class RedriveOptions(FolderOptions):
         except Refused as fault:
             raise ConfigError(f"{'group' if self.group else 'topic or to'}: {fault}") from None
         expressions = split_expressions(self.select, "select")
+        # Dead letters and retries name the topic that they come from (RETRY_TOPIC); other messages do not.
         if not self.source.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)) and not (self.to or expressions):
             raise ConfigError(f"to is missing: messages of {self.source} name no topic that they could go back to")
         if self.to and self.to.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):

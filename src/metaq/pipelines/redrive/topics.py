@@ -31,6 +31,7 @@ def check_targets(client: ClusterClient, targets: Mapping[str, int]) -> None:
     """
     for topic, messages in sorted(targets.items()):
         try:
+            # Asked first: `writable` guesses queues for a topic that does not exist.
             client.queues([topic], 0.0)
             client.writable(topic, 0.0)
         except NoRoute:

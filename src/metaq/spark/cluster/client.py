@@ -97,7 +97,7 @@ class Retries:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageLimits:
-    """How large a message may be. Plain values: pickled and sent to the workers."""
+    """Limits of a message's size. Plain values: pickled and sent to the workers."""
 
     body_bytes: int
     """Most bytes of a body."""
@@ -243,6 +243,7 @@ class ClusterClient:
         Without retries: queues whose broker is away have no samples.
         """
         found: dict[MessageQueue, list[Sample]] = {}
+        # Broker by broker: one that is away costs the others no sample.
         for broker, pieces in itertools.groupby(
             sorted(slices, key=lambda piece: (piece.queue.broker, piece)), lambda piece: piece.queue.broker
         ):
@@ -253,6 +254,7 @@ class ClusterClient:
                 for one in pieces
             }
             try:
+                # Not retried: samples only make partitions even, and a replayed batch may be planned with a broker away.
                 found |= converse_all(looked_at, functools.partial(self._ask, seconds=0.0))
             except MetaqError as fault:
                 _LOG.warning("how large messages at the broker %s are is guessed: %s", broker, fault)
@@ -276,7 +278,8 @@ class ClusterClient:
             begun |= {(queue.broker, queue.topic) for queue in kept}
         for broker, queue in {queue.broker: queue for queue in positions}.items():
             if (group, broker) not in self._introduced:
-                self._introduced.add((group, broker))  # Before the try: once is enough, the progress itself is stored.
+                # Before the try: once is enough, the progress itself is stored.
+                self._introduced.add((group, broker))
                 try:
                     self._introduce(group, queue)
                 except MetaqError as fault:
@@ -321,6 +324,7 @@ class ClusterClient:
                 return
         client_id = f"{SYSTEM.token()}@spark"
         view = ConsumerView(group, push=False)
+        # It leaves at once: while it is a member, rebalancing gives it queues, which it would not read.
         for call in (SendHeartbeat(Heartbeat(client_id, (view,))), LeaveGroup(client_id, consumer_group=group)):
             try:
                 self._ask_broker(queue, [call])
@@ -431,6 +435,7 @@ def client_of(name_servers: str, retry_seconds: float, read_from: str = AUTO) ->
 def transaction_limits(client: ClusterClient) -> MessageLimits:
     """Return the limits that every broker of a cluster accepts for a transaction's messages. Raises as `ClusterClient`."""
     found = [client.capabilities(broker) for broker in client.masters()]
+    # The lowest level counts: a transaction's messages go to every broker that holds their topics.
     if not found or min(one.level for one in found) < LARGE_CHUNKS_LEVEL:
         return OLDER_TRANSACTION_LIMITS
     return MessageLimits(body_bytes=min(one.body_bytes for one in found), empty=True, retry_topics=True)

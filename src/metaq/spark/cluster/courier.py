@@ -104,11 +104,13 @@ class Courier:
             raise
 
     def _together(self, step: SideBySide) -> dict[str, object]:
+        # One broker needs no thread, and no second connection.
         if len(step.by_broker) == 1:
             return {name: self._in_turn(steps) for name, steps in step.by_broker.items()}
 
         def alone(steps: Steps[Any]) -> object:
             other = Courier(self._name_servers, self._retry_seconds)
+            # A copy: each thread forgets brokers that fail by itself.
             other._masters = dict(self._masters)
             try:
                 return other._in_turn(steps)
@@ -122,6 +124,7 @@ class Courier:
         try:
             return self.drive(steps)
         except MetaqError as error:
+            # Returned and not raised: the conversation decides what one broker's fault means for the whole.
             return error
 
 

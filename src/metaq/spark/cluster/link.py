@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from metaq.client.conversation.call import Call
 from metaq.errors import BadRequest, ConnectionFailed, RemoteProtocolError
+
+# Without asyncio and ssl: each of Spark's processes imports this, and they would be half of that time.
 from metaq.net.blocking import dial_blocking
 from metaq.wire.command import Command, encode
 from metaq.wire.connection import Connection
@@ -37,6 +39,7 @@ class Link:
 
     def post(self, call: Call[T]) -> int:
         """Send a call's request. Returns its opaque, for `outcome`."""
+        # RocketMQ's opaque is a Java int: it wraps before it becomes negative.
         self._number = (self._number + 1) & _NUMBER_MAX
         command = call.request()
         command.opaque = self._number

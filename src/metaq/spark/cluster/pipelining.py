@@ -56,6 +56,7 @@ class PipelinedRequests:
 
         Raises: what the broker refused for good, of this request or an earlier one; the last fault once the time is over.
         """
+        # A request above BYTES_MAX is sent all the same, when nothing else is in flight.
         while self._waiting and (len(self._waiting) >= CALLS_MAX or self._bytes + size > BYTES_MAX):
             self._settle()
         self._waiting.append(_Posted(call, size, check))
@@ -98,6 +99,7 @@ class PipelinedRequests:
             posted.check(outcome)
         self._bytes -= self._waiting.popleft().size
         self._numbers.popleft()
+        # A broker that is slow but answers is never given up.
         self._patience.renew(self._courier.now())
         return True
 

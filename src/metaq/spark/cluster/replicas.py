@@ -145,6 +145,7 @@ class ReplicaChoice:
 
     def lacks(self, offset: int, kept: range) -> None:
         """Note that a slave has the offsets `kept` but not `offset`: ask the master, up to where the slave's begin."""
+        # A slave whose log begins later has all from there on; one that lags may lack everything from here on.
         self._lacks = range(offset, kept.start if kept.start > offset else _END)
 
     def failed(self, broker_id: int) -> bool:
@@ -153,6 +154,7 @@ class ReplicaChoice:
         Returns False if the caller should pause first: the master was asked because a slave lacked the offset, so turning
         to a slave again would bring no progress.
         """
-        lacked, self._lacks = self._lacks is not None, None  # A slave may have received meanwhile what it lacked.
+        # A slave may have received meanwhile what it lacked.
+        lacked, self._lacks = self._lacks is not None, None
         self._slave = broker_id == MASTER_ID and self._read_from != MASTER
         return not lacked

@@ -31,6 +31,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as fault:
+        # A missing module of ours is a bug; any other is a library of the extra `decode`.
         if fault.name is None or fault.name.startswith("metaq"):
             raise
         raise ConfigError(f"decode.{name} needs {fault.name}: pip install 'pymetaq[spark,decode]'") from fault

@@ -105,7 +105,8 @@ def decoder(reader: str, framing: Framing, writers: Writers) -> Decode:
     _, convert = avro_schema.column(schema, named, "")
     plain_reader = fastavro.parse_schema(avro_schema.bare(json.loads(reader)))
     schemas = {key: fastavro.parse_schema(avro_schema.bare(json.loads(text))) for key, text in writers.by_key.items()}
-    same = {key for key, each in schemas.items() if each == plain_reader}  # No schema resolution, which costs time.
+    # No schema resolution, which costs time.
+    same = {key for key, each in schemas.items() if each == plain_reader}
     mark, size = {
         "plain": (b"", 0),
         "single-object": (_SINGLE_OBJECT, _FINGERPRINT_BYTES),
@@ -144,6 +145,7 @@ def _writers(framing: Framing, stored: list[tuple[str, Any]], reader: Any, where
         whose = f"schema {name} of {where}"
         known, named = avro_schema.parsed(schema, whose)
         mark = fingerprint(schema)
+        # 16 decimal digits are a fingerprint in hex; an id has at most 10.
         as_id = name.isdecimal() and len(name) < 2 * _FINGERPRINT_BYTES
         # Tools write the fingerprint as a number, bodies have it little-endian: either order is accepted.
         if not as_id and name.lower() not in {mark.hex(), mark[::-1].hex(), ""}:

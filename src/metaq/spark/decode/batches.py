@@ -66,6 +66,7 @@ _SPARK_TYPES: dict[pa.DataType, types.DataType] = {
 
 def instant(micros: int) -> int:
     """Return `micros` (since 1970). Raises ValueError: outside the years 1 to 9999, which Python's datetime ends at."""
+    # A damaged body can hold any 64 bits as a time. Arrow takes them, and `collect()` fails for the whole query.
     if micros not in MICROS:
         raise ValueError("a time before the year 1 or after 9999")
     return micros
@@ -102,6 +103,7 @@ def struct_array(bodies: pa.Array, decode: Decode, kind: pa.StructType, build: B
     begin = 0
     while begin < len(bodies):
         before = int(ends[begin - 1]) if begin else 0
+        # One body at least, however large it is.
         stop = max(begin + 1, int(np.searchsorted(ends, before + CHUNK_BYTES)) + 1)
         values = [_decoded(body, decode) for body in bodies.slice(begin, stop - begin).to_pylist()]
         done.append(_arrow(values, sizes[begin:stop].tolist(), kind, build))

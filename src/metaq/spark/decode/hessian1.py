@@ -60,6 +60,7 @@ def string_of(body: bytes) -> str | None:
         at += 3
         stop = end if last else _after(body, at, end, count)
         chunk = body[at:stop].decode("utf-8", "surrogatepass")
+        # Java never writes a character of 4 bytes: beyond U+FFFF it writes the two units of the pair.
         if len(chunk) != count or (chunk and max(chunk) > "\uffff"):
             raise ValueError("the count of characters is another")
         chunks.append(chunk)
@@ -68,6 +69,7 @@ def string_of(body: bytes) -> str | None:
     text = "".join(chunks)
     if text.isascii():
         return text
+    # Decoded strictly: half a pair raises a ValueError, which makes the body corrupt.
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 

@@ -58,6 +58,7 @@ def is_bounded(body: bytes, names: frozenset[str]) -> bool:
                 _check(value)
 
     try:
+        # len and not int: Python refuses whole numbers of more than 4300 digits, and their value does not matter here.
         json.loads(body.decode(), parse_float=_check_number, parse_int=len, object_pairs_hook=look)
     except (ValueError, RecursionError):
         return False
@@ -71,6 +72,7 @@ def _check_number(text: str) -> None:
 
 def _check(value: Any) -> None:
     if isinstance(value, str):
+        # Spark takes the commas out of such texts: `1e1,0000` is a number to it.
         _check_number(_NO_DIGITS.sub("", value))
     elif isinstance(value, list):
         for one in value:

@@ -82,6 +82,7 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
             **{name: str(value) for name, value in (options or {}).items()},
             "mode": "PERMISSIVE",
             "columnNameOfCorruptRecord": CORRUPT,
+            # Spark's defaults relax JSON: texts in single quotes, and NaN as a number.
             "allowSingleQuotes": "false",
             "allowNonNumericNumbers": "false",
         },
@@ -115,6 +116,7 @@ def _beyond(value: Any, kind: DataType) -> Any | None:
         return ~sql.year(value).between(1, 9999)
     if isinstance(kind, (ArrayType, MapType)):
         inner = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
+        # Asked with a null: only whether the element's type has times at all.
         if _beyond(sql.lit(None), inner) is None:
             return None
         items = value if isinstance(kind, ArrayType) else sql.map_values(value)

@@ -119,6 +119,7 @@ def decoder(descriptors: bytes, message: str) -> Decode:
 
 
 def _find(descriptors: bytes, message: str, where: str) -> Descriptor:
+    # A pool of its own: the process's default pool refuses a second version of a file.
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
@@ -160,7 +161,8 @@ def _message(kind: Descriptor, around: tuple[str, ...], budget: _Budget) -> tupl
         raise ConfigError(
             f"the protobuf type {name} holds itself, {' > '.join((*around, name))}: no column can nest without end"
         )
-    if not kind.fields:  # A struct without fields is no column: a Boolean says that the message is there.
+    # A struct without fields is no column: a Boolean says that the message is there.
+    if not kind.fields:
         return pa.bool_(), lambda _: True
     fields: list[pa.Field] = []
     converts: list[tuple[str, bool, Convert]] = []
@@ -189,6 +191,7 @@ def _field(field: FieldDescriptor, around: tuple[str, ...], budget: _Budget) -> 
 
         def pairs(mapping: Any) -> list[tuple[Any, Any]]:
             budget.take(2 * len(mapping))
+            # Sorted: the order of a protobuf map is undefined.
             return [(key_of(key), value_of(mapping[key])) for key in sorted(mapping)]
 
         return pa.map_(key_type, value_type), pairs
@@ -206,6 +209,7 @@ def _single(field: FieldDescriptor, around: tuple[str, ...], budget: _Budget) ->
         return _message(field.message_type, around, budget)
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        # proto3 keeps numbers that the enum does not name.
         return pa.string(), lambda number: names.get(number) or str(number)
     if field.type in _UNSIGNED_LONGS:  # Spark has no unsigned types.
         return pa.decimal128(20, 0), decimal.Decimal

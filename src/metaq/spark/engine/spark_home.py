@@ -55,6 +55,7 @@ def _is_for_us(master: str | None, conf: Mapping[str, str]) -> bool:
         # A SPARK_HOME that the user has set stays, and so does that of a running JVM.
         and not {_HOME, "PYSPARK_GATEWAY_PORT"}.intersection(os.environ)
         and getattr(SparkContext, "_gateway", None) is None
+        # Another Python may have no pyspark but the zip's.
         and (os.environ.get(interpreter.CHOICE) or sys.executable) == sys.executable
         and not set(_OTHER_PYTHONS).intersection(conf)
         and all(_is_installed(module.__file__) for module in (pyspark, py4j))

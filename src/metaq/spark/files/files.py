@@ -97,6 +97,7 @@ class FilesReader(DataSourceReader):  # type: ignore[misc]
     def _damage(self, partition: FilesPartition) -> Iterator[pa.RecordBatch]:
         found = [
             {"path": one.path, "place": one.place, "size": one.size, "why": one.why}
+            # With the body: only where bodies are asked for are they expanded, and damaged ones found.
             for one in read_parts(partition.parts, self.options, ("queue_id", "body"))
             if isinstance(one, Damage)
         ]

@@ -93,6 +93,7 @@ def find(paths: Sequence[str]) -> list[FoundFile]:
         for path in _expanded(text):
             below = list(_look(path, _DEPTH_MAX, seen, {path.resolve()}))
             real = path.resolve()
+            # A path below one that was named before holds nothing more, which is no fault.
             if not below and not _is_empty_store(path) and not any(one.is_relative_to(real) for one in seen):
                 raise StoreForeign(
                     f"{path} holds nothing that can be read: no commit log (files with names of 20 digits), no data of MetaQ "
@@ -136,6 +137,7 @@ def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterat
     inner = path / "commitlog"
     if inner.is_dir():
         yield from _log(inner, seen)
+    # Names that begin with `_` are no data by Hive's rule: checkpoints, ids, leases.
     names = sorted(entry for entry in path.iterdir() if not entry.name.startswith((".", "_")))
     if any(is_log_name(entry.name) and entry.is_file() for entry in names):
         yield from _log(path, seen)
@@ -149,6 +151,7 @@ def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterat
 def _file(path: Path, seen: set[Path]) -> Iterator[FoundFile]:
     if is_log_name(path.name):
         if _is_new(path, seen):
+            # All files of its folder: only they show where the log ends.
             whole = find_log_files(path.parent)
             mine = [file for file in whole if file.path == str(path)]
             borders = Borders(path.parent.parent / "consumequeue")
@@ -168,13 +171,16 @@ def _is_new(path: Path, seen: set[Path]) -> bool:
 
 
 def _log(folder: Path, seen: set[Path]) -> Iterator[FoundFile]:
+    # A consume queue's files have names of 20 digits, too.
     if folder.parent.parent.name in {"consumequeue", "consumequeue_ext"}:
         raise StoreForeign(f"{folder} is a consume queue, which holds no messages: name the folder of its store")
     files = [file for file in find_log_files(folder) if _is_new(Path(file.path), seen)]
     if not files or not _is_new(folder, seen):
         return
     borders = Borders(folder.parent / "consumequeue")
+    # Old records that RocketMQ leaves behind an end that it has cut off stay dead: no consume queue points at them.
     end = find_end(files, borders)
+    # DLedger's log and RocketMQ 5's timer log have such names: they would give no rows, and no word.
     if end.place == files[0].start and not may_begin(files[0]):
         text = "neither a record nor untouched bytes begin here, and no record follows: damaged, or not a commit log"
         yield Damage(files[0].path, 0, files[0].size, text)
@@ -202,6 +208,7 @@ def _segments(segments: Sequence[Segment], seen: set[Path]) -> Iterator[FoundFil
             end = segment.start + _size_of(segment)
         except FileNotFoundError:
             continue  # Deleted by a running server's retention.
+        # zipfile raises many kinds: zlib's, bz2's and lzma's own, and one for a version that Python does not know.
         except Exception as fault:
             if not isinstance(fault, OSError) and not is_zip_fault(fault):
                 raise

@@ -42,6 +42,7 @@ def _attribute(run: SegmentRun, parts: Parts) -> pa.Array:
 def _tag(run: SegmentRun, parts: Parts) -> pa.Array:
     """Return the attribute where it is a legal tag, by the same rule as the import of 1.x data; else null."""
     attributes = _attribute(run, parts)
+    # Judged once per text: tags repeat, and the rule is Python.
     distinct = pc.unique(attributes)
     tags = [text for text in distinct.to_pylist() if text and is_tag(text)]
     if len(tags) == len(distinct):
@@ -58,6 +59,7 @@ def _empty(name: str) -> Callable[[SegmentRun, Parts], pa.Array]:
     kind = records.TYPES[name]
 
     def make(run: SegmentRun, _parts: Parts) -> pa.Array:
+        # Zeros for all offsets: no Python list per row.
         offsets = pa.py_buffer(bytes(4 * run.rows + 4))
         if pa.types.is_map(kind):
             none = pa.array([], pa.string())

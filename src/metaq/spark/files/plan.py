@@ -92,6 +92,7 @@ def _parts(found: FoundFile, options: FilesOptions, size: int) -> Iterator[tuple
 
 
 def _log_parts(found: FoundLog, options: FilesOptions, size: int) -> Iterator[tuple[Part, int]]:
+    # By the consume queues' borders: a body may hold bytes that look like a record, so none is guessed.
     pieces, missing = pieces_of(found.files, found.end, size, found.borders)
     for damage in missing:
         yield damage, 0
@@ -109,6 +110,7 @@ def _files_out_of_time(found: FoundLog, options: FilesOptions) -> set[str]:
         first = begins[number]
         following = begins[number + 1] if number + 1 < len(begins) else None
         start, end = options.starting_timestamp, options.ending_timestamp
+        # A file's newest message is no newer than the next file's first, but for a clock that was set back.
         if start is not None and following is not None and following + _TIMES_STEP_BACK_MS < start:
             out.add(file.path)
         if end is not None and first is not None and first - _TIMES_STEP_BACK_MS >= end:
@@ -131,6 +133,7 @@ def _segment_parts(found: FoundSegment, options: FilesOptions, size: int) -> Ite
 def _archived_parts(found: FoundArchived, options: FilesOptions, size: int) -> Iterator[tuple[Part, int]]:
     if not options.wanted.has(found.file.topic):
         return
+    # Only of large files: the planner would open every file of an archive otherwise.
     groups = _row_groups(found.path) if found.file.size > size else []
     if len(groups) < 2:
         yield ArchivedPart(str(found.path), found.file.topic), found.file.size

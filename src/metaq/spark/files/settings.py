@@ -32,7 +32,7 @@ class Topics(Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class FilesOptions(OptionTable):
-    """Options of reading files. Spelled in camelCase, in any case."""
+    """Options of reading files. Spelled in camelCase, in upper or lower case."""
 
     path: str = option(
         "", "Folders or files, `,`-separated, also globs: of brokers, of MetaQ 1.x, of the archive; found by looking."
@@ -66,7 +66,7 @@ class FilesOptions(OptionTable):
 
     @classmethod
     def of(cls, pairs: Mapping[str, str]) -> Self:
-        """The options of a query. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
+        """Parse a query's options. Raises ConfigError: an unknown name, a wrong value, or values that contradict each other."""
         live = {name.lower() for name in SourceOptions.spellings()} - {name.lower() for name in cls.spellings()}
         strange = [name for name in pairs if name.lower() in live]
         if strange:
@@ -88,7 +88,7 @@ class FilesOptions(OptionTable):
 
     @property
     def all_paths(self) -> list[str]:
-        """What `path` and `paths` name. Raises ConfigError: `paths` is no list."""
+        """Paths that `path` and `paths` name. Raises ConfigError: `paths` is no list."""
         found = [text for part in self.path.split(",") if (text := part.strip())]
         if self.paths is not None:
             try:

@@ -23,7 +23,7 @@ _APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions(OptionTable):
-    """Options of a write. Spelled in camelCase, in any case."""
+    """Options of a write. Spelled in camelCase, in upper or lower case."""
 
     name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
     topic: str | None = option(None, "The topic of rows whose column `topic` is null or not there.")
@@ -67,7 +67,7 @@ class SinkOptions(OptionTable):
 
     @classmethod
     def of(cls, pairs: Mapping[str, str]) -> Self:
-        """The options of a write. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
+        """Parse a write's options. Raises ConfigError: an unknown name, a wrong value, or values that contradict each other."""
         mine = {key: value for key, value in pairs.items() if key.lower() not in _OF_SPARK}
         options, _ = cls.read(spelled(cls, mine), "the query's options")
         options.check()
@@ -101,7 +101,7 @@ class SinkOptions(OptionTable):
             raise ConfigError(f"txnAppId={self.txn_app_id!r}: 1 to 60 of the characters A-Z a-z 0-9 _ . % -")
 
     def check_stream(self) -> None:
-        """Raises ConfigError: an option that a streaming write would ignore."""
+        """Refuse, by a ConfigError, options of batch writes, which a streaming write would ignore."""
         if self.txn_app_id is not None:
             raise ConfigError(
                 "a streaming write is numbered by its batches: txnAppId and txnVersion are for batch writes, "

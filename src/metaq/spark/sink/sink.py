@@ -90,6 +90,7 @@ class Delivery:
                 f"{fault}; to write to it use .option('delivery', '{AT_LEAST_ONCE}'), which may write rows of a repeated task twice"
             ) from None
         if not found:
+            # Not noted in `_known`: the row is there only once its first batch is committed.
             return numbered.choose_coordinator(row or self.token, asked)
         # All tasks of a batch must choose the same broker: the row with the newest batch, or a choice by the row's name.
         name = max(found, key=lambda broker: (found[broker].sequence, broker))
@@ -129,6 +130,7 @@ class Delivery:
             )
         parts = tuple(part for message in written for part in message.parts)
         courier, seconds = self.courier, self.options.retry_seconds
+        # Only a stream's later batches prove that there were earlier ones: batch writes may begin with any number.
         if first.row and first.sequence > 0 and not self.options.adopt_batch and first.row.startswith("spark:"):
             self._check_known(first, what)
         # Spark repeats a batch that was committed here but not in its own commit log (a driver that died in between): the
@@ -177,9 +179,8 @@ class MetaqWriter(Delivery, DataSourceArrowWriter):  # type: ignore[misc]
         check_columns(to_arrow_schema(struct), options.topic)
         self.row, self.sequence = options.row_of_app, options.txn_version if options.txn_version is not None else -1
         self.transaction = ""
-        if (
-            options.exact
-        ):  # Chosen here, once: tasks get it with the pickled writer, and have no batch id to make it from.
+        # Chosen here, once: tasks get it with the pickled writer, and have no batch id to make it from.
+        if options.exact:
             self.transaction = transaction_id(f"spark-write-{self.token}", self.coordinator(self.row))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -192,6 +193,7 @@ class MetaqWriter(Delivery, DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[Written | None]) -> None:
         del messages
+        # Spark passes None for tasks that failed; a batch write knows its transaction without them.
         if self.transaction:
             self.roll_back([Written(0, self.transaction)])
 
@@ -207,7 +209,8 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         if not self.options.exact:
             return self.send(iterator)
-        context = TaskContext.get()  # Only tasks have query id and batch id: `commit` gets them by the messages.
+        # Only tasks have query id and batch id: `commit` gets them by the messages.
+        context = TaskContext.get()
         query, batch = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID))
         row = self.options.row_of_query(query)
         transaction = transaction_id(f"spark-{query}-{batch}-{self.token}", self.coordinator(row))
@@ -218,6 +221,8 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
 
     def abort(self, messages: Sequence[Written | None], batchId: int) -> None:  # noqa: N803  Spark's name
         del batchId
+        # A new instance, which knows no transaction but by the messages. If no task has sent one, parts expire after
+        # stageSeconds.
         self.roll_back(messages)
 
 

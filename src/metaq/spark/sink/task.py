@@ -46,7 +46,8 @@ class _Outgoing:
         self._courier, self._options, self._purpose = courier, options, purpose
         self._id_prefix = id_prefix or IdPrefixes(local_address(), SYSTEM).next
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._turn = SYSTEM.random_below(1 << 16)  # Tasks begin at random queues, else all would begin at the first.
+        # Tasks begin at random queues, else all would begin at the first.
+        self._turn = SYSTEM.random_below(1 << 16)
         self._requests: dict[str, PipelinedRequests] = {}
         self.rows = 0
 
@@ -139,6 +140,7 @@ class StagedRows(_Outgoing):
         """Stage the rest, seal the parts, and wait for all answers. Returns the parts. Raises as `write`."""
         for broker in self._parts.brokers:
             requests = self._parts.rest(broker)
+            # A part's last chunk carries its seal; one whose last chunk was sent before needs a request of its own.
             for part in self._parts.unsealed(broker):
                 self._requests_to(broker).post(SealPart(self._transaction, part.part, part.seal, broker), 0)
             for chunks in requests:

@@ -39,7 +39,7 @@ BATCH_BYTES = 8 * MIB
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FetchSettings:
-    """How slices are read. Plain values: pickled and sent to the executors' workers."""
+    """Settings of reading slices. Plain values: pickled and sent to the executors' workers."""
 
     group: str = GROUP
     fail_on_data_loss: bool = True
@@ -62,10 +62,12 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
     reader = _SliceReader(client, wanted, settings)
     waiting: list[Records] = []
     for records in reader.records():
-        if isinstance(records, Sifted):  # Filtered by the broker: its offsets have gaps, so it joins no run of pulls.
+        # Filtered by the broker: its offsets have gaps, so it joins no run of pulls.
+        if isinstance(records, Sifted):
             yield reader.decode_sifted(records)
             continue
-        if waiting and records.start != waiting[-1].stop:  # A gap: lost messages, reported when it was found.
+        # A gap: lost messages, reported when it was found.
+        if waiting and records.start != waiting[-1].stop:
             yield reader.decode(waiting)
             waiting = []
         waiting.append(records)
@@ -169,6 +171,7 @@ class _SliceReader:
     def _goes_on(self, tries: Retries, fault: MetaqError) -> bool:
         """Prepare the next try: at another replica at once, or after a pause. False: the queue has stayed too short."""
         queue, here, replicas = self._queue, self._here, self._client.replicas
+        # A broker that has just started may have its newest messages a moment later.
         if isinstance(fault, _NotReached):
             self._client.forget(queue, here)
             try:
@@ -183,6 +186,7 @@ class _SliceReader:
         if here != MASTER_ID or judge(fault, Purpose.SLICE).again:
             replicas.failed(queue.broker, here)
             if self._choice.failed(here) and replicas.another(queue):
+                # The connection only: the broker's addresses serve the next try.
                 self._client.drop(replicas.address(queue.broker, here))
                 _LOG.warning("%s; asking another machine of broker %s", fault, queue.broker)
                 return True
@@ -251,6 +255,7 @@ class _SliceReader:
 
         Raises RemoteProtocolError: an offset comes twice, goes back, or was not asked for.
         """
+        # A single part stays a view of the receive buffer; joining copies.
         body: Any = parts[0].body if len(parts) == 1 else b"".join(part.body for part in parts)
         decoded = decode(body, self._queue, parts[-1].max_offset)
         offsets = decoded.queue_offsets

@@ -56,6 +56,7 @@ class ProgressStore:
             for queue, position in positions.items():
                 self._due.setdefault((group, queue.broker), {})[queue] = position
             if self._thread is None and not self._closed:
+                # A daemon: a broker that is away must not keep the process from ending.
                 self._thread = threading.Thread(target=self._run, name="metaq-progress", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -85,10 +86,12 @@ class ProgressStore:
             failed = {key: positions for key, positions in due.items() if not self._stored(*key, positions)}
             with self._changed:
                 self._storing = False
-                for key, positions in failed.items():  # Positions noted meanwhile are newer, and win.
+                # Positions noted meanwhile are newer, and win.
+                for key, positions in failed.items():
                     self._due[key] = positions | self._due.get(key, {})
                 self._changed.notify_all()
                 if failed:
+                    # A pause that `close` cuts short.
                     self._changed.wait_for(lambda: self._closed, self._pause)
 
     def _stored(self, group: str, broker: str, positions: Positions) -> bool:
@@ -160,6 +163,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         """Group and queue → id of the run that stores it."""
         self._warned: set[tuple[str, str]] = set()
         self._changed = threading.Condition()
+        # Nobody has to close a listener: the last progress is stored when the process ends.
         atexit.register(self.close)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> bool:
@@ -202,6 +206,7 @@ class ProgressListener(StreamingQueryListener):  # type: ignore[misc]
         run = self._run_of(progress.runId, progress.id, progress.name)
         try:
             found = of_progress(progress)
+        # A query of other sources: a listener gets the events of all.
         except ConfigError as fault:
             _LOG.debug("%s", fault)
             return

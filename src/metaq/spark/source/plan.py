@@ -23,7 +23,8 @@ from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.source.watch import FIRST_SECONDS, Availability, Watch, away_text
 
 FIRST_ROUTE_SECONDS = 2.0
-"""Retry time for routes at the start: a misspelt topic should fail while the user still looks. A running query is more patient."""
+"""Retry time for routes at the start: a misspelt topic should fail while the user still looks. A running query retries for
+`retrySeconds`."""
 
 
 class Planner:
@@ -55,6 +56,7 @@ class Planner:
         options = self._options
         if options.subscribe_pattern:
             topics = self.client.topics(options.subscribe_pattern)
+            # Before routes are asked for: a pattern over a thousand topics costs as many requests.
             if pushed is not None and options.has_default_bounds:
                 topics = [topic for topic in topics if pushed.takes_topic(topic)]
             return self.client.queues(topics, seconds)
@@ -139,7 +141,8 @@ class Planner:
         except MetaqError as fault:
             if not may_be_away(fault):
                 raise
-            ends = {queue: start[queue] for queue in behind}  # The end is not known now: read nothing of these queues.
+            # The end is not known now: read nothing of these queues.
+            ends = {queue: start[queue] for queue in behind}
         return dict(target) | {queue: min(start[queue], end) for queue, end in ends.items()}
 
     def watch(self) -> Watch:
@@ -180,6 +183,7 @@ class Planner:
         begin = dict(start or {})
         tries = Retries(self._options.retry_seconds)
         while True:
+            # With a target the queues are fixed: routes are not asked for, and new queues are for the next run.
             now, away = self._routed(start, watch) if target is None else (sorted(target), {})
             given = target is not None
             seen = watch.look(self.client, now, patiently=patiently or given, ends=not given)
@@ -202,6 +206,7 @@ class Planner:
         the name servers.
         """
         seconds, began = watch.seconds_for_names(), watch.now()
+        # A query that was restarted with fewer topics must not wait for brokers that only hold the others.
         known = sorted(self._named(start or {}))
         wanted = {*known, *self._options.assigned}
         if seconds is None:
@@ -228,6 +233,7 @@ class Planner:
                     watch.note_names(fault, began)
                     return known, {}
                 except NoRoute:
+                    # Before the first offset is known: the topic's brokers may be away, and `completed` adds them.
                     if not watch.waits or start is not None:
                         raise
                     return now, {}
@@ -250,6 +256,7 @@ class Planner:
         """Return the queues that have a route, and the NoRoute of a topic that has none."""
         unrouted: NoRoute | None = None
         now: list[MessageQueue] = []
+        # Topic by topic: one without a route must not hide the others.
         for topic in self._topics():
             try:
                 now += self.client.queues([topic], 0.0)
@@ -284,7 +291,8 @@ class Planner:
 
     def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
         """Restrict slices by the pushed-down conditions; times are looked up at the brokers."""
-        left = pushed.narrowed(slices)  # First by what needs no request, so that fewer queues are searched for a time.
+        # First by what needs no request, so that fewer queues are searched for a time.
+        left = pushed.narrowed(slices)
         at: list[Positions | None] = [None, None]
         for place, moment in enumerate((pushed.since_ms, pushed.until_ms)):
             if moment is not None and left:
@@ -302,7 +310,8 @@ class Planner:
         there = {queue: done[queue] for queue in named if watch is None or not watch.is_away(queue.broker)}
         seconds = FIRST_SECONDS if watch is not None and watch.waits else None
         faults: list[MetaqError] = []
-        for broker in sorted({queue.broker for queue in there}):  # One by one: a broker that refuses delays no other.
+        # One by one: a broker that refuses delays no other.
+        for broker in sorted({queue.broker for queue in there}):
             mine = {queue: offset for queue, offset in there.items() if queue.broker == broker}
             try:
                 self.client.report(self._options.progress_group, mine, seconds)

@@ -150,7 +150,8 @@ def of_progress(progress: Mapping[str, Any]) -> Lag | None:
 
 def _value(offset: Any) -> Any:
     """Parse a source's offset. None: there is none yet."""
-    if not isinstance(offset, str):  # `lastProgress` has values, a listener's event has the same as JSON text.
+    # `lastProgress` has values, a listener's event has the same as JSON text.
+    if not isinstance(offset, str):
         return offset
     try:
         return json.loads(offset)
@@ -159,6 +160,7 @@ def _value(offset: Any) -> Any:
 
 
 def _is_ours(offset: Any) -> bool:
+    # Other sources' offsets may be JSON objects too, Kafka's for instance.
     return isinstance(offset, dict) and set(offset) == {"v", "q"}
 
 
@@ -171,6 +173,7 @@ def _called(progress: Mapping[str, Any]) -> str:
 
 
 def _asked(found: Lag, client: ClusterClient, clock: Clock) -> Lag:
+    # A query by pattern has the queues of deleted topics in its checkpoint for ever.
     ends = client.of_existing(found.positions, client.ends)
     queues = [structs.replace(one, end=ends.get(one.queue, one.position)) for one in found.queues]
     waiting = client.store_times({one.queue: one.position for one in queues if one.behind})
@@ -201,9 +204,11 @@ def _of_checkpoint(folder: Path) -> Lag | None:
     """
     try:
         query = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
+        # Beside the batches lie Hadoop's checksums (`.0.crc`) and temporary files.
         done = [int(path.name) for path in (folder / "commits").glob("*") if path.name.isdigit()]
         if not done:
             return None
+        # Of the last committed batch: what is only planned is not read yet.
         text = (folder / "offsets" / str(max(done))).read_text(encoding="utf-8")
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise ConfigError(f"{folder} is not the checkpoint of a query: {fault}") from None
@@ -211,7 +216,9 @@ def _of_checkpoint(folder: Path) -> Lag | None:
     version, _, *lines = text.split("\n")
     if version not in _LOG_VERSIONS:
         raise ConfigError(f"{folder}: Spark's offset log has version {version[:20]!r}, which is not known here")
-    if version == "v2":  # `NAME:OFFSET`; a query has it by spark.sql.streaming.offsetLog.formatVersion=2.
+    # `NAME:OFFSET`; a query has it by spark.sql.streaming.offsetLog.formatVersion=2.
+    if version == "v2":
         lines = [line.partition(":")[2] for line in lines]
+    # Spark writes `-` for a source that has no offset yet.
     sources = [{"endOffset": None if line == "-" else line} for line in lines if line]
     return of_progress({"id": query, "batchId": max(done), "sources": sources})

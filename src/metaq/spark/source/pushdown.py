@@ -149,6 +149,7 @@ class _Collected:
             return column in _NEVER_NULL
         if column == "queue_offset" and _readable(one, int):
             return self._offset(one)
+        # Never taken: the bounds have a margin for clocks, so Spark applies the condition again.
         if column == "store_time" and _readable(one, dt.datetime):
             self._time(one)
         if column == "tag" and self._by_tag and _readable(one, str):
@@ -172,6 +173,7 @@ class _Collected:
         if first is not None:
             self._since.append(max(0, first - CLOCK_BACK_MS))
         if last is not None:
+            # Spark compares microseconds, brokers milliseconds: all of the bound's millisecond is read.
             self._until.append(max(0, last + 1 + CLOCK_BACK_MS))
 
     def _tag(self, one: Any) -> bool:
@@ -183,6 +185,7 @@ class _Collected:
                 check_tag(tag)
         except LocalProtocolError:  # Not a legal tag, such as one with `||`: no subscription can name it.
             return False
+        # 4 bytes for ` || ` between two tags.
         if any(_REPLACED in tag for tag in tags) or sum(len(tag.encode()) + 4 for tag in tags) > TAGS_BYTES_MAX:
             return False
         self._tags = tags if self._tags is None else self._tags & tags
@@ -196,6 +199,7 @@ def _readable(one: Any, kind: type) -> bool:
     ):
         return False
     values = one.value if isinstance(one, In) else [one.value]
+    # A bool is an int to Python, and no column of ours is Boolean.
     return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 

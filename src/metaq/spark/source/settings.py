@@ -25,7 +25,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 def spelled(table: type[OptionTable], pairs: Mapping[str, str]) -> dict[str, str]:
-    """The options of a query in the table's own spelling: Spark's have no case. Raises ConfigError: an unknown name."""
+    """Return a query's options by the table's own names; those of Spark come in any case. Raises ConfigError: an unknown name."""
     names = {spelling.lower(): spelling for spelling in table.spellings()}
     unknown = [key for key in pairs if key.lower() not in names]
     if unknown:
@@ -37,7 +37,7 @@ def spelled(table: type[OptionTable], pairs: Mapping[str, str]) -> dict[str, str
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(OptionTable):
-    """What a query says about its source. Spelled in camelCase, in any case: Spark's option names have none."""
+    """Options of a query's source. Spelled in camelCase, in upper or lower case: Spark's option names ignore it."""
 
     name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
     subscribe: str | None = option(None, "Topics to read, `,`-separated.")
@@ -126,7 +126,7 @@ class SourceOptions(OptionTable):
 
     @classmethod
     def of(cls, pairs: Mapping[str, str]) -> Self:
-        """The options of a query. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
+        """Parse a query's options. Raises ConfigError: an unknown name, a wrong value, or values that contradict each other."""
         options, _ = cls.read(spelled(cls, pairs), "the query's options")
         options.check()
         return options
@@ -187,7 +187,7 @@ class SourceOptions(OptionTable):
             raise ConfigError("endingOffsets=earliest would read nothing; give latest or the offsets JSON")
 
     def check_stream(self) -> None:
-        """Raises ConfigError: an option that a streaming read would ignore."""
+        """Refuse, by a ConfigError, options of batch reads, which a streaming read would ignore."""
         given = [
             name for name in ("ending_offsets", "ending_timestamp", "ending_group") if getattr(self, name) is not None
         ]
@@ -204,7 +204,7 @@ class SourceOptions(OptionTable):
 
     @property
     def has_default_bounds(self) -> bool:
-        """Whether start and end are no more than the first or the newest message, of whatever queues."""
+        """Whether the read begins and ends at the first or newest message of its queues: no option names queues or times."""
         anywhere = {None, EARLIEST, LATEST}
         places = {
             self.starting_offsets, self.starting_timestamp, self.starting_group,
@@ -227,12 +227,15 @@ class SourceOptions(OptionTable):
 
     @property
     def trigger_delay(self) -> float | None:
-        """`max_trigger_delay` in seconds; None: it is none."""
+        """`max_trigger_delay` in seconds; None: it is malformed."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", self.max_trigger_delay.strip())
         return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2]] if found else None
 
     def moments(self, name: str) -> dict[str, int] | int | None:
-        """A time in ms, or one for each topic. Raises ConfigError: neither; or a topic that has none, or is not read."""
+        """Return the option's time, ms since 1970, or topic → time; None: it is not given.
+
+        Raises ConfigError: it is malformed, or its topics are not those that are read.
+        """
         text = getattr(self, name)
         if text is None:
             return None
@@ -254,7 +257,7 @@ class SourceOptions(OptionTable):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues of `assign`. Raises ConfigError: not of its form."""
+        """Queues that `assign` names. Raises ConfigError: it is malformed."""
         try:
             return sorted(
                 MessageQueue(topic, broker, _queue_id(queue_id))
@@ -279,12 +282,13 @@ class SourceOptions(OptionTable):
 
     @property
     def fetch_of_stream(self) -> FetchSettings:
-        """A batch that was planned must be read, however long its broker stays away, if the query is to wait for it."""
+        """The same for a stream. With brokerAway=wait a planned slice waits for its broker: a planned batch never changes."""
         return dataclasses.replace(self.fetch, waits=self.broker_away == WAIT)
 
 
 def _listed(value: Any) -> list[Any]:
-    if not isinstance(value, list):  # A text and an object are walked as well, and give other queues than were meant.
+    # A text and an object are walked as well, and give other queues than were meant.
+    if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list")
     return value
 
@@ -296,7 +300,7 @@ def _queue_id(value: Any) -> int:
 
 
 def markdown_table(table: type[OptionTable] = SourceOptions) -> str:
-    """The options as docs/spark.md lists them."""
+    """Return the options as the table of docs/spark.md."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
     for item in dataclasses.fields(table):
         default = "" if item.default is None else str(item.default)

@@ -111,6 +111,7 @@ def cut(
     pieces: list[Slice] = []
     for piece, profile, count in zip(whole, weighed, counts, strict=True):
         for begin, stop in itertools.pairwise(profile.marks(count)):
+            # Marks by bytes may leave pieces above `messages_max`, which is strict.
             marks = _evenly(begin, stop, -(-(stop - begin) // messages_max) if messages_max else 1)
             pieces += [Slice(piece.queue, *marked) for marked in itertools.pairwise(marks)]
     return pieces

@@ -75,7 +75,8 @@ class Watch:
                 seen.away[broker] = ConnectionFailed(absence.fault)
                 continue
             seconds = self._retry_seconds if patiently else min(FIRST_SECONDS, self._retry_seconds)
-            if absence is not None or not self.waits:  # With brokerAway=fail the caller retries all brokers together.
+            # With brokerAway=fail the caller retries all brokers together.
+            if absence is not None or not self.waits:
                 seconds = 0.0
             try:
                 found = client.ends(mine, seconds) if ends else {}
@@ -96,6 +97,7 @@ class Watch:
             return
         now = self._clock.monotonic()
         known = self._absences.get(broker)
+        # Halved, because it is doubled before its first use.
         absence = known or _Absence(since=began, look_at=now, pause=PAUSE_SECONDS / 2, fault="")
         absence.fault, absence.pause = str(fault), min(2 * absence.pause, PAUSE_MAX_SECONDS)
         absence.look_at = now + (max(absence.pause, PAUSE_SHARE * (now - began)) if known else absence.pause)
@@ -127,9 +129,8 @@ class Watch:
         for broker, fault in seen.away.items():
             if broker not in self._absences:
                 self._put_off(broker, fault, now)
-                self._absences[
-                    broker
-                ].look_at = now  # Without a route nothing was dialled: probe as soon as it has one.
+                # Without a route nothing was dialled: probe as soon as it has one.
+                self._absences[broker].look_at = now
             absence = self._absences[broker]
             if absence.logged_at is None or now - absence.logged_at >= LOG_SECONDS:
                 absence.logged_at = now

@@ -75,7 +75,8 @@ class HadoopFolder(Batches):
     def places(self, files: Collection[ArchivedFile]) -> dict[str, str]:
         """Return path → current URI of each file: some files of a batch that is being published have no final name yet."""
         begun: set[str] = set()
-        with contextlib.suppress(FileNotFoundError):  # A batch's folder that vanishes meanwhile: its files are renamed.
+        # A batch's folder that vanishes meanwhile: its files are renamed.
+        with contextlib.suppress(FileNotFoundError):
             for batch in self.files.entries(self.staging):
                 begun |= {
                     f"{self.staging}/{batch.name}/{path}"

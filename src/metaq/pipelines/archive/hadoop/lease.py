@@ -102,7 +102,8 @@ class HadoopLease:
             return
         self._ended.set()
         thread.join(self._seconds)  # Not without end: its file system may hang.
-        with contextlib.suppress(OSError):  # Not released then; it is free once its last beat is old enough.
+        # Not released then; it is free once its last beat is old enough.
+        with contextlib.suppress(OSError):
             self._files.write(self._name(_ENDED), b"", sync=False)
 
     def beat(self) -> None:
@@ -110,6 +111,7 @@ class HadoopLease:
         self.check()
         before = self._name(f"{self._beat:010d}")
         self._beat += 1
+        # The new beat first: a look in between finds two of them, and never none.
         self._files.write(self._name(f"{self._beat:010d}"), b"", sync=False)
         self._files.remove(before)
 
@@ -144,12 +146,11 @@ class HadoopLease:
         text = json.dumps({"host": platform.node(), "pid": os.getpid(), "since": since})
         try:
             self._files.create(self._name(), text.encode())
-        except (
-            FileExistsError,
-            FileNotFoundError,
-        ):  # FileNotFoundError: the quicker run has removed the temporary file.
+        # FileNotFoundError: the quicker run has removed the temporary file.
+        except (FileExistsError, FileNotFoundError):
             return False
-        if self._look().term > self._term:  # An old term, whose file the holder of a newer one had removed.
+        # An old term, whose file the holder of a newer one had removed.
+        if self._look().term > self._term:
             self._files.remove(self._name())
             return False
         return True
@@ -196,6 +197,7 @@ class HadoopLease:
             except OSError as fault:
                 _LOG.warning("%s: this run cannot tell that it lives: %s", self._files.root, fault.strerror)
             except Exception as fault:  # noqa: BLE001  `check` tells whoever publishes
+                # The run has ended, and the JVM may have gone with it.
                 if self._ended.is_set():
                     return
                 self.fault = f"the thread that keeps {self._files.root} for this run has failed: {fault!r}"

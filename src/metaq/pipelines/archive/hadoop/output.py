@@ -36,6 +36,7 @@ from metaq.spark.engine.hadoop import fault_of
 _WRITING: Final = {
     # With fewer writers Spark sorts a task's rows by partition first.
     "spark.sql.maxConcurrentOutputFileWriters": str(2 * PARTS_MAX),
+    # As pyarrow writes them: an archive has the same files wherever it lies.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.fieldId.write.enabled": "false",
 }
@@ -44,6 +45,7 @@ _ONE_PIECE: Final = {"spark.sql.files.minPartitionNum": "1", "spark.sql.files.ma
 _PARQUET: Final = {
     "compression": "zstd",
     "parquet.compression.codec.zstd.level": "1",
+    # One file per slice and part: `_written` refuses a second one.
     "maxRecordsPerFile": "0",
     # Version 1 moves a task's files when the task has ended, and the job's when all tasks have: of several attempts of a task
     # the files of one are there in the end, and a crash leaves none in place.
@@ -66,6 +68,7 @@ class HadoopOutput:
         self.finish, self.close, self.clean = folder.finish, folder.close, folder.clean
 
     def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
+        # The clone of the session that foreachBatch gets: its settings are changed for each job.
         self._spark = frame.sparkSession
         rows = SliceRows(name_servers=wanted.name_servers, settings=wanted.settings, parting=wanted.parting)
         # A new folder for each try: a run that was taken for dead may still write into its own.
@@ -93,6 +96,7 @@ class HadoopOutput:
         for file, offsets in found:
             key = _key_of(file.path)
             file.rows -= len(offsets)
+            # A file of which nothing is left was not written anew, and the manifest leaves it out.
             if file.rows:
                 file.path, file.size = files[key].path, files[key].size
 
@@ -121,6 +125,7 @@ class HadoopOutput:
         self._folder.files.remove(path)
 
     def commit(self, manifest: Manifest) -> None:
+        # Only for the better error, and to save work: the manifest itself refuses the second run.
         self._lease.check()
         self._folder.commit(manifest)
 

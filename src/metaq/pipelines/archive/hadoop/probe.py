@@ -76,6 +76,7 @@ def _one_of_many(files: HadoopFiles, mark: str) -> None:
                 files,
                 f"of {RUNNERS} who made one file at once, {len(made)} were told that they did: two runs could publish one batch",
             )
+        # Also long after the race.
         with contextlib.suppress(FileExistsError):
             files.create(path, b"late")
             raise _missing(files, "a file is made over one that is there, so two runs could publish one batch")
@@ -83,6 +84,7 @@ def _one_of_many(files: HadoopFiles, mark: str) -> None:
 
 def _renamed(files: HadoopFiles, old: str, new: str) -> None:
     files.write(f"{old}/file", b"renamed")
+    # An object is durable with its PUT, so a store of those need not know hsync.
     if not files.is_conditional and not files.syncs(f"{old}/sync"):
         raise _missing(
             files, "it cannot tell when a file is safe (hsync), so a batch could be lost after it was published"
@@ -120,6 +122,7 @@ def _race(act: Callable[[bytes], None]) -> list[bytes]:
     """Run `act` in RUNNERS threads at once, each with its own name. Returns the names that succeeded. Raises a thread's fault."""
     won: list[bytes] = []
     faults: list[OSError] = []
+    # All begin at once: one after the other they would show no race.
     gate = threading.Barrier(RUNNERS)
 
     def run(me: bytes) -> None:

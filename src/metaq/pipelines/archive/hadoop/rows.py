@@ -58,6 +58,7 @@ class SliceRows:
 
 
 def slice_text(wanted: Slice) -> str:
+    # The broker last: its name may contain the separator.
     return f"{wanted.queue.queue_id}-{wanted.start}-{wanted.end}-{wanted.queue.broker}"
 
 
