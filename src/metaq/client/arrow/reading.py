@@ -62,11 +62,14 @@ def _batch(messages: Sequence[StoredMessage], records: Any, columns: tuple[str, 
     batch = decoded.to_batch(columns)
     if len(messages) != len(decoded):  # Some of its rows were filtered, or belong to somebody else.
         offsets = np.fromiter((message.queue_offset for message in messages), np.int64, len(messages))
+        # The offsets of a pull ascend, so a binary search finds the row of each message.
         batch = batch.take(pa.array(np.searchsorted(decoded.queue_offsets, offsets)))
     return _corrected(batch, messages, ("topic",))
 
 
 def _remade(messages: Sequence[StoredMessage], columns: tuple[str, ...]) -> pa.RecordBatch:
+    # These bodies are expanded already: with the compression bits set the decoder would expand them again. The column
+    # sys_flag gets the original bits below.
     records = b"".join(
         encode_record(
             topic=one.topic.encode(), queue_id=one.queue_id, queue_offset=one.queue_offset, log_offset=one.log_offset,

@@ -170,6 +170,7 @@ def rows_of(
     count = batch.num_rows
     delays = _delays(columns.get("delay_level"))
     texts = _texts(columns)
+    # Java's producers with a namespace set this property (INSTANCE_ID) on every message, too.
     if namespace:
         said = f"{props.INSTANCE_ID}{props.NAME_END}{namespace}{props.PAIR_END}"
         texts = (
@@ -357,6 +358,7 @@ def _user_text(maps: pa.Array) -> pa.Array:
         for row, pairs in enumerate(maps.to_pylist()):
             _at(row, lambda pairs=pairs: check_user_properties(dict(pairs or ())))
     pairs = pc.binary_join_element_wise(names, values, props.NAME_END)
+    # New offsets, counted from the flattened values: those of a slice would not begin at 0.
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int32)))
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs), props.PAIR_END)

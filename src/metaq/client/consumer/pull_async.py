@@ -182,12 +182,14 @@ class PullConsumer(PullConsumerBase):
         self.stop()
         deadline = self._core.clock.monotonic() + timeout
         loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        # Tasks of another loop cannot be awaited here.
         workers = {task for task in self._workers if task.get_loop() is loop}
         try:
             if workers and current not in workers:  # A function that closes cannot wait for itself.
                 _, busy = await asyncio.wait(workers, timeout=timeout)
                 warn_of_busy(self.group, len(busy))
         finally:
+            # Not before: the functions in hand still pull and commit, which needs an open consumer.
             self._open = False
             await self._core.thread.awaited(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 

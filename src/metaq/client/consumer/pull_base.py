@@ -251,6 +251,7 @@ class PullConsumerBase(Closable):
         chosen = list(dict.fromkeys(queues))
         if wrong := [one for one in chosen if not isinstance(one, MessageQueue)]:
             raise TypeError(f"{wrong[0]!r} is no MessageQueue")
+        # As with RocketMQ's lite pull consumer: a member either assigns its queues or subscribes.
         if self._member.follows or list(self._member.subscriptions):
             raise ConfigError(
                 f"group {self.group} shares out its registered topics: a member that assigns registers none"

@@ -177,6 +177,7 @@ class PullConsumer(PullConsumerBase):
         self._member.on_change = look
         try:
             look()
+            # `close` waits for these threads: under its lock, so that it finds all of them started.
             with self._beginning:
                 self._workers = frozenset(workers)
                 for worker in workers:
@@ -228,6 +229,7 @@ class PullConsumer(PullConsumerBase):
             for worker in workers:
                 worker.wait(max(0.0, deadline - self._core.clock.monotonic()))
             warn_of_busy(self.group, sum(not worker.wait(0) for worker in workers))
+        # Not before: the functions in hand still pull and commit, which needs an open consumer.
         with self._beginning:
             self._open = False
         self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))

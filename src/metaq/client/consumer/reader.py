@@ -170,6 +170,7 @@ class ReaderCore:
             for one in chosen:
                 self._close(one)
             self.failure = None
+            # After the windows were dropped: only chunks of dropped windows are thrown away.
             self._handover.restart()
             await self._begin_at(places)
         finally:
@@ -265,6 +266,7 @@ class ReaderCore:
         base, window.next_offset = window.next_offset, found.next_offset
         if messages:
             reader.ready += len(messages)
+            # Without flags: nothing of a reader is acknowledged.
             self._handover.put(Chunk(window, base, bytearray(), messages))
         return True
 
@@ -317,6 +319,7 @@ class ReaderCore:
         messages = pulled.messages
         if reader.end is not None:
             messages = [message for message in messages if message.queue_offset < reader.end]
+        # Never back: a next offset below ours would bring the same messages again, without end.
         chunk = window.add(messages, max(result.next_offset, window.next_offset))
         window.reset(window.next_offset)  # Nothing is acknowledged here: the window must not keep the chunk.
         if chunk is not None:

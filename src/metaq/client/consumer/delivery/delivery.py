@@ -129,6 +129,7 @@ class ConcurrentDelivery:
         chunk = take_in(window, pulled, self._retry_topic)
         if chunk is None:
             return
+        # A broken record would make the columns of the whole pull unreadable: they are made of the messages then.
         if self._handover.with_records and not pulled.broken:
             chunk.records = pulled.result.records
         for message, _ in pulled.broken:
@@ -175,6 +176,7 @@ def take_in(
     everything = pulled.messages
     if pulled.broken or pulled.undecodable:
         unread = [message for message, _ in (*pulled.broken, *pulled.undecodable)]
+        # By offset, because the window takes the last message for the one with the highest.
         everything = sorted([*everything, *unread], key=_by_offset)
     chunk = window.add(everything, pulled.result.next_offset, len(pulled.result.records))
     if chunk is None:

@@ -62,6 +62,7 @@ class Handover(Generic[M]):
                 if timeout is None:
                     continue
                 raise TimeoutError
+            # What was given back is older than what waits in the queue.
             with contextlib.suppress(IndexError):
                 return self._taken(self._returned.popleft())
             try:
@@ -72,6 +73,7 @@ class Handover(Generic[M]):
                 raise TimeoutError from None
             if self._suspended_since(chunk):
                 continue
+            # An empty chunk only wakes a taker, see `give_back`: the messages are among the returned.
             if chunk is None or chunk.messages:
                 return self._taken(chunk)
 
@@ -84,6 +86,7 @@ class Handover(Generic[M]):
                 chunk = self._returned.popleft() if self._returned else self._chunks.get_nowait()
             except (IndexError, queue.Empty):
                 raise LookupError("nothing is here") from None
+            # As in `take`: an empty chunk only wakes.
             if chunk is None or chunk.messages:
                 return self._taken(chunk)
 

@@ -66,6 +66,7 @@ def judge(reconsume_times: int, verdict: BaseException, max_reconsume_times: int
         return Again(verdict.seconds, counts=False)
     if max_reconsume_times is not None and reconsume_times >= max_reconsume_times:
         return DeadLetter(exhausted=True)
+    # The shift is bounded because the number of failures is not.
     return Again(min(FIRST_PAUSE * (1 << min(reconsume_times, 30)), LAST_PAUSE), counts=True)
 
 
@@ -270,6 +271,7 @@ class OrderedQueue(Generic[M]):
         """The number of messages handed out and neither finished nor failed."""
         if not self._hand:
             return 0
+        # The hand is always of the first run: `lose` keeps that one, and `_more` removes runs only between hands.
         run = self._runs[0]
         hand = [message.queue_offset for message in run.messages[run.done : run.done + self._hand]]
         return sum(not run.marks[offset - run.base] for offset in hand if offset not in self._fallen)

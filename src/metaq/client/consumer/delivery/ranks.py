@@ -102,6 +102,7 @@ class RankedHandover(Handover[M], Generic[M]):
             return self._choose()
 
     def _choose(self) -> Chunk[M]:
+        # A copy of the table: a generator that is collected just here may give back a piece (see `_choosing`).
         highest, *lower = sorted((rank for rank, pieces in list(self._pieces.items()) if pieces), reverse=True)
         self._turn += 1
         if not lower:

@@ -69,6 +69,7 @@ def serve(connection: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The parent had blocked them when it started this process, see `_signals_blocked`.
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
@@ -177,6 +178,7 @@ class Worker:
 
     def _measure(self, seconds: float, count: int) -> None:
         each = seconds / count
+        # At most twice as many as before: one quick message says little about the next ones.
         self.slice = max(1, min(SLICE_MAX, 2 * self.slice, int(SLICE_SECONDS / max(each, 1e-6))))
 
     def _replace(self, hand: list[ReceivedMessage]) -> None:
@@ -203,6 +205,7 @@ class Worker:
             with _signals_blocked():
                 process.start()
         finally:
+            # With our copy of their end open, the end of the process would not show as EOF.
             theirs.close()
         self._process = process
         _running.add(process)

@@ -57,11 +57,13 @@ class Watch:
     async def look(self) -> None:
         """Look for workers that hold the same for too long. Called by the loop every `every` seconds."""
         now = self._clock.monotonic()
+        # A copy: workers enter and leave in their own threads.
         for slot, seen in list(self._slots.items()):
             hand = slot.hand
             if hand is None:
                 continue
             if seen is None or seen.hand is not hand:
+                # The worker may have left meanwhile: its entry must not come back.
                 if slot in self._slots:
                     self._slots[slot] = _HeldHand(hand, now)
             elif now - seen.since >= self._timeout and not seen.logged:

@@ -134,6 +134,8 @@ class Discovery:
         namespace, found = self._core.namespace, dict[str, Any]()
         for name in sorted(listed):
             topic = namespace.plain(name)
+            # With a namespace only names inside it are meant: other tenants' topics, and system topics, which have no
+            # prefix, are not.
             if (
                 (namespace and namespace.wrapped(topic) != name)
                 or (namespace and topic == name)
@@ -145,6 +147,7 @@ class Discovery:
                     found[topic] = wants
                     break
         if len(found) > self._topics_max:
+            # Topics consumed already come first: a new match must not push one of them out.
             kept = [
                 *(topic for topic in found if topic in self._found),
                 *(topic for topic in found if topic not in self._found),
