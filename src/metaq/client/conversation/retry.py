@@ -124,6 +124,7 @@ def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
 def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     """Decide on `error`, the last of `failed` in a row. The pause is set also if the request must not be repeated."""
     rule = _RULES[purpose]
+    # The shift is bounded because the number of failures is not.
     pause = min(rule.pause * (1 << min(failed - 1, 30)), rule.pause_max)
     if isinstance(error, BrokerError):
         # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.

@@ -77,6 +77,7 @@ class Tracer:
         self._bytes = 0
         self._waiting: deque[Sends | tuple[Record, ...]] = deque()
         self._left_out = 0
+        # RocketMQ's name for the producer group of a client's traces.
         self._sender = Sender(self._core, f"_INNER_TRACE_PRODUCER-{group}-{role}-0", SendRules())
         self._host = self._core.client_id.partition("@")[0]
         self._requests = itertools.count()
@@ -137,6 +138,7 @@ class Tracer:
             self._left_out += 1
             return None
         properties = message.properties
+        # As Java's consumers: a message whose broker wants no traces says so.
         if properties.get(props.TRACE) == "false":
             return None
         self._left -= 1
@@ -279,6 +281,7 @@ class _Page:
         chars = sum(map(len, texts))
         words = [ids[0], *keys.split(), *ids[1:]]
         more = sum(map(len, words)) + len(words)
+        # Words of ASCII only: their characters are their bytes, and nothing has to be encoded to be measured.
         if (
             len(self._texts) + len(texts) > RECORDS_MAX
             or self._chars + chars > BODY_CHARS_MAX

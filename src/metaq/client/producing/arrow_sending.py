@@ -162,6 +162,7 @@ class ArrowSend:
             done = after
 
     def _post(self, stream: BatchStream, batch: SendBatch, first_row: int) -> None:
+        # What is answered already is settled as well, so that its error ends the sending early.
         while self._under_way and (self._bytes > self._bytes_max or self._under_way[0].batch.settled):
             self._settle()
         if self._fault is not None:

@@ -199,6 +199,7 @@ class AtomicBase:
         if self._outlet.queues_now(message.topic, way.strict) is None:
             yield self._start(self._find_queues(message.topic, way.strict))
         text = message.property_text(None, self._core.namespace.name).encode()
+        # Room for the property with the message's id, which its chunk adds.
         if len(text) > PROPERTIES_BYTES_MAX - 128:
             raise InvalidMessage(
                 f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX - 128} bytes of UTF-8"
@@ -209,6 +210,7 @@ class AtomicBase:
         if is_large(message.body, text) and queue.broker not in self._courier.takes_large:
             yield self._start(self._courier.check_large(queue.broker, f"a body of {len(message.body)} bytes"))
         with self._lock:
+            # Again, under the lock: another thread may have ended the transaction while this one waited.
             self._check_going_on()
             message_id = self._parts.add(self._core.namespace.wrapped_queue(queue), message.flag, message.body, text)
             self._topics.add(message.topic)
@@ -282,6 +284,7 @@ class AtomicBase:
                 assert self._steps is not None
                 broker = self._parts.fullest()
                 before = self._staging.get(broker)
+                # One that failed is returned, too: waiting for it raises its error in `send`.
                 if before is not None and (not before.done() or before.exception() is not None):
                     return before
                 steps = self._steps.overflow(broker, self._timeout)
@@ -360,6 +363,7 @@ class AtomicBase:
                 return await self._courier.drive(steps.give_up(error))
         ending = await self._courier.drive(make(steps))
         if ending.standing is Standing.COMMITTED:
+            # The commit may have created topics, whose routes were guesses until now.
             for topic in self._topics:
                 self._core.routes.forget_guess(topic)
         return ending

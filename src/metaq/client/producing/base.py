@@ -358,6 +358,7 @@ class ProducerBase:
         """In the loop: send a request and wait for its reply."""
 
         async def find_stream() -> BatchStream:
+            # `_stream` would wait for the route, which must not be done in the loop.
             if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
                 await self._find_queues(message.topic)
             return self._stream(message.topic, ordering_key, None, queue).apart()
@@ -375,6 +376,7 @@ class ProducerBase:
         self._core.remove_requester(self._sender)
         try:
             await self._accumulator.flush()
+            # After the flush, whose sends they observe, too.
             for observer in self._accumulator.observers:
                 await observer.close()
         finally:
@@ -407,6 +409,7 @@ class ProducerBase:
         if getattr(self, "_open", False) and self._core.in_own_process:
             self._forgotten()
             callbacks = self._callbacks
+            # Without waiting: the garbage collector runs this in any thread, the loop's own included.
             self._core.thread.start(self._close()).add_done_callback(lambda _: callbacks.close())
 
     def __repr__(self) -> str:

@@ -101,6 +101,7 @@ class Courier:
                 self.capable.discard(broker)
                 raise _not_supported(broker, "does not know them") from error
             if error.retriable:
+                # The next request looks the broker up again: another machine may be the master of that name by now.
                 self._failed[broker] = self.now()
             raise
         self._failed.pop(broker, None)

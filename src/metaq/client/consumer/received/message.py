@@ -76,6 +76,7 @@ class ReceivedMessage(StoredMessage):
 
     def ack(self) -> None:
         """The message is done with."""
+        # Read once: `give_up`, in another thread, may exchange it between the two uses.
         chunk = self._chunk
         chunk.flags[self.queue_offset - chunk.base] = 1
 
@@ -163,6 +164,7 @@ class ReceivedMessage(StoredMessage):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if error is None:
+            # `ack` written out: this runs for every message of a `with`.
             chunk = self._chunk
             chunk.flags[self.queue_offset - chunk.base] = 1
             return False
@@ -179,6 +181,7 @@ class ReceivedMessage(StoredMessage):
 
 def give_up(message: ReceivedMessage, delay_level: int) -> None:
     """Deliver it again later, and ignore what its handler says of it. It is `lost` from now on."""
+    # Exchanged first, so that what the handler says from now on is ignored.
     chunk, message._chunk = message._chunk, GIVEN_UP  # noqa: SLF001  of the same module
     chunk.fail(message, Later(delay_level))
     message.timed_out()

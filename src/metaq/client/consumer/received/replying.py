@@ -87,6 +87,7 @@ class Replying:
         `on_its_way` is called in the loop: what it has done there later comes behind the reply.
         """
         self._core.check_process()
+        # Each reply has an id prefix of its own, so that its number in the batch is 0.
         message_id = f"{self._core.id_prefixes.next().decode()}0000"
         outgoing = outgoing_of(reply.message, message_id, "", bytes_max=BODY_BYTES_MAX, compress_over=COMPRESS_OVER)
         future = ReplyFuture()

@@ -130,10 +130,13 @@ class SliceReading:
                     return
                 ask_at = found.stop
             else:
+                # The pulls behind this short answer would leave a gap: they are taken off the connection, and sent
+                # again later.
                 if found.stop < pull.offset + pull.count and self._leaving:
                     while under_way:
                         yield under_way.popleft()
                 elif found.stop < pull.offset + pull.count:
+                    # The rest of a short answer comes before the pulls that were sent behind it.
                     rest = self._pull(found.stop, pull.offset + pull.count - found.stop)
                     under_way.appendleft(Receive((yield Post(rest)), rest))
                 self._learn(pull, found)
@@ -193,6 +196,6 @@ class SliceReading:
         """Choose the count of the next pulls to fill pull_bytes, by the sizes in this response."""
         got = found.stop - found.start
         fitting = got * self._pull_bytes // max(1, len(found.body))
-        # A short response shows the peer's own limit: do not ask for more.
         self._under_way_max = PULLS_UNDER_WAY
+        # A short response shows the peer's own limit: do not ask for more.
         self._count = max(1, min(fitting, COUNT_MAX, pull.count * 8 if got == pull.count else got))

@@ -39,6 +39,7 @@ def store_time_from(queue: MessageQueue, offset: int) -> Conversation[int | None
     No request returns the store time of an offset, so one message is pulled. For a deleted offset, the oldest message counts.
     Raises RemoteProtocolError: a damaged record.
     """
+    # A second time for a deleted offset, whose answer names the first one that is kept.
     for _ in range(2):
         result = yield from asked(Pull(group=TOOLS_GROUP, queue=queue, offset=offset, count=1))
         if result.status is PullStatus.FOUND and len(result.records):

@@ -17,6 +17,7 @@ from metaq.model import MessageQueue
 from metaq.wire.command import FRAME_BYTES_MAX, encode
 
 OPAQUE_FIRST, OPAQUE_LAST = 1_000_000_000, 2_147_483_647
+# From the private use area, so that no property text contains it by chance.
 _ID = "\ue000"
 _HEAD_BYTES = 8
 _NUMBER = 1_111_111_111
@@ -35,9 +36,11 @@ class SendFrames:
     __slots__ = ("_form",)
 
     def __init__(self, group: str, queue: MessageQueue, template: Template) -> None:
+        # The form is cut out of a real request, so that it cannot differ from what `Send` encodes.
         outgoing = Outgoing(queue.topic, b"", _NUMBER, _NUMBER, _ID)
         command = Send(group, outgoing, queue, _BORN_MS, template).request()
         command.opaque = OPAQUE_FIRST
+        # A format from here on: a % of the header's own is doubled.
         header = encode(command)[_HEAD_BYTES:].replace(b"%", b"%%")
         before, after = header.split(_VARYING + _text(_ID))
         self._form = before + b'"f":"%d","g":"%d","h":"%d","i":%b' + after.replace(_OPAQUE, b'"opaque":%d')
@@ -84,6 +87,7 @@ class StoredAnswer(Struct):
     extFields: _StoredFields  # noqa: N815  the key on the wire
 
 
+# Not strict, because brokers write the numbers in extFields as texts.
 _read = msgspec.json.Decoder(StoredAnswer, strict=False).decode
 
 
