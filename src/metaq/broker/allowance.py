@@ -53,6 +53,7 @@ class Allowances:
             return False
         own.left -= amount
         self._all.left -= amount
+        # Only now: a peer whose first request is refused takes no place in the table.
         self._peers[peer] = own
         return True
 

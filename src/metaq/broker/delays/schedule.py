@@ -202,6 +202,7 @@ class ScheduleService(BrokerPart):
 
     def _read(self, level: _Level, queue: ConsumeQueue, offset: int, now_ms: int) -> _Run | None:
         """Read due records from `offset` on. Returns None: none is due, a thread is reading, or some were skipped."""
+        # Looked at before: nothing has to be read until then.
         if level.head[0] == offset and self._is_waiting(level.head[1], level, now_ms):
             return None
         level.head = (-1, 0)

@@ -232,6 +232,7 @@ class Appender(BrokerPart):
             except (StoreError, OSError, MemoryError) as error:
                 raise self._not_stored(error) from error
             finally:
+                # After an error, too: the rows before it are appended.
                 self._grew(outcome.touched, outcome.messages, outcome.size)
 
         return call

@@ -133,6 +133,7 @@ class SendBatch(hot.Batch):
                     self._callbacks = []
                 self._callbacks.append((function, future))
                 return
+        # Without the lock: the function may wait, or add another callback.
         _call(function, future)
 
     def waiter(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
@@ -140,6 +141,7 @@ class SendBatch(hot.Batch):
         with _waiting:
             if self.settled:
                 return None
+            # NOWHERE is shared by all batches.
             if self.awaited is NOWHERE:
                 self.awaited = {}
             future: asyncio.Future[None] = loop.create_future()
@@ -156,6 +158,7 @@ class SendBatch(hot.Batch):
             self.settled = True
             event, callbacks, awaited = self._event, self._callbacks, self.awaited
             self._event, self._callbacks, self.awaited = None, None, NOWHERE
+        # Without the lock: what is woken or called here may use the batch at once.
         if event is not None:
             event.set()
         for loop, futures in awaited.items():

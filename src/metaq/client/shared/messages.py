@@ -23,6 +23,7 @@ Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
 
 def queue_for_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """Return the queue of an ordering key: by Java's `hashCode`, as SelectMessageQueueByHash, so that Java producers agree."""
+    # Java takes the absolute value of a remainder that has the sign of the hash: the same number.
     return queues[abs(java_string_hash(key)) % len(queues)]
 
 

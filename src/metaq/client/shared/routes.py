@@ -174,6 +174,7 @@ class KnownRoutes:
         if topic in self._guessed:
             self._guessed.discard(topic)
             task = asyncio.get_running_loop().create_task(self._settle_guess(topic))
+            # The error is fetched, so that asyncio does not report it as lost.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _settle_guess(self, topic: str) -> None:
@@ -206,6 +207,7 @@ class KnownRoutes:
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
         del self._asking[topic]
         if not task.cancelled():
+            # Fetched, so that asyncio does not report an error as lost whose callers have all given up.
             task.exception()
 
     async def _guess(self, topic: str, template: Template) -> Route:

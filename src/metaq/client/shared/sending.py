@@ -105,6 +105,7 @@ class Sender:
                 if first is not None:
                     made, first = first, None
                     queue, began = made.queue, began - made.seconds
+                    # Judged below like the failure of a try that was made here.
                     if isinstance(made.outcome, MetaqError):
                         raise made.outcome
                     stored = made.outcome

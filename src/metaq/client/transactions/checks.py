@@ -104,6 +104,7 @@ class Home(NamedTuple):
     def is_not(self, half: StoredMessage) -> bool:
         """Whether the half message of a check is surely another broker's. Brokers may be renamed or move, so neither
         name nor address alone decides."""
+        # An offset id is the host, and 16 hex digits of the log offset.
         return bool(half.broker) and half.broker != self.broker and half.offset_id[:-16] != self.host
 
 
@@ -151,6 +152,7 @@ class TransactionLedger:
             if outcome is not TransactionOutcome.UNKNOWN:
                 self._decided[message_id] = Decided(outcome, home)
             if len(self._decided) > DECIDED_MAX:
+                # A dict keeps the order of insertion: the first one is the oldest.
                 del self._decided[next(iter(self._decided))]
 
     def answer(self, question: TransactionCheck) -> TransactionOutcome | None:
@@ -223,6 +225,7 @@ class Held:
         message_id = question.check.half.message_id
         for known in (self._running, self._waiting):
             if message_id in known:
+                # The newer question names the place of the half message that an answer has to name.
                 known[message_id] = question
                 return False
         if len(self._waiting) >= self.held_max:

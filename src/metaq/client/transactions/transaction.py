@@ -190,6 +190,7 @@ class TransactionBase:
             if self._ending is None:
                 assert self._half is not None
                 self._outcome = outcome
+                # Before the report is sent: a check that arrives meanwhile is answered with this outcome.
                 LEDGER.ended(receipt.message_id, outcome, self.home)
                 self._ending = self._producer.end(receipt, self._half, outcome, error)
             elif self._outcome is not outcome:
@@ -454,6 +455,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
 
     async def _close(self) -> None:
         try:
+            # First, while there are connections: the checks that run send their answers.
             await self._pool.close()
             for ending in list(self._endings):  # Whoever waits for it gets its result, also when we wait no longer.
                 await asyncio.shield(asyncio.wrap_future(ending))
@@ -560,5 +562,6 @@ class TransactionProducer(TransactionProducerBase[Transaction], Producer):
         except Exception as error:  # noqa: BLE001  whatever the application's own code raises
             return tx._execute_failed(error).result()  # noqa: SLF001
         except BaseException as error:
+            # Without waiting for the report: an interrupt is to end the program.
             tx._left(error)  # noqa: SLF001
             raise
