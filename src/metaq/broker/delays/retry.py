@@ -223,7 +223,7 @@ class RetryService(BrokerPart):
         try:
             if data is not None:
                 message = decode_record(data)
-                # Records of the schedule and of half messages were delivered to nobody: they cannot be given back.
+                # The broker's own records, such as staged chunks, were delivered to nobody: they cannot be given back.
                 check_client_topic(message.topic)
                 return message
         except RemoteProtocolError:

@@ -143,6 +143,7 @@ def entry_of(entry: PartitionEntry, cluster: str) -> bytes:
     """Encode a message for a chunk. Raises Refused ILLEGAL_MESSAGE: its properties are too long."""
     pairs = {name: value for name, value in entry.properties.items() if name != props.CLUSTER}  # set on apply
     text = props.join(pairs).encode()
+    # 2 bytes for the separators of CLUSTER.
     limit = props.PROPERTIES_BYTES_MAX - len(cluster.encode()) - len(props.CLUSTER) - 2
     if len(text) > limit:
         raise Refused(

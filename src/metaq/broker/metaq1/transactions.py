@@ -153,6 +153,7 @@ class Metaq1Transactions(BrokerPart):
         branch = Branch(key, self._new_id("tx" if local else "xa"), channel, local, self._clock.now_ms(), timed=timed)
         if seconds > 0:
             branch.deadline = self._clock.monotonic() + seconds
+            # The number breaks ties: branches cannot be compared.
             heapq.heappush(self._timers, (branch.deadline, next(self._numbers), branch))
         table = self._local.setdefault(channel, {}) if local else self._open
         table[key] = branch
@@ -277,8 +278,8 @@ class Metaq1Transactions(BrokerPart):
     def _stage(self, branch: Branch, parts: list[GatheredPart]) -> None:
         """Stage the waiting chunks of these parts. Raises Refused, Saving: it can be repeated."""
         if parts:
-            branch.staged = True
             # Before the call: a part of the chunks may be stored although it raises.
+            branch.staged = True
             self._staging.stage(
                 self._request(branch, [part.chunk(seal=False) for part in parts], None), *self._who(branch)
             )
@@ -457,6 +458,7 @@ class Metaq1Transactions(BrokerPart):
     def _gone(self, branch: Branch) -> None:
         self._counts.add(branch, -1, -len(branch.parts))
         self._timed -= branch.timed
+        # Its timer stays in the heap and is passed over by this.
         branch.deadline = None
         self._memory.add(branch, -branch.held)
 

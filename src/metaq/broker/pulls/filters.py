@@ -195,8 +195,7 @@ class Filters(BrokerPart):
         program = self._parsed(text, peer)
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
         if self._in_use() + cost > COMPILED_BYTES_MAX:
-            # Drops cached admissions, which may hold the last references to filters.
-            # First drop the caches, then count again what is really in use.
+            # Drops cached admissions, which may hold the last references to filters; then what is really in use is counted again.
             self._relief()
         if self._in_use() + cost > COMPILED_BYTES_MAX:
             raise Refused(

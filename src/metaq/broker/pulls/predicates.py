@@ -212,6 +212,7 @@ class Predicates(BrokerPart):
 
     def helper_answered(self, helper: Helper, answer: bytes | None, why: str) -> None:
         """Process an answer of a helper, or its end."""
+        # Its jobs are another helper's or over if it was removed before.
         busy = self._helpers.get(helper)
         if busy is None or self._closed:
             return
@@ -241,6 +242,7 @@ class Predicates(BrokerPart):
     def _refuse_broken(self) -> None:
         """Finish jobs that were queued before their predicate turned out to be unusable: they must not pass unfiltered."""
         for name, group in list(self._groups.items()):
+            # A helper has the first one: its answer will finish that.
             for job in list(group.jobs)[1 if group.trip else 0 :]:
                 if job.predicate in self._errors:
                     group.jobs.remove(job)
@@ -335,6 +337,7 @@ class Predicates(BrokerPart):
         for helper in self._helpers:
             helper.kill(why)
         jobs = [job for group in self._groups.values() for job in group.jobs]
+        # Before the jobs are finished, whose pulls may ask again.
         self._groups.clear()
         for job in jobs:
             job.why = why
@@ -378,6 +381,7 @@ class Predicates(BrokerPart):
 
     def _add_helper(self) -> None:
         assert self._make_helper is not None
+        # Not 0, by which `tick` knows a helper that is not starting.
         self._helpers[self._make_helper(self.helper_answered)] = _Busy(since=self._clock.monotonic() or 1e-9)
 
     def close(self) -> None:

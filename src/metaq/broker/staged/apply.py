@@ -166,10 +166,10 @@ class Applier:
                 waiting = self._waiting[key] = deque()
                 self._turns.append(key)
             waiting.append((transaction, part))
+            # Half applied, perhaps before a crash: nothing may come between its messages.
             if part.applied or part.entries:
                 self._closed.close(*key)
 
-    # Half applied before a crash: nothing may come between its messages.
     def add_first(self, transaction: Transaction) -> None:
         """Queue a commit before all others: recovery found a part of it half applied."""
         self.add(transaction)
@@ -366,6 +366,7 @@ class DoneMarks:
 
     def _mark(self, kind: str, some: list[Transaction]) -> None:
         names, now_ms, host = [tx.id for tx in some], self._environment.clock.now_ms(), self._environment.store_host
+        # Also when the disk is full: the mark lets retention delete files.
         self._appender.put([done_record(kind, names, now_ms, host)], carrying=True)
         for tx in some:
             self._waiting.pop(tx.id, None)

@@ -23,6 +23,7 @@ NOBODY: Final = ""
 """Peer of transactions found by recovery: the log does not say who staged them."""
 
 
+# Arrays, with which the numbers of a chunk take 20 bytes in all.
 def _places() -> array[int]:
     return array("q")
 

@@ -186,6 +186,7 @@ class StagingService(BrokerPart):
         self, stage: Stage, decide: Decide, caller: Caller, peer: str, channel: Channel | None
     ) -> Staged | None:
         """Stage, commit and apply a transaction that comes as one request, if possible; None: take the general path."""
+        # Commits that wait come first in their queues, so this one cannot be applied at once.
         if self._applier.waits:
             return None
         facts = self._at_once.judge(stage, decide, caller)
@@ -195,6 +196,7 @@ class StagingService(BrokerPart):
         try:
             self._at_once.run(stage, transaction, facts)
         finally:
+            # Also after an error: what is stored has to be ended, or applied.
             if transaction.decision is None:
                 if transaction.parts:
                     self._ends.watch(transaction)

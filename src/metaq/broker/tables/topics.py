@@ -261,9 +261,9 @@ class Topics:
                 raise Refused(Reason.INVALID, f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
         if not 0 <= config.perm <= 7:
             raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
+        # Otherwise a topic could be created again while its messages are being deleted.
         if config.name in self._closing:
             raise Saving(self._closing[config.name])
-        # Otherwise a topic could be created again while its messages are being deleted.
         return self.saved.change(config.name, config)
 
     def set_ordered(self, names: Collection[str]) -> None:
