@@ -93,6 +93,7 @@ class MetaQHandler(logging.Handler):
         self._given, self._name_servers = producer, name_servers
         self._producer_options = {"group": GROUP, "timeout": SEND_SECONDS, **(producer_options or {})}
         if producer is None:
+            # A wrong address is reported here: later there is no caller who could be told.
             cores.checked_addresses(name_servers)
         self._clock = clock
         self._settings = Settings(
@@ -105,6 +106,7 @@ class MetaQHandler(logging.Handler):
         self.passed_over = 0
         """Number of records of our own loggers and threads, which were skipped."""
         self._sender = self._new_sender()
+        # The sending thread would import them later, and a fork may come in the middle of that.
         preload()
         _handlers.add(self)
 
@@ -171,6 +173,7 @@ class MetaQHandler(logging.Handler):
             sender.warn("forked", text, self.topic)
             return
         sender.put(entry)
+        # After the `put`, which has counted the record as dropped.
         if self._closed:
             sender.late(record.name)
 
@@ -202,6 +205,7 @@ class MetaQHandler(logging.Handler):
     def _entry(self, record: logging.LogRecord, sender: Sender) -> Entry:
         formatter = self.formatter or self._json
         is_json = isinstance(formatter, JsonFormatter)
+        # Not by `format`, which would decode the JSON to text only to be encoded again.
         body = (
             encoded(formatter.fields(record))
             if isinstance(formatter, JsonFormatter)
@@ -216,6 +220,7 @@ class MetaQHandler(logging.Handler):
     def _tag(self, level: str) -> str | None:
         """Return the level's name as a tag; `Level 15`, logging's name of a number without one, becomes `Level-15`."""
         if level not in self._tags:
+            # Programs may make up levels without end; the usual ones are a handful.
             if len(self._tags) > _TAGS_MAX:
                 self._tags.clear()
             tag = "-".join(str(level).replace("|", " ").split())
@@ -266,6 +271,7 @@ class MetaQHandler(logging.Handler):
             self._sender.close(0.0)
 
 
+# Bytes 1 and 2 separate properties in a message.
 _SEPARATORS = dict.fromkeys((1, 2), " ")
 
 
@@ -298,12 +304,14 @@ def _close_all() -> None:
 
     `logging.shutdown` would close them too late, when the client has ended.
     """
+    # One deadline for all handlers: an exit is not to take five seconds for each.
     deadline = SYSTEM.monotonic() + EXIT_SECONDS
     for handler in list(_handlers):
         handler._end(max(0.0, min(handler._flush_seconds, deadline - SYSTEM.monotonic())))  # noqa: SLF001  the module's own class
 
 
 def _begin_child() -> None:
+    # The parent's threads do not run here, and their idents may be given to others.
     OWN_THREADS.clear()
     for handler in list(_handlers):
         handler._begin_child()  # noqa: SLF001  the module's own class
