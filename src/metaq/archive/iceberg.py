@@ -63,7 +63,10 @@ class IcebergTables:
     """The tables of one archive. For the run that has the lease, in the thread that publishes."""
 
     def __init__(self, folder: ArchiveFolder, grace_seconds: float, clock: Clock = SYSTEM) -> None:
-        """Args: grace_seconds: time for which replaced files stay. Raises ConfigError: Iceberg's locations cannot name the folder."""
+        """Args: grace_seconds: time for which replaced files stay.
+
+        Raises ConfigError: Iceberg's locations cannot name the folder.
+        """
         self._folder, self._clock = folder, clock
         self._grace_ms = round(grace_seconds * 1000)
         self._home = folder.path / TABLES

@@ -330,7 +330,10 @@ class _ArchivedRows:
         return None if self._left is None else int(self._left.column("queue_offset")[0].as_py())
 
     def below(self, limit: int | None, start: int) -> pa.RecordBatch | None:
-        """Return loaded rows from `start` on and below `limit`. `start` skips a message that is in two files, which none should."""
+        """Return loaded rows from `start` on and below `limit`.
+
+        `start` skips a message that is in two files, which none should.
+        """
         assert self._left is not None
         batch, self._left = self._left, None
         offsets = batch.column("queue_offset").to_numpy()

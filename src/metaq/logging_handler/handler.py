@@ -38,9 +38,10 @@ _TAGS_MAX = 256
 class MetaQHandler(logging.Handler):
     """Sends log records to a topic, from a thread of its own.
 
-    Logging to it never waits and never raises. Without a formatter, or with a `JsonFormatter`, a message is a JSON object
-    (`metaq.logging_handler.formats`); with another one its text. The tag is the level's name, the property `service` the service's.
-    Records of `metaq` and its loggers, and of the sending threads, are skipped: each would cause others.
+    Logging to it never waits and never raises. Without a formatter, or with a `JsonFormatter`, a message is a JSON
+    object (`metaq.logging_handler.formats`); with another one its text. The tag is the level's name, the property
+    `service` the service's. Records of `metaq` and its loggers, and of the sending threads, are skipped: each would
+    cause others.
     """
 
     sends_to_metaq = True
@@ -64,12 +65,13 @@ class MetaQHandler(logging.Handler):
         clock: Clock = SYSTEM,
     ) -> None:
         """
-        Args: name_servers: `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR. producer: one of the
-              application's instead, which is not closed here and does not work in a forked child. service: the name of the program
-              that logs, by default that of its file. keys: names of attributes of the record, `service` or `logger`, whose values become the message's keys, by
-              which it can be looked up; at most 8. buffer_records_max, buffer_bytes_max: what may wait to be sent or
-              acknowledged; what comes beyond is dropped. record_bytes_max: longer bodies are cut, and so are those that a broker
-              refuses for their length. linger: seconds that a first record waits for others. flush_seconds: how long `flush` and
+        Args: name_servers: `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR. producer: one of
+              the application's instead, which is not closed here and does not work in a forked child. service: the
+              name of the program that logs, by default that of its file. keys: names of attributes of the record,
+              `service` or `logger`, whose values become the message's keys, by which it can be looked up; at most 8.
+              buffer_records_max, buffer_bytes_max: what may wait to be sent or acknowledged; what comes beyond is
+              dropped. record_bytes_max: longer bodies are cut, and so are those that a broker refuses for their
+              length. linger: seconds that a first record waits for others. flush_seconds: how long `flush` and
               `close` wait. producer_options: more arguments of `metaq.Producer`, such as `namespace`.
         Raises: ConfigError, TypeError. No connection is made and no thread started before the first record.
         """

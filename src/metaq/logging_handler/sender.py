@@ -338,8 +338,9 @@ def reasons(dropped: Counter[str]) -> str:
 def _know_levels() -> None:
     """Fill the level caches of the client's loggers, before this thread waits for the client.
 
-    `logging.config` clears these caches, and calls `flush` and `close` while it holds the lock of `logging`. A logger with an empty
-    cache takes that lock: the client's thread would wait for it, and this thread for the client. This thread holds it already.
+    `logging.config` clears these caches, and calls `flush` and `close` while it holds the lock of `logging`. A logger
+    with an empty cache takes that lock: the client's thread would wait for it, and this thread for the client. This
+    thread holds it already.
     """
     for name, logger in list(LOG.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and name.partition(".")[0] in {"metaq", "asyncio"}:

@@ -1,7 +1,7 @@
 """Scheduled delivery of delayed messages (RocketMQ's ScheduleMessageService).
 
-Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of delivery, and one
-offset per level is enough (`metaq.broker.delays.positions`).
+Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of
+delivery, and one offset per level is enough (`metaq.broker.delays.positions`).
 
 Delivery runs in turns of bounded time, and within a turn level by level in slices: a flood on one level blocks neither the other
 levels nor the event loop. If a record cannot be stored now (disk full, or slower than the producers), its level is retried ten

@@ -83,7 +83,10 @@ class Gates:
         None for a topic that was deleted and created again, while the log holds older records: each is checked then.
         """
         self.expansions = GateTable(self._for_expansions)
-        """Gates for messages of staged transactions, checked when they were staged. Valid also while the queue is closed to others."""
+        """Gates for messages of staged transactions, checked when they were staged.
+
+        Valid also while the queue is closed to others.
+        """
         self._senders: dict[CallerKind, GateTable] = {}
         gatekeeper.watch(self.close_all)
         topics.watch(self.close)

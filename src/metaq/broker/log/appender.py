@@ -1,4 +1,4 @@
-"""The way into the log for every message, of whichever server and path, and the place where sends are refused when they must be."""
+"""The way into the log for every message, of whichever server and path; sends that must be refused are refused here."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages of open MetaQ 1.x transactions: buffered in memory, and staged in the log when a chunk is full or memory is short.
 
-The messages of one partition make one *part*. The newest ones are buffered until a chunk is full. A chunk that could not be staged
-is kept unchanged: a repeated chunk must have the same content under its number.
+The messages of one partition make one *part*. The newest ones are buffered until a chunk is full. A chunk that could
+not be staged is kept unchanged: a repeated chunk must have the same content under its number.
 """
 
 from __future__ import annotations

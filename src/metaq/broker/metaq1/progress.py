@@ -47,7 +47,9 @@ class PartitionProgress:
         self._ask = ask
 
     def of(self, group: str, topic: str | None) -> Mapping[QueueKey, int]:
-        """Return (topic, queue id) → QueueOffset of the first message that the group has not read; empty: it has read nothing here.
+        """Return (topic, queue id) → QueueOffset of the first message that the group has not read.
+
+        Empty: it has read nothing here.
 
         Raises Saving while the positions are being read; Refused BUSY: too many queries are running.
         """

@@ -114,8 +114,8 @@ class _Bases:
 class Metaq1Retention(BrokerPart):
     """Applies deletePolicy and deleteWhen to the store, also after a reload, and archives topics with the policy `archive`.
 
-    Without topic sections and with the defaults, `fileReservedTime` stays in force for all topics: switching MetaQ 1.x on must not
-    by itself change how long messages are kept.
+    Without topic sections and with the defaults, `fileReservedTime` stays in force for all topics: switching MetaQ
+    1.x on must not by itself change how long messages are kept.
     """
 
     def __init__(self, store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> None:

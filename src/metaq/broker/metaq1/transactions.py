@@ -1,8 +1,9 @@
 """MetaQ 1.x transactions, local and XA, on top of staged transactions (docs/formats/staging.md); there is no second store.
 
-Messages are buffered in memory and in staged chunks, invisible to consumers. A one-phase commit stages the rest and decides in one
-request. PREPARE stages everything and decides PREPARED, with the XA key as label; from then on the branch exists in the log alone
-and waits for its transaction manager without limit, through restarts. A *branch* in this module is a transaction of either kind.
+Messages are buffered in memory and in staged chunks, invisible to consumers. A one-phase commit stages the rest and
+decides in one request. PREPARE stages everything and decides PREPARED, with the XA key as label; from then on the
+branch exists in the log alone and waits for its transaction manager without limit, through restarts. A *branch* in
+this module is a transaction of either kind.
 
 A step that fails before the preparation ends the transaction: the client gets the error, and it is rolled back.
 """
@@ -524,8 +525,8 @@ class Metaq1Transactions(BrokerPart):
         name = self._prepared.get(key)
         if name is None:
             raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} is prepared (metaq meta1 tx list)")
-        # The outcome first, then the end: after a crash in between, the start ends the branch. The other way round the transaction
-        # manager would get "unknown" for a branch that was committed by hand.
+        # The outcome first, then the end: after a crash in between, the start ends the branch. The other way round
+        # the transaction manager would get "unknown" for a branch that was committed by hand.
         self._by_hand.remember(key, outcome)
         del self._prepared[key]
         self._due[name] = outcome

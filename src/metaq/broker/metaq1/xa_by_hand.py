@@ -1,4 +1,6 @@
-"""XA branches that an operator has committed or rolled back (heuristic outcomes): kept until the transaction manager sends FORGET.
+"""XA branches that an operator has committed or rolled back (heuristic outcomes).
+
+They are kept until the transaction manager sends FORGET.
 
 Each is stored as a staged transaction of its own, a preparation without parts, whose label has outcome and key. It is written
 before the branch ends: a start that finds both ends the branch.

@@ -91,7 +91,10 @@ class Filters(BrokerPart):
 
     # -- expressions
     def check(self, wanted: SubscriptionData, peer: str) -> None:
-        """Check a subscription (CHECK_CLIENT_CONFIG, 46). Raises Refused: INVALID (type), BAD_FILTER (text), THROTTLED (`_parsed`)."""
+        """Check a subscription (CHECK_CLIENT_CONFIG, 46).
+
+        Raises Refused: INVALID (type), BAD_FILTER (text), THROTTLED (`_parsed`).
+        """
         if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # predicates: `Predicates.check`
             return
         self._may(wanted.expression_type)

@@ -361,8 +361,8 @@ class AtOnce:
     def run(self, stage: Stage, transaction: Transaction, facts: Facts) -> None:
         """Store, decide and apply a request that `judge` accepted. `transaction`: a new one, which is added to the table.
 
-        Raises Refused, as `Appender.put`: nothing is stored, or all chunks are and the transaction is undecided. After the decision
-        nothing is raised; the parts have their progress.
+        Raises Refused, as `Appender.put`: nothing is stored, or all chunks are and the transaction is undecided.
+        After the decision nothing is raised; the parts have their progress.
         """
         life = life_text(transaction.lifetime, transaction.seconds)
         records = [chunk_record(stage, chunk, rows, life) for chunk, (rows, _) in zip(stage.chunks, facts, strict=True)]

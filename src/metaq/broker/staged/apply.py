@@ -274,7 +274,10 @@ class Applier:
             self._closed.open(*key)
 
     def _is_topic_there(self, part: Part) -> bool:
-        """Make sure that the part's topic exists. Raises Saving: it is being created or deleted; Refused: it cannot be created."""
+        """Make sure that the part's topic exists.
+
+        Raises Saving: it is being created or deleted; Refused: it cannot be created.
+        """
         config = self._topics.taking(part.topic)
         if config is None:
             # The transaction is committed, so its messages must be stored somewhere: the topic comes back.

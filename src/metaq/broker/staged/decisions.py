@@ -1,7 +1,7 @@
 """Decisions of staged transactions: checks, writer rows, transactions that are over, and automatic rollbacks.
 
-The outcome of a transaction that is over is read from its decision's record. For the newest ones its place is kept in memory; older
-ones are found in the index, as long as the log holds the record.
+The outcome of a transaction that is over is read from its decision's record. For the newest ones its place is kept in
+memory; older ones are found in the index, as long as the log holds the record.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Staged transactions: atomic writes of many messages to many queues and brokers (docs/formats/staging.md).
 
-Chunks of messages are staged in the log, invisible to consumers. A single decision record, at the coordinator (the broker named in
-the transaction's id), commits or rolls back; the first one stands, and later requests get it as their response. Commits are applied
-at once if they are small, else in bounded steps. Other brokers with parts (participants) learn the decision from the client, from
-the coordinator, or by asking.
+Chunks of messages are staged in the log, invisible to consumers. A single decision record, at the coordinator (the
+broker named in the transaction's id), commits or rolls back; the first one stands, and later requests get it as their
+response. Commits are applied at once if they are small, else in bounded steps. Other brokers with parts
+(participants) learn the decision from the client, from the coordinator, or by asking.
 
 All state is derived from the log (`metaq.broker.staged.recovery`).
 """
@@ -329,7 +329,8 @@ class StagingService(BrokerPart):
     def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
         """Return the decision that has moved the row to this sequence number already; None: none has.
 
-        So a writer that repeats a numbered transaction after a crash does not write it twice. Raises Refused: STALE, BUSY, INVALID.
+        So a writer that repeats a numbered transaction after a crash does not write it twice. Raises Refused: STALE,
+        BUSY, INVALID.
         """
         row = self._decisions.rows.get(wanted.row)
         if row is None:

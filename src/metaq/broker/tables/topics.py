@@ -1,4 +1,6 @@
-"""Topic settings, in `config/topics.json` (docs/formats/config.md): system topics, administrators', and automatically created ones.
+"""Topic settings, in `config/topics.json` (docs/formats/config.md).
+
+Topics are the system's, administrators' or automatically created ones.
 
 A change is saved before it is visible: a topic whose sends are acknowledged must not be unknown after a restart. It also raises
 the data version, by which name servers and slaves recognise the newer table. A request that needs a topic that is being saved
@@ -329,7 +331,9 @@ def _trace_topic(name: str) -> str:
 
 
 def check_client_topic(name: str) -> str:
-    """Return `name` if clients may use it. Raises Refused: INVALID (illegal name), NO_PERMISSION (one of the broker's own topics).
+    """Return `name` if clients may use it.
+
+    Raises Refused: INVALID (illegal name), NO_PERMISSION (one of the broker's own topics).
 
     Names with a dot, which RocketMQ forbids and MetaQ 1.x allows, may be read by all clients; `SendService` refuses them.
     """

@@ -1,7 +1,8 @@
 """Messages that were pulled, as record batches of Arrow: what readers and consumers hand out by `arrow_batches`.
 
-The columns are made from the records themselves where they are still at hand (`metaq.client.arrow.records`); else, which is slower,
-from records made of the messages: for what was pulled before somebody asked for Arrow, and in orderly consumption.
+The columns are made from the records themselves where they are still at hand (`metaq.client.arrow.records`); else,
+which is slower, from records made of the messages: for what was pulled before somebody asked for Arrow, and in
+orderly consumption.
 
 Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 """

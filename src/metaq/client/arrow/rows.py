@@ -159,9 +159,11 @@ def rows_of(
     empty: bool = False,
     only_group: str | None = None,
 ) -> MessageRows:
-    """The messages of a record batch. `topic`: of rows that name none. `namespace`: of the producer; a property says it, too.
-    `empty`: bodies may be empty. `only_group`: the consumer group that alone gets them, by its retry topic; a property names the topic
-    as which its members see them.
+    """Return the messages of a record batch.
+
+    Args: topic: of rows that name none. namespace: of the producer; it is also written to a property. empty: bodies
+          may be empty. only_group: the one consumer group that gets them, by its retry topic; a property has the topic
+          that its members see.
 
     Raises: ConfigError: as `check_columns`. InvalidMessage: a row that no message can be made of; the text says which.
     """

@@ -417,8 +417,8 @@ class Accumulator:
         except BrokerError as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
-            # The broker refuses the whole batch for one message, or for the sum of all (maxMessageSize): send them singly, so that
-            # the others do not fail with it.
+            # The broker refuses the whole batch for one message, or for the sum of all (maxMessageSize): send them
+            # singly, so that the others do not fail with it.
             outcomes: list[Stored | Exception] = []
             for single in _singles(outgoing):
                 try:

@@ -508,8 +508,8 @@ class Atomic(AtomicBase):
     def rollback(self) -> AtomicResult:
         """End it: none of its messages is delivered.
 
-        Raises TransactionFailed: it was prepared, and the coordinator could not be reached; TransactionEnded: it was committed before;
-        ClientClosed, ClientForked.
+        Raises TransactionFailed: it was prepared, and the coordinator could not be reached; TransactionEnded: it was
+        committed before; ClientClosed, ClientForked.
         """
         return self._wait(self._deciding(TransactionOutcome.ROLLBACK, self._timeout))
 

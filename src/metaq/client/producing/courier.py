@@ -51,7 +51,10 @@ class Courier:
         self.capable.add(broker)
 
     async def check_large(self, broker: str, what: str) -> None:
-        """Raises NotSupported: the broker has said that it is too old for a message above 1 MiB; `what`: the one that is meant."""
+        """Check that a broker takes messages above 1 MiB.
+
+        Args: what: the message, for the error's text. Raises NotSupported: the broker has said that it is too old.
+        """
         level = await self._core.learn_level(broker)
         if level is not None and level < LARGE_CHUNKS_LEVEL:
             raise NotSupported(too_old_for_large(broker, what))

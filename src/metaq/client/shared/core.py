@@ -341,7 +341,8 @@ class ClientCore:
             (data, address)
             for data in self._brokers().values()
             for address in (
-                # Consumers also to slaves, from which they may pull; producers have nothing to do with slaves (as Java's clients).
+                # Consumers also to slaves, from which they may pull; producers have nothing to do with slaves (as
+                # Java's clients).
                 data.addresses.values() if self._members and data.broker in brokers else filter(None, [data.master])
             )
         ]

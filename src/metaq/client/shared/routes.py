@@ -43,7 +43,10 @@ class KnownRoutes:
         self._routes: dict[str, Route] = {}
         self._writable: dict[str, list[MessageQueue]] = {}
         self.publish_queues_now: Callable[[str], list[MessageQueue] | None] = self._writable.get
-        """Any thread: returns the cached writable queues of a topic; None: unknown. A bound dict method, as every send calls it."""
+        """Return the cached writable queues of a topic; None: unknown. For any thread.
+
+        It is a bound method of the dict, because every send calls it.
+        """
         self._guessed: set[str] = set()
         """Topics that do not exist yet, and have the route of the template topic until the first send creates them."""
         self._wanted: set[str] = set()

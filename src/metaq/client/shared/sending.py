@@ -1,8 +1,8 @@
 """Sending of one request with retries: choice of the queue, number of tries, and time-out.
 
-The rules are those of RocketMQ's producer, with two additions. A try that can only go to the broker that has just failed is delayed
-a little, so that the tries are not used up while a broker restarts. And SYSTEM_BUSY, a broker's flow control, costs no try: it is
-repeated within the time-out.
+The rules are those of RocketMQ's producer, with two additions. A try that can only go to the broker that has just
+failed is delayed a little, so that the tries are not used up while a broker restarts. And SYSTEM_BUSY, a broker's
+flow control, costs no try: it is repeated within the time-out.
 
 A try whose response was lost may have stored the messages: a re-send, under the same unique ids, stores them twice. Consumers see
 the ids.

@@ -1,8 +1,9 @@
 """Transactions: a message that consumers get if, and only if, a local transaction has been committed.
 
-The message is stored first, unseen (a *half message*). Then the local transaction runs, under the message's id. Its end is
-reported to the broker that stored the half message. If that report never arrives, because the process has died or the connection
-is gone, the broker asks any producer of the group, and `check` looks up what became of the id (`metaq.client.transactions.checks`).
+The message is stored first, unseen (a *half message*). Then the local transaction runs, under the message's id. Its
+end is reported to the broker that stored the half message. If that report never arrives, because the process has died
+or the connection is gone, the broker asks any producer of the group, and `check` looks up what became of the id
+(`metaq.client.transactions.checks`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Subscriptions by pattern: topics that match, looked up at the name servers periodically.
 
-A new topic is subscribed to at the next look, so within `poll_name_server_interval`, and consumed from where the group
-begins; of a young queue that is its first message (brokers say so), so that nothing is missed meanwhile. A topic that is gone is let
-go only after some looks in a row: a name server that has just been restarted knows no topic for a while.
+A new topic is subscribed to at the next look, so within `poll_name_server_interval`, and consumed from where the
+group begins; of a young queue that is its first message (brokers say so), so that nothing is missed meanwhile. A
+topic that is gone is let go only after some looks in a row: a name server that has just been restarted knows no topic
+for a while.
 """
 
 from __future__ import annotations

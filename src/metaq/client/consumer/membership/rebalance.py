@@ -1,9 +1,10 @@
 """Allocation strategies: pure functions with which every member of a group computes its share of the queues.
 
-A strategy gets all queues of a topic and all member ids, both in Java's order (`in_order`), and the member's own id; it returns that
-member's share. If all members see the same lists, the shares are disjoint and complete; while they do not, a queue may have no owner
-or two for a moment, and its messages are delivered late or twice, never lost. The strategies give the same results as RocketMQ's
-AllocateMessageQueue classes, so members in Python and Java can share a group; all members must use the same one.
+A strategy gets all queues of a topic and all member ids, both in Java's order (`in_order`), and the member's own id;
+it returns that member's share. If all members see the same lists, the shares are disjoint and complete; while they do
+not, a queue may have no owner or two for a moment, and its messages are delivered late or twice, never lost. The
+strategies give the same results as RocketMQ's AllocateMessageQueue classes, so members in Python and Java can share a
+group; all members must use the same one.
 
 The result of a user's strategy is checked (`checked_share`).
 """

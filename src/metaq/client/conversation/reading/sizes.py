@@ -1,7 +1,8 @@
 """Estimation of message sizes in a range of a queue, by a few small pulls.
 
-No request returns the bytes between two queue offsets. So a few messages are read at evenly spread offsets, and more of them where
-neighbouring samples differ, until the uncertainty is negligible. For splitting a Spark query into tasks of equal bytes.
+No request returns the bytes between two queue offsets. So a few messages are read at evenly spread offsets, and more
+of them where neighbouring samples differ, until the uncertainty is negligible. For splitting a Spark query into tasks
+of equal bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reading a slice of a queue: every record of [start, end) once and in order, or a report of what is gone.
 
-Several pulls are pipelined, so the broker reads the next megabytes while this one is decoded. Each is sent before the response of the
-one ahead, so its offset is a guess: a pull asks for a *count* of messages that should fill the wanted bytes, and the next one begins
-behind that count. If a response is shorter (RocketMQ returns 32 messages or 256 KiB at most, our broker `maxMsgBytes`), the rest is
-requested before going on.
+Several pulls are pipelined, so the broker reads the next megabytes while this one is decoded. Each is sent before the
+response of the one ahead, so its offset is a guess: a pull asks for a *count* of messages that should fill the wanted
+bytes, and the next one begins behind that count. If a response is shorter (RocketMQ returns 32 messages or 256 KiB at
+most, our broker `maxMsgBytes`), the rest is requested before going on.
 """
 
 from __future__ import annotations
@@ -103,9 +103,10 @@ class SliceReading:
     def pulls(self, *, of_slave: bool = False) -> Generator[Step, Any, None]:
         """Run the conversation on one connection, until the end of the slice, or after `leave`.
 
-        The steps `Records` (with a filter `Sifted`), `Gone` and `TooShort` are results; they need no outcome. After TooShort the
-        conversation ends, and can be repeated later. `of_slave`: what the peer lacks may exist at the master, so it yields TooShort
-        instead of Gone. Raises RemoteProtocolError: a response does not match its request.
+        The steps `Records` (with a filter `Sifted`), `Gone` and `TooShort` are results; they need no outcome. After
+        TooShort the conversation ends, and can be repeated later. `of_slave`: what the peer lacks may exist at the
+        master, so it yields TooShort instead of Gone. Raises RemoteProtocolError: a response does not match its
+        request.
         """
         self._leaving, self._of_slave = False, of_slave
         if not self._subscription.takes_all:

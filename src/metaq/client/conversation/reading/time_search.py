@@ -1,8 +1,8 @@
 """Offset of a store time in a queue.
 
-RocketMQ's SEARCH_OFFSET_BY_TIMESTAMP (29) returns the *nearest* message: it may be older than the time, any of those stored in the
-same millisecond, and for a future time it is the newest message instead of the end. So this is a binary search with some twenty
-pulls of single messages; within a queue, store times never decrease.
+RocketMQ's SEARCH_OFFSET_BY_TIMESTAMP (29) returns the *nearest* message: it may be older than the time, any of those
+stored in the same millisecond, and for a future time it is the newest message instead of the end. So this is a binary
+search with some twenty pulls of single messages; within a queue, store times never decrease.
 """
 
 from __future__ import annotations

@@ -52,8 +52,9 @@ class SendFrames:
         return framed(header, body) if len(header) + len(body) < FRAME_BYTES_MAX - _HEAD_BYTES else None
 
     def plain(self, properties: str) -> bytes:
-        """Make the header of messages without flags, a format for (born_ms, unique id without its last four hex digits, these four
-        as a number, opaque).
+        """Make the header of messages without flags, as a format.
+
+        It is for (born_ms, unique id without its last four hex digits, these four as a number, opaque).
 
         `properties`: property text in which U+E000 stands for the unique id.
         """
