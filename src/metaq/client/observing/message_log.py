@@ -52,6 +52,7 @@ class MessageLog:
 
     def sent(self, sends: Sends) -> None:
         """In the loop."""
+        # Only messages that get a line are decoded: most of a fast producer's get none.
         room = self._room(sends.count)
         for one in sends.each(room) if room else ():
             keys = one.properties.get(props.KEYS, "-")
@@ -82,6 +83,7 @@ class MessageLog:
         """How many of so many lines may be written now."""
         now = self._core.clock.monotonic()
         with self._lock:
+            # By the clock, not by `_tick`: a busy loop may tick late.
             if now - self._second >= 1.0:
                 self._second, self._lines = now, 0
             given = min(wanted, self._per_second - self._lines)

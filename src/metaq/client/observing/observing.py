@@ -103,6 +103,7 @@ class Sends(Struct, frozen=True):
 
     @classmethod
     def of(cls, outgoing: Outgoing, batch: SendBatch, began_ms: int, cost_ms: int) -> Self:
+        # A single message's body is needed for its length only; kept, it would hold memory until the trace is sent.
         kept = outgoing if outgoing.batch else Outgoing(outgoing.topic, b"", properties=outgoing.properties)
         return cls(kept, len(outgoing.body), batch, began_ms, cost_ms)
 

@@ -70,6 +70,7 @@ class Tracer:
 
     def __init__(self, core: ClientCore, group: str, topic: str, per_second: int, *, role: str) -> None:
         """Args: role: PRODUCE or CONSUME."""
+        # The trace topic belongs to the brokers: no namespace has its own.
         self._core, self._group, self._topic = core.shared(), group, topic
         self._limit = max(1, int(per_second * EVERY_SECONDS))
         self._left = self._limit
@@ -108,6 +109,7 @@ class Tracer:
     # -------------------------------------------------------------- what happens
 
     def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
+        # A trace of a trace would be traced, and so on for ever.
         if outgoing.topic == self._topic:
             return False
         if self._left <= 0 or self._bytes + _kept_bytes(outgoing) > BYTES_MAX:
@@ -181,6 +183,7 @@ class Tracer:
 
     def _taken(self) -> Iterator[Sends | tuple[Record, ...]]:
         """Take what has gathered; more may come meanwhile."""
+        # Its length now: what is sent while this is written waits for the next time.
         for _ in range(len(self._waiting)):
             yield self._waiting.popleft()
 
@@ -286,6 +289,7 @@ class _Page:
             len(self._texts) + len(texts) > RECORDS_MAX
             or self._chars + chars > BODY_CHARS_MAX
             or self._word_bytes + more > KEYS_BYTES_MAX
+            # Only of ASCII are characters and bytes the same number.
             or not "".join(words).isascii()
         ):
             return False
@@ -306,6 +310,7 @@ def _messages(lines: Iterable[Lines]) -> Iterator[tuple[bytes, str]]:
         if page.takes_all(texts, ids, keys):
             continue
         for text, message_id in zip(texts, ids, strict=True):
+            # A first record is always taken, so the next page gets on.
             if not page.takes(text, message_id, keys):
                 yield page.content()
                 page = _Page()

@@ -187,6 +187,7 @@ class TransactionBase:
         """
         receipt = self.receipt
         self._producer.check_process()
+        # Two threads may end it at the same time: only the first decides.
         with self._lock:
             if self._ending is None:
                 assert self._half is not None
@@ -285,6 +286,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             )
         check_flag("confirm", confirm)
         self._check_kind(check)
+        # After all checks: this connects, and a refused argument must leave no client behind.
         super().__init__(namesrv, group=group, **options)
         self._confirm = confirm
         self._endings: set[concurrent.futures.Future[TransactionResult]] = set()
@@ -357,6 +359,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             )
         if check_after is not None and not 0 < check_after <= CHECK_AFTER_MAX:
             raise ConfigError(f"check_after={check_after!r}: need seconds, up to {CHECK_AFTER_MAX}")
+        # Brokers read whole seconds; 0 would let them ask at once.
         seconds = None if check_after is None else max(1, round(check_after))
         return HalfSend(message, ordering_key, selector, queue, timeout, seconds)
 
@@ -418,6 +421,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             except FAULTS as failure:
                 failed += 1
                 judgement = judge(failure, Purpose.COMMIT, failed)
+                # Our brokers keep the first end of a transaction, so a repetition does no harm there.
                 twice_is_once = not judgement.maybe_done or self._core.is_ours(receipt.queue.broker)
                 if judgement.again and twice_is_once and clock() + judgement.pause < deadline:
                     await asyncio.sleep(judgement.pause)

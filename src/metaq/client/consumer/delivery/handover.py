@@ -1,9 +1,8 @@
 """From the background loop to whoever consumes: chunks change hands, not single messages.
 
 The loop puts chunks, any number of threads or of asyncio tasks (in any loop) take them. Closing wakes every taker and
-gives it None, at once: what was not taken stays unfinished and comes again. While it is suspended takers wait, whatever
-is there. In orderly
-consumption a chunk is a queue's turn.
+gives it None, at once: what was not taken stays unfinished and comes again. While it is suspended takers wait,
+whatever is there. In orderly consumption a chunk is a queue's turn.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ END_SECONDS = 5.0
 def pickled(handler: object) -> bytes:
     """A handler as it goes to a process. Raises TypeError: it cannot."""
     try:
+        # As `multiprocessing` itself pickles, so that what it can send can be sent here.
         return bytes(ForkingPickler.dumps(handler))
     except Exception as error:  # noqa: BLE001  pickling runs the handler's own code
         raise TypeError(
@@ -105,6 +106,7 @@ def _outcome(handler: Callable[[Any], object], hand: object) -> Outcome:
         return "pause", result.seconds
     if isinstance(result, Reject) or result is Reject:
         return "reject", None
+    # It cannot be sent back, and nobody awaits it here.
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -137,6 +139,7 @@ class Worker:
         """The process ends when it has nothing in hand; one that hangs is killed."""
         process = self._process
         if process is not None:
+            # The process reads until the end of the connection, and then ends.
             self._connection.close()
             process.join(END_SECONDS)
             if process.is_alive():
@@ -170,6 +173,7 @@ class Worker:
             self._connection.send((batched, [message for hand in waiting for message in hand]))
             while waiting:
                 outcome = self._connection.recv()
+                # It leaves `waiting` only when it is settled: what is left is in hand or behind.
                 _settle(waiting[0], outcome)
                 waiting.popleft()
         except (EOFError, OSError):
@@ -194,6 +198,7 @@ class Worker:
             self._name, dead.pid, dead.exitcode, hand[0] if hand else "nothing",
         )  # fmt: skip
         settle_all(hand, Later())
+        # One at a time again: if the next dies, too, only one message is to blame.
         self.slice = 1
         self._start()
 

@@ -72,6 +72,7 @@ class Watch:
 
     def _overdue(self, slot: Slot, hand: Hand) -> None:
         messages = hand if isinstance(hand, list) else [hand]
+        # Those that were settled are done with, whatever their handler does now.
         left = [message for message in messages if not message.settled]
         log.warning(
             "the handler %s of group %s has not returned for more than %g s (consume_timeout) with %s in hand%s: %s",

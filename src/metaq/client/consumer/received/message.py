@@ -42,10 +42,9 @@ class ReceivedMessage(StoredMessage):
     """A message of a consumer group, unfinished until somebody says otherwise.
 
     `with message:` finishes it on leaving. An exception inside sends it back and is logged, not passed on: a bad
-    message must not end the loop over the others. `Reject`, `Later` and `Pause` are verdicts and
-    not logged. What is no
-    `Exception` (Ctrl-C, a cancelled task) passes through and leaves the message unfinished: it comes again when the
-    group's queues are next distributed; in orderly consumption, where nothing can overtake it, at once.
+    message must not end the loop over the others. `Reject`, `Later` and `Pause` are verdicts and not logged. What is
+    no `Exception` (Ctrl-C, a cancelled task) passes through and leaves the message unfinished: it comes again when
+    the group's queues are next distributed; in orderly consumption, where nothing can overtake it, at once.
 
     It can be pickled, for a process pool: the copy has all that is known of the message, and what finishes one raises
     ClientError there.
@@ -59,6 +58,7 @@ class ReceivedMessage(StoredMessage):
     @property
     def value(self) -> Any:
         """What the consumer's `deserialize` made of the body; the body itself if it was made without."""
+        # Consumers without `deserialize` never set the slot, and pay nothing for it.
         try:
             return self._value
         except AttributeError:
@@ -72,6 +72,7 @@ class ReceivedMessage(StoredMessage):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
+        # The chunk belongs to the consumer's process; what a copy says of it could not be committed.
         self._chunk = COPIED
 
     def ack(self) -> None:

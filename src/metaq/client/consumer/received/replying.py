@@ -68,6 +68,7 @@ class _OwnBrokerFirst:
 
     def __call__(self, queues: list[MessageQueue]) -> MessageQueue:
         ordered = sorted(queues, key=lambda queue: queue.broker != self._broker)
+        # Each further try goes to another broker: the request's own may be down.
         self._tries += 1
         brokers = list(dict.fromkeys(queue.broker for queue in ordered))
         wanted = brokers[(self._tries - 1) % len(brokers)]
@@ -103,6 +104,7 @@ class Replying:
     async def _send(
         self, future: ReplyFuture, request: StoredMessage, outgoing: Outgoing, seconds: float, message_id: str
     ) -> None:
+        # From here on it cannot be cancelled, since it may be on its way.
         if not future.set_running_or_notify_cancel():
             return
         try:

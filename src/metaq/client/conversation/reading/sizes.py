@@ -70,6 +70,7 @@ class SizeSearch:
             self._first = [start] if places == 1 and not self.samples else []
         else:
             step = (last - start) / (places - 1)
+            # Backwards, since `_choose` takes the last.
             evenly = [start + int(step * number) for number in reversed(range(places))]
             self._first = [at for at in evenly if all(abs(one.start - at) > step / 2 for one in self.samples)]
         self._probe: int | None = None

@@ -199,4 +199,5 @@ class SliceReading:
         fitting = got * self._pull_bytes // max(1, len(found.body))
         self._under_way_max = PULLS_UNDER_WAY
         # A short response shows the peer's own limit: do not ask for more.
+        # At most eightfold: a few small messages at the beginning say little of those behind.
         self._count = max(1, min(fitting, COUNT_MAX, pull.count * 8 if got == pull.count else got))
