@@ -68,6 +68,7 @@ class Consumer(ConsumerBase):
 
     def _first(self, deadline: float | None) -> ReceivedMessage | None:
         """The next message of the shared chunk. Called under `_one_by_one`."""
+        # One chunk after the other, shared by all workers: so no worker hoards messages that others could take.
         while (message := next(self._current, None)) is None:
             left = None if deadline is None else max(0.0, deadline - self._core.clock.monotonic())
             try:
@@ -133,6 +134,7 @@ class Consumer(ConsumerBase):
                 if self._open:  # `close` commits by itself.
                     self.commit()
         if failures:
+            # The first: others came while the workers were being stopped.
             raise failures[0]
 
     def _work(self, job: Job, failures: list[BaseException]) -> None:
