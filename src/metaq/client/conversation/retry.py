@@ -81,9 +81,11 @@ _RULES = {
     Purpose.LOOK_UP: _Rule(
         0.2, 2.0, _BUSY_OR_STARTING, elsewhere=frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED}), any_peer=True
     ),
+    # Not at another peer: only this broker has the group's offsets.
     Purpose.COMMIT: _Rule(0.2, 2.0, _BUSY_OR_STARTING),
     Purpose.READ: _Rule(1.0, 1.0, _BUSY_OR_STARTING),
     Purpose.SLICE: _Rule(0.2, 2.0, _BUSY_OR_STARTING),
+    # 1 s, as RocketMQ's pullTimeDelayMillsWhenException.
     Purpose.PULL: _Rule(
         1.0,
         1.0,

@@ -41,11 +41,13 @@ class Courier:
     def well(self, brokers: Collection[str]) -> set[str]:
         """Any thread: those of `brokers` that have not failed lately; all of them if each has."""
         since = self.now() - AVOID_SECONDS
+        # Rather one that has failed than none at all.
         return {broker for broker in brokers if self._failed.get(broker, since) <= since} or set(brokers)
 
     async def check_level(self, broker: str) -> None:
         """Raises NotSupported: the broker has said that it knows no staged transactions."""
         level = await self._core.learn_level(broker)
+        # Unknown is taken for capable: if it is not, the first request says so, see `_ask`.
         if level is not None and level < STAGING_LEVEL:
             raise _not_supported(broker, "is an older MetaQ" if level else "is a RocketMQ")
         self.capable.add(broker)
@@ -85,6 +87,7 @@ class Courier:
             except MetaqError as error:
                 return error
 
+        # Each error becomes a result, so that one broker's failure does not end the conversations with the others.
         results = await asyncio.gather(*map(one, step.by_broker.values()))
         return dict(zip(step.by_broker, results, strict=True))
 

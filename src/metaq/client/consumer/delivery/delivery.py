@@ -136,6 +136,7 @@ class ConcurrentDelivery:
             self.failed(chunk, message, DEAD_LETTER_LEVEL)
         for message, error in pulled.undecodable:
             self._undecodable(chunk, message, error)
+        # Last: from now on a taker may finish its messages.
         self._handover.put(chunk)
 
     def _undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
@@ -154,6 +155,7 @@ class ConcurrentDelivery:
     def failed(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         """Any thread: a message failed; it is wanted again later, or is a dead letter (level -1)."""
         if self._options.model is MessageModel.BROADCASTING:
+            # As with Java's clients: each member has to get it, and a retry would go to only one of them.
             log.warning("%s failed; a broadcast message is not sent again", message)
             chunk.flags[message.queue_offset - chunk.base] = 1
             return

@@ -51,6 +51,7 @@ class Handover(Generic[M]):
 
     def put(self, chunk: Chunk[M]) -> None:
         self._chunks.put(chunk)
+        # Looked at without the lock: who begins to wait meanwhile looks once more itself, see `changed`.
         if self._waiting:
             self._wake()
 
@@ -132,6 +133,7 @@ class Handover(Generic[M]):
 
     def restart(self) -> None:
         """Undo `interrupt`, and drop the chunks of dropped windows. Called where `put` is."""
+        # In this order: what was given back is older than what waits in the queue.
         kept = [chunk for chunk in self._returned if not chunk.window.dropped]
         self._returned.clear()
         with contextlib.suppress(queue.Empty):
@@ -151,6 +153,7 @@ class Handover(Generic[M]):
         return True
 
     def _taken(self, chunk: Chunk[M] | None) -> Chunk[M] | None:
+        # Closed in between: the chunk stays unfinished, and comes again.
         if chunk is None or self.closed:
             self._chunks.put(None)  # For the next taker.
             return None

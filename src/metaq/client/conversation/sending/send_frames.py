@@ -20,6 +20,7 @@ OPAQUE_FIRST, OPAQUE_LAST = 1_000_000_000, 2_147_483_647
 # From the private use area, so that no property text contains it by chance.
 _ID = "\ue000"
 _HEAD_BYTES = 8
+# Placeholders, found again in the encoded header: no other field has such a value.
 _NUMBER = 1_111_111_111
 _BORN_MS = 1_111_111_111_111
 _VARYING = b'"f":"%d","g":"%d","h":"%d","i":' % (_NUMBER, _BORN_MS, _NUMBER)
@@ -94,6 +95,7 @@ _read = msgspec.json.Decoder(StoredAnswer, strict=False).decode
 
 def stored_answer(data: bytes, opaque: int) -> StoredAnswer | None:
     """Decode the response to `opaque`; None: it is another one, incomplete, or in another form."""
+    # Both lengths at once: anything but one whole frame with a JSON header and no body is left to the slow way.
     size = len(data)
     if size < _HEAD_BYTES or _unpack(data) != (size - 4, size - _HEAD_BYTES):
         return None
