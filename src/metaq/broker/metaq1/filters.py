@@ -84,6 +84,7 @@ class PartitionFilters(BrokerPart):
 
     def _exchanged(self) -> None:
         """Replace the helper processes after a reload: the filters' code may have changed."""
+        # The new ones are made first, so that there is no moment without filters.
         before, self._pool = self._pool, self._made()
         if before is not None:
             before.end("the filters were loaded anew")
@@ -173,6 +174,7 @@ class PartitionFilters(BrokerPart):
 
     def _past(self, filtered: FilteredGet, position: int, *, all_of_it: bool) -> Judged:
         """Go on behind rejected frames."""
+        # Answered in time also if everything is rejected: the client goes on from there.
         if not all_of_it or self._clock.monotonic() >= filtered.deadline:
             return Moved(position)
         get = PartitionGet(

@@ -70,6 +70,7 @@ class PartitionProgress:
     def _look(self, group: str, topic: str | None) -> _Look:
         now, key = self._clock.monotonic(), (group, topic)
         look = self._looks.get(key)
+        # Kept for a moment: the request that waited for it (Saving) is carried out again, and finds it here.
         if look is not None and (not look.pending.done or now - look.at < _KEPT_SECONDS):
             return look
         if len(self._looks) >= _KEPT_MAX:

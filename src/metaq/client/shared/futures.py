@@ -91,6 +91,7 @@ class SendBatch(hot.Batch):
         """What the broker said of message `index`. Raises its error."""
         if (stored := self.stored) is not None:
             number, ids = index - self.first, self._offset_ids
+            # Split once for the whole batch, when the first receipt is asked for.
             if ids is None:
                 ids = self._offset_ids = stored.offset_ids.split(",")
             offset_id = ids[number] if number < len(ids) else ""

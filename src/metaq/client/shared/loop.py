@@ -58,6 +58,7 @@ class LoopThread:
                 break
             except BaseException:  # SystemExit, in some function of the user's: it must not end all clients.
                 log.exception("the client's thread goes on although something in it wanted to end it")
+        # Cancelled in their own loop, so that their `finally` blocks still run.
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()
