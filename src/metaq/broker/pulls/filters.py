@@ -183,6 +183,7 @@ class Filters(BrokerPart):
             except SqlError as error:
                 found = str(error)
             if len(text) <= TEXT_BYTES_MAX:
+                # The oldest goes: a dict keeps the order of insertion.
                 if len(self._recent) >= RECENT_MAX:
                     del self._recent[next(iter(self._recent))]
                 self._recent[text] = found
@@ -238,6 +239,7 @@ class Filters(BrokerPart):
 
     def check_amount(self, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
         """Raise Refused INVALID for a heartbeat with more new expression text than NEW_BYTES_MAX."""
+        # Before anything of the heartbeat is stored: parsing runs on the event loop, so its amount is bounded.
         new = 0
         for topic, wanted in subscriptions.items():
             if wanted.expression_type == SQL92 and len(wanted.expression) <= TEXT_BYTES_MAX:
@@ -365,6 +367,7 @@ class Filters(BrokerPart):
         reason = "" if error is None else error.strerror or str(error)
         if reason:
             self._dirty = True
+            # Once per reason: it is tried again with every save.
             if reason != self.failing:
                 log.error("%s could not be saved: %s", self._file.where, reason)
         elif self.failing:

@@ -196,6 +196,7 @@ class AtomicBase:
         self._check_message(message)
         checked(check_topic, message.topic)
         way.check(message.topic)
+        # Nothing of the transaction is changed by these waits, so they hold no lock.
         if self._outlet.queues_now(message.topic, way.strict) is None:
             yield self._start(self._find_queues(message.topic, way.strict))
         text = message.property_text(None, self._core.namespace.name).encode()
@@ -263,6 +264,7 @@ class AtomicBase:
             return queue_for_key(way.ordering_key, queues)
         with self._lock:
             turn = self._turns.get(message.topic)
+            # A request's worth for each queue: messages in turn would make many small parts.
             if turn is None or turn.bytes >= REQUEST_BYTES:
                 turn = self._turns[message.topic] = _Turn(self._outlet.turn(self._nearest(queues)))
             turn.bytes += len(message.body)
@@ -356,6 +358,7 @@ class AtomicBase:
         steps = self._steps
         if steps is None:
             return Ending(nothing, delivered=True)
+        # The decision must come behind all chunks: a broker refuses those of a transaction that is over.
         for staged in list(self._staging.values()):
             try:
                 await asyncio.wrap_future(staged)
@@ -387,12 +390,14 @@ class AtomicBase:
             if self._ending is None:
                 yield from self._deciding(TransactionOutcome.COMMIT, self._timeout)
             return
+        # A forked child must not end its parent's transaction.
         if self._ending is not None or not self._core.in_own_process:
             return
         if self._state is not _State.OPEN and not isinstance(error, Exception):
             log.warning("%s is left prepared: %r came, and nobody knows how far its block has come", self._name, error)
             return
         try:
+            # Short while it is open: if no broker hears of it, it expires. Prepared, it would stay.
             seconds = ROLLBACK_SECONDS if self._state is _State.OPEN else self._timeout
             yield from self._deciding(TransactionOutcome.ROLLBACK, seconds)
         except MetaqError as failure:  # The block's own error is the one to be raised.
