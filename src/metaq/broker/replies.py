@@ -72,7 +72,7 @@ class ReplyService(BrokerPart):
         self._log = RateLimitedLog(log, environment.clock)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Run periodic work: report repeated log lines."""
         self._log.tick()
 
     def reply(self, send: Send, done: Done) -> None:

@@ -23,10 +23,13 @@ BROKERS_MAX: Final = 16
 NAME_SERVERS_MAX: Final = 8
 PORT_TRIES_MAX: Final = 5
 NETWORK_HOST: Final = "127.0.0.2"
-"""Where the networks to the brokers listen: a broker tells clients an address and its own port, so only that differs."""
+"""Address on which the networks to brokers listen.
+
+A broker tells clients this address with its own port, so the network has that port, and only the address differs.
+"""
 
 _Way = tuple[str, int, str, int]
-"""Who connects and which of them, to what and which of them: ("broker", 0, "namesrv", 1)."""
+"""Way of a network: kind and number of the one that connects, then of what it connects to: ("broker", 0, "namesrv", 1)."""
 
 
 class ClusterServer(ServerProcess):
@@ -53,7 +56,7 @@ class ClusterServer(ServerProcess):
         """Folder of the store, or of the KV configuration."""
         self.options = dict(options)
         self.port = 0
-        """Where it listens on 127.0.0.1, the same in all its lives."""
+        """Port on 127.0.0.1, the same after each start."""
         self._more_arguments = arguments
         self._networks: list[FlakyNetwork] = []
 

@@ -306,7 +306,7 @@ class _Way:
     def __init__(self) -> None:
         self.faults = _Faults()
         self.bytes_left: int | None = None
-        """How much may go before everything breaks."""
+        """Bytes that may still pass before all connections break; None: no limit."""
         self._free_at = 0.0
         self._changed = asyncio.Event()
 
@@ -418,7 +418,7 @@ class _Connection:
 
 
 class _Pipe:
-    """What one end receives, on its way to the other."""
+    """Carries what one end receives to the other."""
 
     def __init__(self, source: _End, sink: _End, way: _Way, cut: Callable[[], None]) -> None:
         self._source, self._sink, self._way, self._cut = source.reader, sink.writer, way, cut

@@ -39,7 +39,7 @@ _TORN: Final = 0.1
 
 @dataclass(slots=True)
 class _Node:
-    """One file or folder, whatever its name: what of it is durable."""
+    """What is durable of one file or folder, whatever its names are."""
 
     handle: int
     """Holds the inode, so that its number is not given to another file; no lock of the process depends on it."""
@@ -51,11 +51,11 @@ class _Node:
     """Page → what it held when its sync failed."""
     entries: dict[str, int] = field(default_factory=dict)
     unnamed: dict[str, int] | None = None
-    """A folder's entries when its sync failed; of no account once they have changed again."""
+    """A folder's entries when its sync failed; not used any more once they have changed again."""
 
     @property
     def path(self) -> str:
-        """Leads to the file also when it has no name any more."""
+        """Path that leads to the file also when it has no name any more."""
         return f"/proc/self/fd/{self.handle}"
 
     def content(self) -> bytes:
@@ -77,7 +77,7 @@ class PowerLossDisk(FaultyDisk):
             raise NotImplementedError("PowerLossDisk needs /proc/self/fd, that is, Linux")
         self.root = Path(root)
         self.calls = 0
-        """How often something was asked of the disk."""
+        """Number of operations so far."""
         self.on_call: Callable[[str], None] | None = None
         """Called with the name of each operation before it is done. It may cut, and raise what is to happen instead."""
         self._chance = seeded(seed)

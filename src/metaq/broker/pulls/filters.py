@@ -49,7 +49,7 @@ AGE_AT_LOAD_MS = 30_000
 """Age as a dead one of a filter whose group was alive when the file was written, ms."""
 
 FilterTable = dict[tuple[str, str], GroupFilter]
-"""(topic, group) → what it wants."""
+"""(topic, group) → the group's filter for the topic."""
 
 
 class Filters(BrokerPart):

@@ -35,7 +35,7 @@ class BatchLayout(Struct, frozen=True):
 
     columns: tuple[str, ...]
     rows: int
-    """Of one batch, at most."""
+    """Rows of one batch at most."""
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, rows: int) -> BatchLayout:

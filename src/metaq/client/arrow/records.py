@@ -34,7 +34,7 @@ EXPANDED_BYTES = 64 * 1024 * 1024
 EXPANDED_BYTES_MAX = 1024 * 1024 * 1024
 """Expanded bytes of a batch that cannot be cut. Arrow's offsets end at 2 GiB."""
 NOT_TEXT = 4
-"""Among what `hot.property_pairs` says of a text: it is not UTF-8."""
+"""Flag in the result of `hot.property_pairs`: the text is not UTF-8."""
 INLINE_BYTES_MAX = 12
 """Arrow keeps values up to this size inside the view itself."""
 
@@ -89,7 +89,7 @@ class Decoded(Struct, frozen=True):
     """The records of a pull's body, or of a piece of a log, found but not yet made into columns."""
 
     queue: MessageQueue | None
-    """None: they are of many queues, as a log has them."""
+    """The queue of all records; None: they are of many queues, as in a log."""
     data: Any
     parts: dict[str, Any]
     max_offset: int
@@ -110,7 +110,7 @@ class Decoded(Struct, frozen=True):
         return np.frombuffer(self.parts["log_offset"], np.int64, len(self))
 
     def to_batch(self, columns: Sequence[str] = LEAN) -> pa.RecordBatch:
-        """One row a record.
+        """Make a record batch, with a row for each record.
 
         Raises: BadRequest: a body that says it is compressed does not inflate within INFLATED_BYTES_MAX; the text names
             queue and offset. Or all of them together do not within EXPANDED_BYTES_MAX.

@@ -42,7 +42,7 @@ Numbers = np.ndarray[Any, Any]
 BAD_TAG: Final = r"^$|^\*$|[|\x01\x02]|^\s|\s$"
 BAD_KEY: Final = r"^$|[\s\x01\x02]"
 BAD_TEXT: Final = r"^$|[\x01\x02]"
-"""What no tag, no key, and no name or value of a property may match."""
+"""Patterns that no tag, no key, and no name or value of a property may match."""
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 _PAIRS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 
@@ -59,7 +59,7 @@ class MessageRows(Struct, frozen=True):
     delay_levels: Numbers | None = None
     """None: no row is to be delayed."""
     texts: pa.Array | None = None
-    """Of the properties of each row; None: no row has any."""
+    """Property text of each row; None: no row has properties."""
     flags: Numbers | None = None
 
     @property
@@ -70,7 +70,7 @@ class MessageRows(Struct, frozen=True):
         return int(self.flags[row]) if self.flags is not None else 0
 
     def delayed(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """`rows`, divided: those that go at once, and those that are delayed."""
+        """Divide `rows` into those that are sent at once and those that are delayed."""
         if self.delay_levels is None:
             return rows, rows[:0]
         later = self.delay_levels[rows] > 0

@@ -27,7 +27,7 @@ class MessageLog:
         self._core, self._group, self._per_second = core, group, per_second
         self._lock = threading.Lock()
         self._second = 0.0
-        """When the present second began (monotonic)."""
+        """Start of the present second (monotonic seconds)."""
         self._lines = self._left_out = 0
         """Lines written in the present second; lines left out since the last report."""
         self._ticking: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class MessageLog:
             )  # fmt: skip
 
     def _room(self, wanted: int) -> int:
-        """How many of so many lines may be written now."""
+        """Return how many of `wanted` lines may be written now, and count the others as left out."""
         now = self._core.clock.monotonic()
         with self._lock:
             # By the clock, not by `_tick`: a busy loop may tick late.

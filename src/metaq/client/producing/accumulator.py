@@ -54,9 +54,9 @@ from metaq.wire.record import decode_batch
 log = logging.getLogger("metaq.client")
 
 _MESSAGE_ID = re.compile("(?:[0-9A-F]{32}|[0-9A-F]{56})")
-"""32 hex digits, or 56 with an IPv6 address."""
+"""Message ids: 32 hex digits, or 56 with an IPv6 address."""
 IN_FLIGHT_MAX = 8
-"""Batches of one unordered stream under way side by side."""
+"""Concurrent requests of one unordered stream at most."""
 
 
 class SendLimits(Struct, frozen=True):

@@ -49,9 +49,9 @@ class RowOutlet(Struct, frozen=True):
     check_open: Callable[[], None]
     """Raises ClientClosed, ClientForked."""
     queues: Callable[[str], list[MessageQueue]]
-    """Blocks. Raises NoRoute."""
+    """Returns the queues of a topic; blocks. Raises NoRoute."""
     wait_for_room: Callable[[], None] | None
-    """Blocks; None: no room is an error."""
+    """Blocks until there is room; None: a lack of room is an error."""
 
 
 class _Request(Struct, frozen=True):

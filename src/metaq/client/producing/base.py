@@ -140,13 +140,13 @@ class ProducerBase:
         self._streams = self._accumulator.streams
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
-        """Messages of so many bytes go in a request of their own."""
+        """Size in bytes from which a message is sent in a request of its own."""
         self._short = 0 if self._options.namespace or serialize is not None else self._alone_over
-        """Plain messages below take the fast path of `submit`; a namespace is a property, so there none is plain, and
-        what is to be serialized is not yet a body."""
+        """Size in bytes below which plain messages take the fast path of `submit`; 0: none does. A namespace is a property,
+        so no message is plain with one, and what is to be serialized has no body yet."""
         self._direct = DirectSends(self._core, self._accumulator, self._sender, self.group)
         self._plain = 0 if self._accumulator.observers else min(self._short, compress_over, LARGE_BYTES)
-        """Plain messages below take the fast path of `send`."""
+        """Size in bytes below which plain messages take the fast path of `send`."""
         # On the loop, which owns the table of groups; the next heartbeat has the group.
         self._core.thread.post(self._core.add_producer, self.group)
         self._open = True

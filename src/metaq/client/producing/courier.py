@@ -23,19 +23,19 @@ AVOID_SECONDS = 30.0
 
 
 class Courier:
-    """One for each producer."""
+    """Carries the requests of one producer's transactions to brokers."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core.shared()
         self._failed: dict[str, float] = {}
-        """Broker → when its last request failed on the way."""
+        """Broker → time of its last request, if that failed on the way."""
         self.capable: set[str] = set()
-        """Brokers, unless they answered that they know no staged transactions."""
+        """Brokers that have not said that they know no staged transactions."""
         self.takes_large: set[str] = set()
-        """Brokers, unless they answered that they are too old for a chunk above 1 MiB."""
+        """Brokers that have not said that they are too old for a chunk above 1 MiB."""
 
     def now(self) -> float:
-        """Any thread: a clock that runs evenly, in seconds."""
+        """Return monotonic seconds. Any thread."""
         return self._core.clock.monotonic()
 
     def well(self, brokers: Collection[str]) -> set[str]:

@@ -245,8 +245,10 @@ class Held:
         return question
 
     def newest(self, message_id: str, answered: Question | None) -> Question | None:
-        """The newest check of the transaction, which is the one to answer; None: that is `answered`, so nothing is left
-        to do."""
+        """Return the newest check of the transaction, which is the one to answer.
+
+        None: it is `answered`, so nothing is left to do; the transaction is forgotten.
+        """
         question = self._running[message_id]
         if question is not answered:
             return question

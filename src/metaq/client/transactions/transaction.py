@@ -374,7 +374,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     # -------------------------------------------------------------- the end
 
     def check_process(self) -> None:
-        """Any thread. Raises ClientForked."""
+        """Raise ClientForked in a forked child. Any thread."""
         self._core.check_process()
 
     def master_address(self, broker: str) -> str | None:

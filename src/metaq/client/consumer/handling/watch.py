@@ -51,7 +51,7 @@ class Watch:
         return slot
 
     def leave(self, slot: Slot) -> None:
-        """Any thread: it ends."""
+        """Any thread: a worker ends."""
         self._slots.pop(slot, None)
 
     async def look(self) -> None:
