@@ -84,7 +84,10 @@ class Topics:
 
     @property
     def closing(self) -> Mapping[str, Pending]:
-        """Topics under deletion → the pending deletion. Until it ends they take no messages, and none of the name is created."""
+        """Topics under deletion → the pending deletion.
+
+        Until it ends they take no messages, and no topic of the same name is created.
+        """
         return self._closing
 
     def close(self, name: str) -> Pending:

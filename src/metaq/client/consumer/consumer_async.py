@@ -126,6 +126,7 @@ class Consumer(ConsumerBase):
     async def _work_in_process(self, job: Job, slot: Slot) -> None:
         """Handle messages in a process of this worker; a thread beside this task talks to it."""
         loop, worker = asyncio.get_running_loop(), job.worker()
+        # One thread per worker: the loop's executor has a few for all, and each of these waits for a process.
         thread = ThreadPoolExecutor(1, thread_name_prefix=f"metaq-{self.group}")
         try:
             await loop.run_in_executor(thread, worker.__enter__)

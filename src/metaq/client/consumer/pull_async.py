@@ -132,6 +132,7 @@ class PullConsumer(PullConsumerBase):
         async def work() -> None:
             while not self._stopped:
                 if (queue := schedule.take(self._core.clock.monotonic())) is None:
+                    # Before the wait is computed: a change that comes after this ends the wait at once.
                     changed.clear()
                     pause = schedule.pause(self._core.clock.monotonic())
                     with contextlib.suppress(TimeoutError):
@@ -158,6 +159,7 @@ class PullConsumer(PullConsumerBase):
             async with asyncio.TaskGroup() as group:
                 self._workers = frozenset(group.create_task(work()) for _ in range(tasks))
         except BaseExceptionGroup as errors:
+            # What the function raises comes out as it is, not in a group.
             raise errors.exceptions[0] from None
         finally:
             self._member.on_change = lambda: None

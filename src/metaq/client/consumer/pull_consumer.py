@@ -167,6 +167,7 @@ class PullConsumer(PullConsumerBase):
                         log.exception("the function for %s failed, it is called again in %s s", queue, pause)
                     with changed:
                         schedule.done(queue, self._core.clock.monotonic() + pause)
+                        # One waiter: only this queue has become due.
                         changed.notify()
             except BaseException as error:  # noqa: BLE001  raised by `run`
                 failures.append(error)

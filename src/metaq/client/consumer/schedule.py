@@ -43,6 +43,7 @@ class Schedule:
     def done(self, queue: MessageQueue, due: float) -> None:
         """Its call has ended; the next is due then."""
         self._busy.discard(queue)
+        # It may have gone to another member while its call ran.
         if queue in self._ours:
             heapq.heappush(self._due, (due, queue))
 

@@ -111,6 +111,7 @@ def as_batch(messages: Iterable[Message]) -> list[Message]:
         if not isinstance(message, Message):
             raise TypeError(f"send_batch got {message!r}: pass metaq.Message objects")
         message.check()
+    # As RocketMQ's MessageBatch: one request has one header, and so one topic, no delay and one WAIT.
     if len({message.topic for message in batch}) > 1:
         raise ConfigError("the messages of one batch must have one topic")
     if any(message.delay_level for message in batch):
