@@ -102,10 +102,12 @@ class ArrowSend:
                     self._done_rows += part.num_rows
         except Exception as error:  # noqa: BLE001  whatever the reader of the rows raises, too
             self._fault = self._fault or error
+        # Also after a failure: the error says how many rows are stored.
         while self._under_way:
             self._settle()
         if self._fault is None:
             return ArrowSent(self._rows, self._requests, self._statuses)
+        # Nothing was sent, so there is nothing to resume.
         if not self._requests:
             raise self._fault
         resume_at = self._done_rows if self._first_lost is None else min(self._done_rows, self._first_lost)
@@ -223,6 +225,7 @@ def _opened(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     count = batch.num_rows
+    # A table may be far larger than what may be under way.
     step = max(1, min(SLICE_ROWS, SLICE_BYTES * count // max(1, batch.nbytes)))
     for start in range(0, count, step):
         yield batch.slice(start, step)

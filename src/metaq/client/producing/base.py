@@ -128,6 +128,7 @@ class ProducerBase:
             message_bytes_max=max_message_bytes,
         )
         check_limits(limits)
+        # All arguments are checked before this: nobody would release the core of a producer that was not made.
         self._core = cores.acquire(namesrv, self._options, clock)
         self._sender = Sender(self._core, self.group, rules)
         self._courier = Courier(self._core)
@@ -278,6 +279,7 @@ class ProducerBase:
         queues = self._queues_now(checked(check_topic, topic), strict=strict)
         if queues is None:
             self._check_open()
+            # A callback of the client: its thread has to find the route.
             if self._core.thread.current:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
             queues = self._core.thread.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
@@ -341,6 +343,7 @@ class ProducerBase:
 
     def _tag_bytes(self, tag: str | None) -> bytes | None:
         if tag not in self._tags:
+            # A program whose tags never repeat must not fill the memory.
             if len(self._tags) > _TAGS_MAX:
                 self._tags = {None: None}
             assert tag is not None
@@ -372,6 +375,7 @@ class ProducerBase:
 
     async def _close(self) -> None:
         """In the loop: flush, leave the group, release the core."""
+        # First, so that the flush has an end.
         self._accumulator.close()
         self._core.remove_requester(self._sender)
         try:
@@ -380,6 +384,7 @@ class ProducerBase:
             for observer in self._accumulator.observers:
                 await observer.close()
         finally:
+            # Only with the group's last producer in this client: brokers know clients and groups, not producers.
             if self._core.remove_producer(self.group):
                 await self._core.leave(producer_group=self.group)
             await cores.release(self._core, self._options)

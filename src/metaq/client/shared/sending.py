@@ -129,6 +129,7 @@ class Sender:
                         raise
                     raise tries.error(loop.time(), pause) from error
             else:
+                # The send may have created the topic, whose route was a guess until now.
                 self._core.routes.forget_guess(outgoing.topic)
                 if self.rules.avoid_slow:
                     self.latencies.answered(queue.broker, loop.time() - began, loop.time())

@@ -145,6 +145,7 @@ class AtomicSteps:
 
     def _staging(self, broker: str, calls: Iterable[Call[Any]], until: float) -> Steps[None]:
         """Stage the requests of one broker one after the other."""
+        # In order: a broker refuses a chunk that leaves a gap.
         for call in calls:
             patience = Patience(Purpose.STAGED, until - self._now(), self._now())
             while True:
