@@ -61,6 +61,7 @@ def save_decoding(folder: ArchiveFolder, decoding: Decoding) -> None:
     """Record the decoding of all later batches. For the holder of the lease. Raises OSError."""
     home = folder.path / DECODINGS
     make_folder(home)
+    # The number follows the highest one, not the count: the newest file is the one that is valid.
     known = [int(path.stem) for path in home.glob("*.json") if path.stem.isdigit()]
     write_whole(
         home / f"{1 + max(known, default=0):010d}.json", msgspec.json.format(msgspec.json.encode(decoding), indent=1)

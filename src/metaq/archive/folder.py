@@ -57,6 +57,7 @@ class ArchiveFolder(Batches):
         if staging is None:
             self.staging = self._real.parent / f".{self._real.name}.staging"
         else:
+            # A staging folder may serve archives of several parents, so the name alone would not tell them apart.
             mark = hashlib.sha256(os.fsencode(self._real)).hexdigest()[:8]
             self.staging = Path(staging).resolve() / f".{self._real.name}-{mark}.staging"
         self.kept = self.staging.with_name(f"{self.staging.name.removesuffix('.staging')}.kept")
@@ -128,6 +129,7 @@ class ArchiveFolder(Batches):
         touched: set[Path] = set()
         for file in manifest.files:
             staged, final = self.path / file.staged, self.path / file.path
+            # `replaced` is asked last: it reads every record of a replacement, and files are hardly ever missing.
             if not final.exists() and not staged.exists() and file.path in replaced():
                 continue
             # Also for files that are in place already: the run that renamed them may have died before the sync.
@@ -136,6 +138,7 @@ class ArchiveFolder(Batches):
             try:
                 staged.rename(final)
             except FileNotFoundError:
+                # An earlier run may have renamed it and died before it had renamed the others.
                 if not final.exists():
                     raise StoreCorrupt(
                         f"{final} is missing: the batch {manifest.batch} was published in {self.path}, and somebody took "
@@ -162,4 +165,5 @@ class ArchiveFolder(Batches):
     def close(self) -> None:
         """Remove the staging folder if it is empty."""
         with contextlib.suppress(OSError):
+            # Not `rmtree`: staged files of a published batch that were not renamed yet are the only copy.
             self.staging.rmdir()

@@ -63,10 +63,14 @@ class IcebergTables:
     """The tables of one archive. For the run that has the lease, in the thread that publishes."""
 
     def __init__(self, folder: ArchiveFolder, grace_seconds: float, clock: Clock = SYSTEM) -> None:
-        """Args: grace_seconds: time for which replaced files stay. Raises ConfigError: Iceberg's locations cannot name the folder."""
+        """Args: grace_seconds: time for which replaced files stay.
+
+        Raises ConfigError: Iceberg's locations cannot name the folder.
+        """
         self._folder, self._clock = folder, clock
         self._grace_ms = round(grace_seconds * 1000)
         self._home = folder.path / TABLES
+        # `path_of` parses a location as a URL, which would end at either, and locations are not percent-encoded.
         if set("?#") & set(str(folder.path)):
             raise ConfigError(
                 f"tableFormat=iceberg: the output {folder.path} has a ? or # in it, which no Iceberg location can have"
@@ -92,6 +96,7 @@ class IcebergTables:
                 self._take(manifest)
             wanted = self._wanted()
             for topic in sorted(wanted.keys() | self._tables()):
+                # A topic that is not in `_there` failed last time, or was never compared.
                 if not changed_only or topic not in self._there or self._there[topic][1] != wanted[topic]:
                     self._bring(topic, wanted[topic])
 
@@ -105,6 +110,7 @@ class IcebergTables:
             return
         with self._faults():
             self._take(manifest)
+            # The cached files plus the batch's are enough: nobody else changes them while this run has the lease.
             for topic, files in sorted(by_topic.items()):
                 self._bring(topic, self._there[topic][1] | files)
 
@@ -124,6 +130,7 @@ class IcebergTables:
         """Return topic → locations of the files to read now. Raises StoreCorrupt."""
         files, links = self._files, dict[str, str]()
         for record in replacements(self._folder):
+            # While a replacement is only announced, the old files are the archive, and stay at their links.
             if not record.done_ms:
                 links |= {path: record.link(path) for path in record.replaced}
                 continue
@@ -192,6 +199,7 @@ class IcebergTables:
         if found is not None and found.location() == location_of(self._place(topic)):
             return found
         _LOG.warning("the Iceberg table of %s is not in %s any more: it is made anew", topic, self._place(topic))
+        # Locations in Iceberg's metadata are absolute, so a table that was moved with its archive cannot be read.
         self._open().drop_table(name)
         return None
 
@@ -259,6 +267,7 @@ class IcebergTables:
                 seen.append(columns)
         found = [parquet_file_to_data_file(files, changes.table_metadata, location) for location in added]
         update = changes.update_snapshot(snapshot_properties={MANIFEST: self._newest.removesuffix(".json")})
+        # Only an overwrite can remove data files.
         with update.overwrite() if gone else update.merge_append() as snapshot:
             for file in gone:
                 snapshot.delete_data_file(file)
@@ -272,12 +281,14 @@ class IcebergTables:
         hint = newest.with_name(HINT)
         if not hint.exists() or hint.read_bytes() != name:
             write_whole(hint, name)
+        # Once per run, and again after snapshots have expired: only a crash or an expiry leaves files that nothing names.
         if topic in self._swept:
             return
         needed = {HINT, newest.name} | {path_of(one.metadata_file).name for one in table.metadata.metadata_log}
         for snapshot in table.metadata.snapshots:
             needed.add(path_of(snapshot.manifest_list).name)
             needed |= {path_of(one.manifest_path).name for one in snapshot.manifests(table.io)}
+        # Commits that a crash interrupted have left metadata and manifests that no snapshot names.
         for path in newest.parent.iterdir():
             if path.name not in needed:
                 path.unlink()
@@ -303,6 +314,7 @@ def _expire(changes: Transaction, before_ms: int) -> bool:
     """Remove old snapshots, from before `before_ms`. Returns whether there were any."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
+    # Ordered by sequence number, not by time: the clock may have been set back.
     known = sorted(changes.table_metadata.snapshots, key=lambda one: one.sequence_number or 0)
     if len(known) <= 2 * SNAPSHOTS_MIN:
         return False

@@ -70,6 +70,7 @@ class Footers:
         """Return queue → its row groups. Raises: FileNotFoundError. StoreCorrupt: it cannot be read."""
         with self._lock:
             known = self._known.get(file.path)
+        # The lock is not held while a file is read: two threads may read one footer, and both find the same.
         if known is None:
             with opened(at, BUFFER_BYTES) as parquet, parquet_faults(at):
                 known = _groups(parquet)
@@ -103,10 +104,12 @@ def _groups(file: pq.ParquetFile) -> dict[Place, list[Group]]:
     for number in range(about.num_row_groups):
         ends = [_ends(about.row_group(number).column(columns[name]).statistics) for name in _KEY]
         times = about.row_group(number).column(columns["store_time"]).statistics
+        # `max_raw` is in µs, as `store_time`. `max` would make a datetime, which ends at the year 9999.
         newest = times.max_raw // 1000 if times is not None and times.has_min_max else None
         if all(end is not None for end in ends) and ends[0][0] == ends[0][1] and ends[1][0] == ends[1][1]:
             found.setdefault((ends[0][0], ends[1][0]), []).append(Group(number, ends[2][0], ends[2][1], newest))
             continue
+        # A merged file has small queues together in one row group; statistics cannot tell them apart.
         for place, first, last in _queues(file.read_row_group(number, columns=_KEY)):
             found.setdefault(place, []).append(Group(number, first, last, newest))
     return found
@@ -126,6 +129,7 @@ def entries(topic: str, files: list[tuple[ArchivedFile, Path]], footers: Footers
     """Return queue → its files, by first offset, of a topic. Raises: as `Footers.groups`."""
     found: dict[MessageQueue, list[Entry]] = {}
     for file, at in files:
+        # The name of a batch's file tells its queue and first offset, so that it need not be opened yet.
         named = place_in_name(file.path)
         if named is not None:
             found.setdefault(MessageQueue(topic, *named[0]), []).append(Entry(file, named[1], True))
@@ -147,6 +151,7 @@ def mine(batch: pa.RecordBatch, queue: MessageQueue, start: int) -> pa.RecordBat
     rows = np.flatnonzero(wanted)
     if not len(rows):
         return batch.slice(0, 0)
+    # A slice shares the batch's memory; `take` copies, and is only for a file that is not in order.
     if int(rows[-1]) - int(rows[0]) + 1 == len(rows):
         return batch.slice(int(rows[0]), len(rows))
     return batch.take(pa.array(rows))

@@ -48,6 +48,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         column_encoding=dict.fromkeys((name for name in _NEAR if name in there), "DELTA_BINARY_PACKED"),
         store_schema=shown is schema,
     )  # fmt: skip
+    # Arrow would store a schema with views, and readers would then return views, which older ones cannot.
     if shown is not schema:
         writer.add_key_value_metadata({_ARROW_SCHEMA: base64.b64encode(shown.serialize())})
     return writer
@@ -95,6 +96,7 @@ def without_offsets(path: Path, drop: Any) -> int:
             table = table.filter(pc.invert(pc.is_in(table["queue_offset"], pa.array(drop, pa.int64()))))
             new.write_table(table)
             rows += len(table)
+    # Synced before it is renamed: a power cut may otherwise leave the new name without the bytes.
     sync_file(making)
     making.rename(path)
     return rows
@@ -106,6 +108,7 @@ def opened(path: Path, buffer_bytes: int) -> pq.ParquetFile:
     Args: buffer_bytes: per column. Raises: FileNotFoundError. StoreCorrupt: not a Parquet file.
     """
     try:
+        # `pre_buffer` would load the chunks of all columns of a row group at once.
         return pq.ParquetFile(path, buffer_size=buffer_bytes, pre_buffer=False)
     except FileNotFoundError as fault:  # Arrow's exception does not have the file name in a field.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from fault

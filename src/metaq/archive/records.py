@@ -85,6 +85,7 @@ _Record = TypeVar("_Record")
 
 def decode(data: bytes, kind: type[_Record]) -> _Record:
     """Decode a record. Raises: msgspec.DecodeError: malformed. StoreForeign: a later release wrote it."""
+    # The version is read alone first: a later release may have changed the type of any other field.
     version = msgspec.json.decode(data, type=_Versioned).v
     if version > VERSION:
         raise StoreForeign(

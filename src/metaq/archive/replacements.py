@@ -90,6 +90,7 @@ def view(folder: Batches, broken: list[tuple[str, str]] | None = None) -> View:
     """
     for _ in range(_TRIES):
         faults: list[tuple[str, str]] = []
+        # A record may be pruned after it was listed: the next attempt lists again.
         with contextlib.suppress(FileNotFoundError):
             known = _all(folder, REPLACEMENTS, Replacement, faults)
             manifests = _all(folder, MANIFESTS, Manifest, faults)
@@ -107,6 +108,7 @@ def apply(manifests: Sequence[Manifest], known: Iterable[Replacement]) -> View:
     links: dict[str, str] = {}
     expired: dict[str, str] = {}
     for one in known:
+        # A replacement by no files is the expiry of a date.
         if not one.files and (ended := place_of(one.folder)) is not None:
             expired[ended[0]] = max(expired.get(ended[0], ""), ended[1])
         if not one.done_ms:
@@ -115,6 +117,7 @@ def apply(manifests: Sequence[Manifest], known: Iterable[Replacement]) -> View:
         for path in one.replaced:
             files.pop(path, None)
         files |= {file.path: file for file in one.files}
+    # Each manifest has the positions of the whole archive, so the newest is enough.
     end = manifests[-1].end if manifests else {}
     topics = frozenset(queue.topic for queue in end)
     return View(files=list(files.values()), end=end, links=links, topics=topics, expired=expired)

@@ -91,6 +91,7 @@ class ArchivedTopic:
             file's footer cannot be read. StoreForeign: a later release has written to it.
         """
         with self._lock:
+            # Another thread had the same file vanish and has read a view meanwhile: one reading is enough for all.
             if self._seen is not None and self._seen is not but:
                 return self._seen
             for _ in range(_TRIES):
@@ -115,6 +116,7 @@ class ArchivedTopic:
             what = f"it has {', '.join(others[:10])}{' ...' if len(others) > 10 else ''}" if others else "it is empty"
             raise ConfigError(f"the archive {self.folder.path} has nothing of topic {self.topic}: {what}")
         gone = known.expired.get(self.topic, "")
+        # Files of expired dates may still exist for a while; by the date alone they are gone at once, for all readers.
         files = [file for file in known.files if file.topic == self.topic and file.date > gone]
         places = {file.path: place(self.folder, known, file) for file in files}
         self._footers.forget_but(frozenset(places))
@@ -159,9 +161,11 @@ class ArchivedTopic:
         return best
 
     def _at_time(self, seen: Seen, queue: MessageQueue, ms: int) -> int | None:
+        # Times beyond the year 9999 have no date: the last one stands for them.
         first_date = str(dt.datetime.fromtimestamp(min(max(0, ms), _MS_MAX) / 1000, dt.UTC).date())
         best: int | None = None
         for entry in seen.entries.get(queue, []):
+            # Entries are sorted by their first offset: no later one has a smaller offset than `best`.
             if best is not None and entry.first >= best:
                 break
             if entry.file.date < first_date:  # All of the file was stored on an earlier day.
@@ -169,6 +173,7 @@ class ArchivedTopic:
             for group in self.groups(seen, entry, queue):
                 if group.newest_ms is not None and group.newest_ms < ms:
                     continue
+                # The groups of a file are in order: the first one with a late message has the file's first.
                 if (found := self._first_since(seen, entry, group, queue, ms)) is not None:
                     best = found if best is None else min(best, found)
                     break
@@ -280,6 +285,7 @@ def _merged(archived: ArchivedTopic, seen: Seen, queue: MessageQueue, offset: in
             if not streams:
                 break
             _, mark, stream = heapq.heappop(streams)
+            # Rows below the first row of any other file, open or not, can be returned without a comparison of each.
             limit = min([*(head for head, _, _ in streams[:1]), *(entry.first for entry in waiting[-1:])], default=None)
             if (batch := stream.below(limit, offset)) is not None:
                 offset = batch.column("queue_offset")[len(batch) - 1].as_py() + 1
@@ -324,10 +330,14 @@ class _ArchivedRows:
         return None if self._left is None else int(self._left.column("queue_offset")[0].as_py())
 
     def below(self, limit: int | None, start: int) -> pa.RecordBatch | None:
-        """Return loaded rows from `start` on and below `limit`. `start` skips a message that is in two files, which none should."""
+        """Return loaded rows from `start` on and below `limit`.
+
+        `start` skips a message that is in two files, which none should.
+        """
         assert self._left is not None
         batch, self._left = self._left, None
         offsets = batch.column("queue_offset").to_numpy()
+        # At least one row, also if another file has the same offset; otherwise the merge would not get on.
         stop = len(batch) if limit is None else max(1, int(np.searchsorted(offsets, limit)))
         if stop < len(batch):
             self._left = batch.slice(stop)

@@ -85,6 +85,7 @@ def _property_texts(batch: pa.RecordBatch) -> list[bytes]:
     lists = batch.column("properties").cast(_PAIRS)  # Unlike a map's own children, `flatten` of a list respects slices.
     names, values = lists.flatten().flatten()
     sizes = pc.list_value_length(lists).to_numpy()
+    # The lists may be a slice of a larger batch, so their offsets are counted anew from 0.
     offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int32)))
     pairs = pc.binary_join_element_wise(names, values, NAME_END)
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs), PAIR_END)
@@ -92,6 +93,8 @@ def _property_texts(batch: pa.RecordBatch) -> list[bytes]:
     if "properties_raw" not in batch.schema.names or batch.column("properties_raw").null_count == len(texts):
         return texts
     return [
+        # A text that ends with a separator has only that in `properties_raw`; any other text that pairs cannot give
+        # is there whole.
         text if raw is None else text + raw if raw == _ENDED else raw
         for text, raw in zip(texts, batch.column("properties_raw").to_pylist(), strict=True)
     ]
@@ -117,6 +120,7 @@ def _places_by_id(batch: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
     hosts, offsets = [_NO_HOST] * batch.num_rows, [0] * batch.num_rows
     rows = zip(batch.column("message_id").to_pylist(), batch.column("properties").to_pylist(), strict=True)
     for number, (message_id, pairs) in enumerate(rows):
+        # A unique id may have the length of an offset id, but it has no host in it.
         if len(message_id) not in _OFFSET_ID_CHARS or any(name == UNIQUE_ID for name, _ in pairs):
             continue
         with contextlib.suppress(ValueError):

@@ -14,14 +14,14 @@ PEERS_MAX: Final = 4096
 
 
 class Rate(Struct, frozen=True):
-    """What may be taken at once, and what comes back in a second."""
+    """Amount that may be taken at once, and amount that becomes available again per second."""
 
     burst: int
     per_second: float
 
 
 class Bucket(Struct):
-    """What is left of a rate, as of the monotonic time `since`."""
+    """Amount that was available at the monotonic time `since`."""
 
     left: float
     since: float
@@ -53,6 +53,7 @@ class Allowances:
             return False
         own.left -= amount
         self._all.left -= amount
+        # Only now: a peer whose first request is refused takes no place in the table.
         self._peers[peer] = own
         return True
 

@@ -42,6 +42,7 @@ class Reloading:
                 Reason.INVALID, "this broker was started without a configuration file: there is nothing to read again"
             )
         asked = ReloadRequest()
+        # Before `_read`, which may begin at once and takes what waits.
         self._waiting.append(asked)
         self._read()
         return asked

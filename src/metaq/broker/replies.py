@@ -72,7 +72,7 @@ class ReplyService(BrokerPart):
         self._log = RateLimitedLog(log, environment.clock)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Run periodic work: report repeated log lines."""
         self._log.tick()
 
     def reply(self, send: Send, done: Done) -> None:
@@ -113,6 +113,7 @@ class ReplyService(BrokerPart):
             return Refused(Reason.INVALID, f"reply message properties[{props.REPLY_TO}] is null")
         channel = self._members.connection_of(requester)
         if channel is None:
+            # The texts are bounded, because the id is whatever a client has sent.
             return Refused(Reason.INVALID, f"push reply message fail, channel of <{requester:.300}> not found.")
         if channel.congested:
             # The push would be queued behind what the requester does not read.

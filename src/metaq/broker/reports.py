@@ -84,6 +84,7 @@ class Reports:
         """Return offsets and newest store time of each queue of a topic. Raises Refused NO_TOPIC."""
         config = self._tables.topics.require(topic)
         table = {}
+        # Also queues that are not written any more, which RocketMQ leaves out: they may still have messages.
         for queue_id in range(max(config.read_queues, config.write_queues)):
             low, high = self._lookup.min_offset(topic, queue_id), self._lookup.max_offset(topic, queue_id)
             last = self._environment.store.reader.store_time(topic, queue_id, high - 1) if high > low else 0
@@ -100,6 +101,7 @@ class Reports:
         for name in [topic] if topic else self._tables.offsets.topics_of(group):
             config = self._tables.topics.get(name)
             for queue_id in range(max(config.read_queues, config.write_queues) if config else 0):
+                # As RocketMQ shows it: 0 where the group has no offset.
                 at = max(0, self._tables.offsets.get(group, name, queue_id) or 0)
                 table[self._queue(name, queue_id)] = self._consumed(name, queue_id, at)
         return table

@@ -70,8 +70,8 @@ class SendService:
         # The response names the queue that the producer chose, also where the record goes to the schedule or half topic first.
         topic, told_queue = send.topic, queue_id
         wait = waits(pairs)
-        pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
         # Responders of RocketMQ's request-reply derive the reply topic from CLUSTER, so the broker adds it to each message.
+        pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
         tags, level = None, delay_level(pairs, len(self._schedule.delays_ms))
         # Consumers send retries as new messages when the broker did not take one back (36). The header then has the limit.
         if topic.startswith(RETRY_PREFIX) and self._is_spent(send):
@@ -86,8 +86,8 @@ class SendService:
             topic, queue_id, tags = delayed_until(pairs, topic, queue_id, level, self._schedule.due_ms(level))
         else:
             pairs.pop(props.WAIT, None)  # Stored only where RocketMQ stores it: delayed messages and batches.
-        # Before the append: a queue in which a staged transaction is being applied takes nothing in between.
         record = sent_record(send, topic, queue_id, pairs, tags=tags)
+        # Before the append: a queue in which a staged transaction is being applied takes nothing in between.
         self._appender.closed_queues.pass_by(topic, queue_id)
         put = self._appender.put([record])
         if level:

@@ -115,6 +115,7 @@ class Buffer:
     def settle(self, count: int, again: list[Entry], refused: int = 0) -> None:
         """Remove the oldest `count` records as sent, except `again`, which come first again, and `refused` dropped ones."""
         with self._lock:
+            # `abandon` has counted these records already, while they were being sent.
             if self._abandoned:
                 return
             for _ in range(count):
@@ -139,6 +140,7 @@ class Buffer:
 
     def wait(self, timeout: float) -> bool:
         """Wait until all records that are here now have left. Returns False: some have not after `timeout` seconds."""
+        # Records that come while it waits are not waited for: under steady logging it would never end.
         target = self.added
         with self.moved:
             return self.moved.wait_for(lambda: self.left >= target, max(0.0, timeout))

@@ -146,6 +146,7 @@ def _cut_object(body: bytes, bytes_max: int) -> bytes | None:
              for home in homes for name, value in home.items() if value is not extra),
             key=lambda leaf: leaf[0],
         )  # fmt: skip
+        # Only small values are left, most of them in `extra`: that goes as a whole, since cutting them gains nothing.
         if size <= _LEAF_BYTES_MIN:
             if extra is None:
                 return None
@@ -154,6 +155,7 @@ def _cut_object(body: bytes, bytes_max: int) -> bytes | None:
             continue
         value = home[name]
         text = value if isinstance(value, str) else _JSON.encode(value).decode()
+        # At least a quarter goes each time, so that a few rounds are enough although escapes make the sizes inexact.
         keep = min(len(text) * max(0, size - over - _LEAF_BYTES_MIN) // size, len(text) * 3 // 4)
         home[name] = f"{text[:keep]}… [{len(text) - keep} characters cut]"
     return None

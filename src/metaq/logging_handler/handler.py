@@ -38,9 +38,10 @@ _TAGS_MAX = 256
 class MetaQHandler(logging.Handler):
     """Sends log records to a topic, from a thread of its own.
 
-    Logging to it never waits and never raises. Without a formatter, or with a `JsonFormatter`, a message is a JSON object
-    (`metaq.logging_handler.formats`); with another one its text. The tag is the level's name, the property `service` the service's.
-    Records of `metaq` and its loggers, and of the sending threads, are skipped: each would cause others.
+    Logging to it never waits and never raises. Without a formatter, or with a `JsonFormatter`, a message is a JSON
+    object (`metaq.logging_handler.formats`); with another one its text. The tag is the level's name, the property
+    `service` the service's. Records of `metaq` and its loggers, and of the sending threads, are skipped: each would
+    cause others.
     """
 
     sends_to_metaq = True
@@ -64,12 +65,13 @@ class MetaQHandler(logging.Handler):
         clock: Clock = SYSTEM,
     ) -> None:
         """
-        Args: name_servers: `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR. producer: one of the
-              application's instead, which is not closed here and does not work in a forked child. service: the name of the program
-              that logs, by default that of its file. keys: names of attributes of the record, `service` or `logger`, whose values become the message's keys, by
-              which it can be looked up; at most 8. buffer_records_max, buffer_bytes_max: what may wait to be sent or
-              acknowledged; what comes beyond is dropped. record_bytes_max: longer bodies are cut, and so are those that a broker
-              refuses for their length. linger: seconds that a first record waits for others. flush_seconds: how long `flush` and
+        Args: name_servers: `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR. producer: one of
+              the application's instead, which is not closed here and does not work in a forked child. service: the
+              name of the program that logs, by default that of its file. keys: names of attributes of the record,
+              `service` or `logger`, whose values become the message's keys, by which it can be looked up; at most 8.
+              buffer_records_max, buffer_bytes_max: what may wait to be sent or acknowledged; what comes beyond is
+              dropped. record_bytes_max: longer bodies are cut, and so are those that a broker refuses for their
+              length. linger: seconds that a first record waits for others. flush_seconds: how long `flush` and
               `close` wait. producer_options: more arguments of `metaq.Producer`, such as `namespace`.
         Raises: ConfigError, TypeError. No connection is made and no thread started before the first record.
         """
@@ -93,6 +95,7 @@ class MetaQHandler(logging.Handler):
         self._given, self._name_servers = producer, name_servers
         self._producer_options = {"group": GROUP, "timeout": SEND_SECONDS, **(producer_options or {})}
         if producer is None:
+            # A wrong address is reported here: later there is no caller who could be told.
             cores.checked_addresses(name_servers)
         self._clock = clock
         self._settings = Settings(
@@ -105,6 +108,7 @@ class MetaQHandler(logging.Handler):
         self.passed_over = 0
         """Number of records of our own loggers and threads, which were skipped."""
         self._sender = self._new_sender()
+        # The sending thread would import them later, and a fork may come in the middle of that.
         preload()
         _handlers.add(self)
 
@@ -171,6 +175,7 @@ class MetaQHandler(logging.Handler):
             sender.warn("forked", text, self.topic)
             return
         sender.put(entry)
+        # After the `put`, which has counted the record as dropped.
         if self._closed:
             sender.late(record.name)
 
@@ -202,6 +207,7 @@ class MetaQHandler(logging.Handler):
     def _entry(self, record: logging.LogRecord, sender: Sender) -> Entry:
         formatter = self.formatter or self._json
         is_json = isinstance(formatter, JsonFormatter)
+        # Not by `format`, which would decode the JSON to text only to be encoded again.
         body = (
             encoded(formatter.fields(record))
             if isinstance(formatter, JsonFormatter)
@@ -216,6 +222,7 @@ class MetaQHandler(logging.Handler):
     def _tag(self, level: str) -> str | None:
         """Return the level's name as a tag; `Level 15`, logging's name of a number without one, becomes `Level-15`."""
         if level not in self._tags:
+            # Programs may make up levels without end; the usual ones are a handful.
             if len(self._tags) > _TAGS_MAX:
                 self._tags.clear()
             tag = "-".join(str(level).replace("|", " ").split())
@@ -266,6 +273,7 @@ class MetaQHandler(logging.Handler):
             self._sender.close(0.0)
 
 
+# Bytes 1 and 2 separate properties in a message.
 _SEPARATORS = dict.fromkeys((1, 2), " ")
 
 
@@ -298,12 +306,14 @@ def _close_all() -> None:
 
     `logging.shutdown` would close them too late, when the client has ended.
     """
+    # One deadline for all handlers: an exit is not to take five seconds for each.
     deadline = SYSTEM.monotonic() + EXIT_SECONDS
     for handler in list(_handlers):
         handler._end(max(0.0, min(handler._flush_seconds, deadline - SYSTEM.monotonic())))  # noqa: SLF001  the module's own class
 
 
 def _begin_child() -> None:
+    # The parent's threads do not run here, and their idents may be given to others.
     OWN_THREADS.clear()
     for handler in list(_handlers):
         handler._begin_child()  # noqa: SLF001  the module's own class

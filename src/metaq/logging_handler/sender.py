@@ -119,18 +119,21 @@ class Sender:
     def close(self, timeout: float) -> None:
         """Accept no more records and send the waiting ones; after `timeout` seconds drop, count and report them."""
         self.buffer.close()
+        # A second `close`, as from `logging.shutdown` at exit, has nothing left to do.
         if self._abandoned:
             return
         deadline = self._clock.monotonic() + timeout
         _know_levels()
         if self.buffer.count and timeout > 0:
             self._see_to_thread()
+        # After the thread was seen to, since a closing sender starts none any more.
         self._closing = True
         self._wake.put(True)
         thread = self._thread
         if thread is not None and thread.ident not in {None, threading.get_ident()}:
             thread.join(max(0.0, timeout))
         self._abandoned = True
+        # A sender in a pause between two tries wakes, and finds that it is to end.
         self._wake.put(True)
         if left := self.buffer.abandon():
             self._limited_log.error(
@@ -164,6 +167,7 @@ class Sender:
             if thread is not None and thread.is_alive():
                 return
             fresh = threading.Thread(target=self._run, name="metaq-logging", daemon=True)
+            # Stored only once it runs: if no thread can be started, the next record tries again.
             fresh.start()
             self._thread = fresh
             if thread is None:
@@ -221,6 +225,7 @@ class Sender:
             if self._closing:
                 break
             self._idle = True
+            # The buffer is looked at again after `_idle` was set: a record put before that has woken nobody.
             urgent = self._wait(LOOK_SECONDS) if not self.buffer.count else False
             self._idle = False
             if not urgent and self.buffer.count:
@@ -254,6 +259,7 @@ class Sender:
         if refusals:
             text = "%d log records are lost: they cannot be sent to topic %s: %s"
             self._limited_log.error("refused", text, len(refusals), topic, refusals[0])
+        # From now on single records are tried until one is stored, see `_next`.
         self._away = bool(delays)
         if delays and not self._abandoned:
             text = "log records cannot be sent to topic %s: %s. %d wait, %d were dropped since the start"
@@ -293,6 +299,7 @@ class Sender:
             self.record_bytes_max = max(CUT_BYTES_MIN, len(entry.body) // 2)
             shorter = cut(entry.body, self.record_bytes_max, is_json=entry.is_json)
             self.shortened += 1
+            # Without the old message id: nothing was stored under it.
             return _Again(Entry(shorter, entry.tag, entry.keys, entry.is_json))
         return _Again(entry, error) if getattr(error, "retriable", False) else _Refused(error)
 
@@ -331,8 +338,9 @@ def reasons(dropped: Counter[str]) -> str:
 def _know_levels() -> None:
     """Fill the level caches of the client's loggers, before this thread waits for the client.
 
-    `logging.config` clears these caches, and calls `flush` and `close` while it holds the lock of `logging`. A logger with an empty
-    cache takes that lock: the client's thread would wait for it, and this thread for the client. This thread holds it already.
+    `logging.config` clears these caches, and calls `flush` and `close` while it holds the lock of `logging`. A logger
+    with an empty cache takes that lock: the client's thread would wait for it, and this thread for the client. This
+    thread holds it already.
     """
     for name, logger in list(LOG.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and name.partition(".")[0] in {"metaq", "asyncio"}:

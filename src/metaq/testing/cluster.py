@@ -23,10 +23,13 @@ BROKERS_MAX: Final = 16
 NAME_SERVERS_MAX: Final = 8
 PORT_TRIES_MAX: Final = 5
 NETWORK_HOST: Final = "127.0.0.2"
-"""Where the networks to the brokers listen: a broker tells clients an address and its own port, so only that differs."""
+"""Address on which the networks to brokers listen.
+
+A broker tells clients this address with its own port, so the network has that port, and only the address differs.
+"""
 
 _Way = tuple[str, int, str, int]
-"""Who connects and which of them, to what and which of them: ("broker", 0, "namesrv", 1)."""
+"""Way of a network: kind and number of the one that connects, then of what it connects to: ("broker", 0, "namesrv", 1)."""
 
 
 class ClusterServer(ServerProcess):
@@ -53,7 +56,7 @@ class ClusterServer(ServerProcess):
         """Folder of the store, or of the KV configuration."""
         self.options = dict(options)
         self.port = 0
-        """Where it listens on 127.0.0.1, the same in all its lives."""
+        """Port on 127.0.0.1, the same after each start."""
         self._more_arguments = arguments
         self._networks: list[FlakyNetwork] = []
 
@@ -84,6 +87,7 @@ class ClusterServer(ServerProcess):
 
     def wait_ready_on_free_port(self) -> None:
         """As `wait_ready`; on another port if somebody took this one in the meantime."""
+        # `free_port` has closed the port again, so another process may take it before the server listens.
         for _ in range(PORT_TRIES_MAX - 1):
             try:
                 self.wait_ready()
@@ -167,6 +171,7 @@ class Cluster:
         self.name_servers: tuple[ClusterServer, ...] = tuple(
             server(f"namesrv-{number}", namesrv_options or {}, lambda: ["namesrv"]) for number in range(name_servers)
         )
+        # Brokers tell name servers this address, and so clients come through the network without knowing it.
         told = {"brokerIP1": NETWORK_HOST} if networks else {}
         self.brokers: tuple[ClusterServer, ...] = tuple(
             server(
@@ -245,7 +250,9 @@ class Cluster:
         """
         failures: list[str] = []
         try:
+            # With the faults ended, brokers can take their registrations back, and end in time.
             self.mend()
+            # Brokers first: at its end each takes its registration back at the name servers.
             for servers in (self.brokers, self.name_servers):
                 failures += _stop(servers)
         finally:
@@ -256,6 +263,7 @@ class Cluster:
     def _start(self) -> None:
         if self._networks_wanted and self._thread is None:
             self._thread = NetworkThread()
+        # Brokers get the name servers' addresses, or those of the networks to them, on their command line.
         _start(self.name_servers)
         for number, name_server in enumerate(self.name_servers):
             ways = [("client", 0, "namesrv", number)]
@@ -263,6 +271,7 @@ class Cluster:
             self._connect(ways, name_server, "127.0.0.1:0")
         _start(self.brokers)
         for number, broker in enumerate(self.brokers):
+            # The network has the broker's port: a broker tells an address of its own, but not another port.
             self._connect([("client", 0, "broker", number)], broker, f"{NETWORK_HOST}:{broker.port}")
         self.wait_registered()
 
@@ -325,6 +334,7 @@ class Cluster:
 def _start(servers: Sequence[ClusterServer]) -> None:
     for server in servers:
         server.folder.mkdir(parents=True, exist_ok=True)
+        # All are launched before the first is waited for, so that they start at the same time.
         server.launch_on_free_port()
     for server in servers:
         server.wait_ready_on_free_port()

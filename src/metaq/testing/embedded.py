@@ -68,6 +68,7 @@ class EmbeddedBroker(ServerProcess):
 
         Raises BrokerDied if it was not started.
         """
+        # One that has ended by itself has no process to kill, but must be forgotten before it can be started again.
         if self.death:
             self.end()
         else:
@@ -87,12 +88,14 @@ class EmbeddedBroker(ServerProcess):
             if self.alive:
                 self.stop()
         finally:
+            # Also after a failed `stop`: no test may leave a process behind.
             self.end()
             if self._temporary:
                 shutil.rmtree(self.data, ignore_errors=True)
                 self.log.unlink(missing_ok=True)
 
     def _arguments(self) -> Sequence[str]:
+        # The first start takes free ports, and later ones the same again: clients know them.
         ports = ["--port", _port(self.broker), "--namesrv-port", _port(self.namesrv)]
         return ["up", "--data", str(self.data), *ports, *option_flags(self._options)]
 

@@ -55,6 +55,7 @@ class NetworkThread:
     def close(self) -> None:
         """End the thread. Its networks must be closed."""
         if not self._loop.is_closed():
+            # `stop` of a loop is not thread-safe.
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -261,6 +262,7 @@ class FlakyNetwork:
                 continue
             self.connections += 1
             if self._deaf or len(self._open) >= CONNECTIONS_MAX:
+                # The listening socket has accepted it already, so that only a reset looks like a refusal.
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_GOODBYE)
                 accepted.close()
                 continue
@@ -304,13 +306,14 @@ class _Way:
     def __init__(self) -> None:
         self.faults = _Faults()
         self.bytes_left: int | None = None
-        """How much may go before everything breaks."""
+        """Bytes that may still pass before all connections break; None: no limit."""
         self._free_at = 0.0
         self._changed = asyncio.Event()
 
     def change(self, **faults: Any) -> None:
         self.faults = dataclasses.replace(self.faults, **faults)
         self._changed.set()
+        # A new event for later waiters: those of the old one are awake for good, and need not clear it.
         self._changed = asyncio.Event()
 
     async def turn(self, came: float, waiting: int) -> int:
@@ -327,6 +330,7 @@ class _Way:
         if not faults.rate:
             return waiting
         size = min(waiting, max(1, int(faults.rate * _PACE_SECONDS)))
+        # The time is shared by all connections of this direction, so that they divide the rate.
         self._free_at = now + size / faults.rate
         return size
 
@@ -414,7 +418,7 @@ class _Connection:
 
 
 class _Pipe:
-    """What one end receives, on its way to the other."""
+    """Carries what one end receives to the other."""
 
     def __init__(self, source: _End, sink: _End, way: _Way, cut: Callable[[], None]) -> None:
         self._source, self._sink, self._way, self._cut = source.reader, sink.writer, way, cut
@@ -437,10 +441,12 @@ class _Pipe:
             try:
                 data = await self._source.read(_CHUNK)
             except OSError:
+                # The break waits in line behind the bytes before it, as it does on a real way.
                 data = None
             self._held.append((asyncio.get_running_loop().time(), data))
             self._held_bytes += len(data or b"")
             self._moved.set()
+            # Nothing is read while this much is held, so the sender's window fills as on a slow network.
             while self._held_bytes > HELD_BYTES_MAX:
                 await self._move()
 
@@ -469,6 +475,7 @@ class _Pipe:
             await self._sink.drain()
             return
         self._way.bytes_left = max(0, left - len(data))
+        # Part of a frame goes out before the break: receivers must cope with half a frame.
         self._sink.write(data[:left])
         await self._sink.drain()
         if len(data) >= left:

@@ -23,6 +23,7 @@ def free_port(*distances: int, host: str = "127.0.0.1") -> int:
     for _ in range(TRIES_MAX):
         port = PORTS[SYSTEM.random_below(len(PORTS))]
         try:
+            # All probes are held together: the ports must be free at the same time.
             with contextlib.ExitStack() as probes:
                 for distance in (0, *distances):
                     probes.enter_context(socket.create_server((host, port + distance)))

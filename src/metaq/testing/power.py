@@ -39,7 +39,7 @@ _TORN: Final = 0.1
 
 @dataclass(slots=True)
 class _Node:
-    """One file or folder, whatever its name: what of it is durable."""
+    """What is durable of one file or folder, whatever its names are."""
 
     handle: int
     """Holds the inode, so that its number is not given to another file; no lock of the process depends on it."""
@@ -51,11 +51,11 @@ class _Node:
     """Page → what it held when its sync failed."""
     entries: dict[str, int] = field(default_factory=dict)
     unnamed: dict[str, int] | None = None
-    """A folder's entries when its sync failed; of no account once they have changed again."""
+    """A folder's entries when its sync failed; not used any more once they have changed again."""
 
     @property
     def path(self) -> str:
-        """Leads to the file also when it has no name any more."""
+        """Path that leads to the file also when it has no name any more."""
         return f"/proc/self/fd/{self.handle}"
 
     def content(self) -> bytes:
@@ -77,7 +77,7 @@ class PowerLossDisk(FaultyDisk):
             raise NotImplementedError("PowerLossDisk needs /proc/self/fd, that is, Linux")
         self.root = Path(root)
         self.calls = 0
-        """How often something was asked of the disk."""
+        """Number of operations so far."""
         self.on_call: Callable[[str], None] | None = None
         """Called with the name of each operation before it is done. It may cut, and raise what is to happen instead."""
         self._chance = seeded(seed)
@@ -94,6 +94,7 @@ class PowerLossDisk(FaultyDisk):
         descriptor = super().open(path, flags)
         if flags & os.O_TRUNC:
             with self._lock:
+                # A truncated file's pages were written anew: none of them counts as failed any more.
                 if node := self._nodes.get(os.fstat(descriptor).st_ino):
                     node.unwritten.clear()
         return descriptor
@@ -110,6 +111,7 @@ class PowerLossDisk(FaultyDisk):
 
     def sync_range(self, mapped: Mapped, start: int, size: int) -> None:
         with self._lock:
+            # The kernel writes whole pages, also when a part of one is synced.
             first, stop = start - start % PAGE_BYTES, -(-(start + size) // PAGE_BYTES) * PAGE_BYTES
             self._sync("sync_range", self._nodes[mapped.inode], lambda: mapped.buffer[first:stop], first)
             self.synced.append((mapped.inode, start, size))
@@ -153,6 +155,7 @@ class PowerLossDisk(FaultyDisk):
         if inode not in self._nodes:
             handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
             facts = os.fstat(handle)
+            # The inode is taken from the handle, which cannot lead to another file: the path may have changed since.
             inode = facts.st_ino
             self._nodes[inode] = _Node(handle, stat.S_ISDIR(facts.st_mode))
         return inode
@@ -163,6 +166,8 @@ class PowerLossDisk(FaultyDisk):
             self._enter(name)
             self._may_sync()
         except OSError:
+            # These pages are clean for the kernel, so a later sync does not write them: that is what a failed fsync
+            # does.
             node.unwritten |= {place: now for place, now in _pages(read(), start) if now != _page(node.data, place)}
             raise
         self._take(node, read(), start)
@@ -188,6 +193,7 @@ class PowerLossDisk(FaultyDisk):
 
     def _take_entries(self, node: _Node) -> None:
         present = self._present(node)
+        # The change that could not be synced is given up by the kernel; only a further change is written.
         if node.unnamed != present:
             node.entries, node.unnamed = present, None
         self._forget_gone()
@@ -225,6 +231,7 @@ class PowerLossDisk(FaultyDisk):
         """Let go of files that have no name, neither now nor on the disk."""
         named = {inode for node in self._nodes.values() for inode in node.entries.values()} | {self._root}
         for inode in [inode for inode in self._nodes if inode not in named]:
+            # Without a name, now and on the disk, no cut can bring it back, whoever still writes to it.
             if os.stat(self._nodes[inode].path).st_nlink == 0:  # noqa: PTH116  as above
                 os.close(self._nodes.pop(inode).handle)
 
@@ -236,6 +243,7 @@ class PowerLossDisk(FaultyDisk):
             present = self._all_present()
             after = _after_cut(self._nodes, present, self._chance)
             _write(self._nodes, self._root, to, after, lambda node: _survivors(node, self._chance))
+            # Its chance comes from this one's, so one seed decides a whole series of cuts.
             return PowerLossDisk(to, self._chance.getrandbits(64))
 
     def kill(self, to: Path) -> PowerLossDisk:
@@ -301,6 +309,7 @@ def _after_cut(
         for name in sorted(before.keys() | now.keys()):
             if before.get(name) != now.get(name):
                 changes[inode, name] = before.get(name, 0), now.get(name, 0)
+    # Nothing but what was synced is sure; each change is then added whole or not at all.
     found = {inode: dict(nodes[inode].entries) for inode in present}
     kept = chance.choice(_KEPT)
     for group in _groups(changes):
@@ -342,6 +351,7 @@ def _write(
             if nodes[inode].is_folder:
                 path.mkdir()
                 waiting.append(inode)
+            # A file with two names stays one file: a link, not a second copy.
             elif inode in made:
                 path.hardlink_to(made[inode])
             else:
@@ -366,6 +376,7 @@ def _survivors(node: _Node, chance: Chance) -> bytes:
 def _survivor(before: bytes, now: bytes, kept: float, chance: Chance) -> bytes:
     """One page after a cut."""
     if chance.random() < _TORN:
+        # Also where little survives, a torn page has sectors of both, or it would not be torn.
         return b"".join(
             (now if chance.random() < max(kept, 0.3) else before)[place : place + SECTOR_BYTES]
             for place in range(0, PAGE_BYTES, SECTOR_BYTES)

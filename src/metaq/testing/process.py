@@ -71,6 +71,7 @@ class ServerProcess:
     def wait_ready(self) -> None:
         """Return when it accepts connections. Raises ServerDied: it ended, or was not ready in time and was killed."""
         process = self._launched()
+        # The read below has no timeout; the end of the killed process ends it.
         timer = threading.Timer(self._timeout, process.kill)
         timer.start()
         assert process.stdout is not None
@@ -113,6 +114,7 @@ class ServerProcess:
     def ask_to_stop(self) -> None:
         """The first half of `stop`, so that several can stop beside each other. Raises ServerDied if it does not run."""
         process = self._running()
+        # A paused process would get SIGTERM only when it goes on.
         process.send_signal(signal.SIGCONT)
         process.terminate()
 

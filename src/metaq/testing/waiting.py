@@ -30,6 +30,7 @@ def eventually(probe: Callable[[], Value], timeout: float = 60.0, *, what: str =
             outcome = value
         except (AssertionError, OSError, MetaqError) as error:
             outcome = error
+        # Looked at after the probe: on a slow machine it is still called at least once.
         if SYSTEM.monotonic() > deadline:
             raise AssertionError(f"{what or 'the condition'} did not come true in {timeout} s; last: {outcome!r}")
         pause.wait(_PAUSE_SECONDS)

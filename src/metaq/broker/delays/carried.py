@@ -108,6 +108,7 @@ class _Queue:
     def due_ms(self, record: StoredMessage) -> int:
         """Return the delivery time, ms: of a carried record from its property, else from its consume-queue unit."""
         text = record.properties.get(props.DUE, "") if self.number > CARRIED else ""
+        # Fewer than 19 digits fit into 64 bits, whatever a sender may have put there.
         if text.isascii() and text.isdecimal() and len(text) < 19:
             return int(text)
         units = self.queue.units(record.queue_offset, 1) if self.queue else []
@@ -177,6 +178,7 @@ class CarriedDelays:
                 self._again[level] = second.queue.max_offset
             if not (self._carry_again(level, second, more_time) and self._carry_first(level, first, before, more_time)):
                 left = True
+        # Retention, in its thread, may have asked for more meanwhile.
         if not left and self._before == before:
             self._before = 0
 

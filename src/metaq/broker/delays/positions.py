@@ -104,6 +104,7 @@ class SchedulePositions:
         except RemoteProtocolError:
             return
         if message is not None and message.topic == SCHEDULE_TOPIC:
+            # Never back: the saved offset may be behind this record already.
             self.advance(message.queue_id + 1, max(self.next(message.queue_id + 1), message.queue_offset + 1))
 
     def next(self, level: int) -> int:

@@ -86,6 +86,7 @@ class RetryService(BrokerPart):
         The arguments are those of `SendBack`. Returns False if nothing was stored; `send_back` decides then.
         """
         target = self._targets.get(group) or self._find_target(group)
+        # What is stored in a topic that is being deleted would be lost with it.
         if target is None or target.topic in self._topics.closing:
             return False
         key = target.group, log_offset, False
@@ -143,6 +144,7 @@ class RetryService(BrokerPart):
         pairs.setdefault(props.RETRY_TOPIC, message.topic)
         # As in RocketMQ: the offset id of the first copy, kept through all retries.
         pairs.setdefault(props.ORIGIN_MESSAGE_ID, message.offset_id)
+        # As in RocketMQ: a retry waits for no flush and no replica.
         pairs[props.WAIT] = "false"
         tags = None
         dead = message.reconsume_times >= limit or back.delay_level < 0
@@ -195,6 +197,7 @@ class RetryService(BrokerPart):
         return self._clock.monotonic() - taken.at < REPEAT_SECONDS
 
     def _remember(self, key: tuple[str, int, bool], taken: _Taken) -> None:
+        # Moved to the end: the oldest are dropped first.
         self._taken.pop(key, None)
         self._taken[key] = taken
         if len(self._taken) > GIVEN_BACK_MAX:
@@ -220,6 +223,7 @@ class RetryService(BrokerPart):
         try:
             if data is not None:
                 message = decode_record(data)
+                # The broker's own records, such as staged chunks, were delivered to nobody: they cannot be given back.
                 check_client_topic(message.topic)
                 return message
         except RemoteProtocolError:

@@ -1,7 +1,7 @@
 """Scheduled delivery of delayed messages (RocketMQ's ScheduleMessageService).
 
-Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of delivery, and one
-offset per level is enough (`metaq.broker.delays.positions`).
+Each delay level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of
+delivery, and one offset per level is enough (`metaq.broker.delays.positions`).
 
 Delivery runs in turns of bounded time, and within a turn level by level in slices: a flood on one level blocks neither the other
 levels nor the event loop. If a record cannot be stored now (disk full, or slower than the producers), its level is retried ten
@@ -202,6 +202,7 @@ class ScheduleService(BrokerPart):
 
     def _read(self, level: _Level, queue: ConsumeQueue, offset: int, now_ms: int) -> _Run | None:
         """Read due records from `offset` on. Returns None: none is due, a thread is reading, or some were skipped."""
+        # Looked at before: nothing has to be read until then.
         if level.head[0] == offset and self._is_waiting(level.head[1], level, now_ms):
             return None
         level.head = (-1, 0)

@@ -83,7 +83,10 @@ class Gates:
         None for a topic that was deleted and created again, while the log holds older records: each is checked then.
         """
         self.expansions = GateTable(self._for_expansions)
-        """Gates for messages of staged transactions, checked when they were staged. Valid also while the queue is closed to others."""
+        """Gates for messages of staged transactions, checked when they were staged.
+
+        Valid also while the queue is closed to others.
+        """
         self._senders: dict[CallerKind, GateTable] = {}
         gatekeeper.watch(self.close_all)
         topics.watch(self.close)
@@ -128,6 +131,7 @@ class Gates:
             if group is None:
                 return None
             slow, retries_max, transactions = _SLOW_RETRIES, group.retry_max, None
+        # The slow path looks at the queue of each message.
         if self._closed_partitions.of(config.name):
             return None
         # As in the slow path (`SendService._destination`), which responds with the reason.
@@ -178,6 +182,7 @@ class Gates:
         # The larger count, as in the slow path's check of the queue id.
         count = max(config.read_queues, config.write_queues)
         queues = [self._store.reader.queue(config.name, queue_id).tail for queue_id in range(count)]
+        # The look-up above makes queues that are not there yet, and pulls may wait for them.
         for queue_id in range(count):
             self._held_pulls.adopt((config.name, queue_id))
         body_bytes_max = self._environment.store_options.max_message_size

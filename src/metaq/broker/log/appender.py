@@ -1,4 +1,4 @@
-"""The way into the log for every message, of whichever server and path, and the place where sends are refused when they must be."""
+"""The way into the log for every message, of whichever server and path; sends that must be refused are refused here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
 
 
 class Appender(BrokerPart):
-    """Puts records, and tells those who hang on that.
+    """Appends records, and calls the hooks of what depends on the growth of the log.
 
     Args: stats: told of failures here, of the rest by `when_grown`. closed: whether a topic is being deleted, so that what
           is put there now would be lost or come back later; or is being made, and its queues with it. closed_queues: those
@@ -61,15 +61,15 @@ class Appender(BrokerPart):
         """As `FastPath.expand_all`, and raises Refused as `put` does."""
         self._stats, self._closed = stats, closed
         self.closed_queues = closed_queues
-        """Services that let a sender wait ask them first; `put` refuses."""
+        """Closed queues: `put` refuses messages for them, and services whose senders can wait ask first."""
         self._log, self._state = environment.store.log.tail, environment.store.state
         self._faults = RateLimitedLog(log, environment.clock)
         self._told = self._log.end
-        """Where the log ended when the last growth was told."""
+        """End of the log at the last call of the hooks."""
         self._outcome = AppendOutcome()
         self._hooks: tuple[Growth, ...] = ()
         self._queue_hooks: tuple[Growth, ...] = ()
-        """Those that are only told of watched queues."""
+        """Hooks that are called for watched queues only."""
 
     def when_grown(self, hook: Growth, *, watched_only: bool = False) -> None:
         """Call `hook` after every append of one message or more, or of those to watched queues. It must not raise, nor append."""
@@ -232,6 +232,7 @@ class Appender(BrokerPart):
             except (StoreError, OSError, MemoryError) as error:
                 raise self._not_stored(error) from error
             finally:
+                # After an error, too: the rows before it are appended.
                 self._grew(outcome.touched, outcome.messages, outcome.size)
 
         return call

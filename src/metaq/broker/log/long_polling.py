@@ -109,7 +109,10 @@ class HeldPulls:
         return self._waiting.get(key, ())
 
     def ready(self) -> list[HeldPull]:
-        """Remove and return the pulls whose place exists since their queue grew. Those whose filter refuses all are held again."""
+        """Remove and return the pulls whose place exists since their queue grew.
+
+        Those whose filter refuses all are held again.
+        """
         grown, self.grown = self.grown, {}
         ready = list[HeldPull]()
         for key, tail in grown.items():

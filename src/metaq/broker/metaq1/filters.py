@@ -1,7 +1,8 @@
 """Server-side message filters of MetaQ 1.x groups (docs/predicates.md).
 
-They are the operator's code and run in helper processes, like predicates (`broker/pulls/predicates.py`) and with their limits. The
-frames of a response must be contiguous, because the client computes its next position from the bytes received:
+They are the operator's code and run in helper processes, like predicates (`broker/pulls/predicates.py`) and with
+their limits. The frames of a response must be contiguous, because the client computes its next position from the
+bytes received:
 
     + + - - +    accepted and rejected frames: a get of the first is answered with two frames,
         - - +    the next one with where the fifth begins (301),
@@ -83,6 +84,7 @@ class PartitionFilters(BrokerPart):
 
     def _exchanged(self) -> None:
         """Replace the helper processes after a reload: the filters' code may have changed."""
+        # The new ones are made first, so that there is no moment without filters.
         before, self._pool = self._pool, self._made()
         if before is not None:
             before.end("the filters were loaded anew")
@@ -111,7 +113,10 @@ class PartitionFilters(BrokerPart):
         return FilteredGet(get, name, channel, read_on, self._clock.monotonic() + LOOK_SECONDS)
 
     def sift(self, filtered: FilteredGet, found: Got | Later, *, whole: bool) -> Judged:
-        """Filter what was read. `whole`: it begins at a frame's start; otherwise it cannot be parsed, and is returned as it is."""
+        """Filter what was read.
+
+        `whole`: it begins at a frame's start; otherwise it cannot be parsed, and is returned as it is.
+        """
         if isinstance(found, Later):
             return Later(found.job, lambda read: self.sift(filtered, found.finish(read), whole=whole))
         if isinstance(found, Moved):
@@ -169,6 +174,7 @@ class PartitionFilters(BrokerPart):
 
     def _past(self, filtered: FilteredGet, position: int, *, all_of_it: bool) -> Judged:
         """Go on behind rejected frames."""
+        # Answered in time also if everything is rejected: the client goes on from there.
         if not all_of_it or self._clock.monotonic() >= filtered.deadline:
             return Moved(position)
         get = PartitionGet(

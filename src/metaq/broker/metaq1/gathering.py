@@ -1,7 +1,7 @@
 """Messages of open MetaQ 1.x transactions: buffered in memory, and staged in the log when a chunk is full or memory is short.
 
-The messages of one partition make one *part*. The newest ones are buffered until a chunk is full. A chunk that could not be staged
-is kept unchanged: a repeated chunk must have the same content under its number.
+The messages of one partition make one *part*. The newest ones are buffered until a chunk is full. A chunk that could
+not be staged is kept unchanged: a repeated chunk must have the same content under its number.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class GatheredPart(Struct, eq=False):
 
     def cut(self) -> None:
         """Make a chunk of the buffered messages, if none is waiting."""
+        # A chunk that waits has a number and must not change any more, see the module.
         if not self.waiting and self.data:
             self.waiting, self.waiting_rows = bytes(self.data), self.data_rows
             self.data, self.data_rows = bytearray(), 0
@@ -88,6 +89,7 @@ class GatheredPart(Struct, eq=False):
         """Seal of the part if it ends with the waiting chunk, or, if none waits, with the staged ones."""
         if not self.waiting:
             return Seal(self.chunks, self.rows, self.bytes, self.crc)
+        # Chained from chunk to chunk: staged ones need not be read again.
         crc = part_crc(self.crc, chunk_crc(self.waiting))
         return Seal(self.chunks + 1, self.rows + self.waiting_rows, self.bytes + len(self.waiting), crc)
 
@@ -143,6 +145,7 @@ def entry_of(entry: PartitionEntry, cluster: str) -> bytes:
     """Encode a message for a chunk. Raises Refused ILLEGAL_MESSAGE: its properties are too long."""
     pairs = {name: value for name, value in entry.properties.items() if name != props.CLUSTER}  # set on apply
     text = props.join(pairs).encode()
+    # 2 bytes for the separators of CLUSTER.
     limit = props.PROPERTIES_BYTES_MAX - len(cluster.encode()) - len(props.CLUSTER) - 2
     if len(text) > limit:
         raise Refused(
@@ -242,6 +245,7 @@ class Counts:
         for one in (self.all, share):
             one.transactions += transactions
             one.parts += parts
+        # Or the table would grow with every client that was ever here.
         if not share.transactions:
             del self._peers[peer]
 

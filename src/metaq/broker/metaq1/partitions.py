@@ -95,7 +95,10 @@ class Partitions(BrokerPart):
 
     # -- topics
     def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return new settings of topics with sections that are missing or have too few queues. Raises ConfigError: illegal name."""
+        """Return new settings of topics with sections that are missing or have too few queues.
+
+        Raises ConfigError: illegal name.
+        """
         wanted = dict[str, TopicConfig]()
         for name in names:
             count, config = self._settings.rules.settings(name).num_partitions, self._topics.saved.coming(name)

@@ -231,6 +231,7 @@ class Bases(BrokerPart):
         flushed, failed = self._store.state.flushed, self._store.state.failed
         over = [(end, pending) for end, pending in self._settling if end <= flushed or failed is not None]
         if over:
+            # Before anything is finished: what waited may begin something that waits again.
             self._settling = [(end, pending) for end, pending in self._settling if end > flushed and failed is None]
             for end, pending in over:
                 pending.finish(None if end <= flushed else Refused(Reason.NOT_STORED, failed or "the store has failed"))
@@ -423,6 +424,7 @@ class Bases(BrokerPart):
 
     def oldest(self) -> int | None:
         """Return the LogOffset of the oldest record that positions depend on; None: none. From any thread."""
+        # A copy: retention's thread asks while the loop may change the table.
         return min((kept.debt for kept in list(self._kept.values())), default=None)
 
     def carry(self, before: int) -> None:
@@ -446,6 +448,7 @@ class Bases(BrokerPart):
 
     def close(self) -> None:
         """End the thread, and write bases at the queues' ends, so that a start has nothing to compute."""
+        # The thread first, which writes the same files.
         self.positions.stop()
         moved = [
             kept.positions

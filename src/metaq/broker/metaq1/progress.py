@@ -47,7 +47,9 @@ class PartitionProgress:
         self._ask = ask
 
     def of(self, group: str, topic: str | None) -> Mapping[QueueKey, int]:
-        """Return (topic, queue id) → QueueOffset of the first message that the group has not read; empty: it has read nothing here.
+        """Return (topic, queue id) → QueueOffset of the first message that the group has not read.
+
+        Empty: it has read nothing here.
 
         Raises Saving while the positions are being read; Refused BUSY: too many queries are running.
         """
@@ -68,6 +70,7 @@ class PartitionProgress:
     def _look(self, group: str, topic: str | None) -> _Look:
         now, key = self._clock.monotonic(), (group, topic)
         look = self._looks.get(key)
+        # Kept for a moment: the request that waited for it (Saving) is carried out again, and finds it here.
         if look is not None and (not look.pending.done or now - look.at < _KEPT_SECONDS):
             return look
         if len(self._looks) >= _KEPT_MAX:

@@ -102,6 +102,7 @@ class _Bases:
             for queue in self._reader.queues().values()
             if queue.topic == topic and queue.first_at(log_offset) > self._bases.settled(topic, queue.queue_id)
         ]
+        # Asked by the thread that deletes; bases belong to the event loop, so deletion waits for the next round.
         if late:
             self._call_soon(lambda: self._carry(topic, late))
         return not late
@@ -114,8 +115,8 @@ class _Bases:
 class Metaq1Retention(BrokerPart):
     """Applies deletePolicy and deleteWhen to the store, also after a reload, and archives topics with the policy `archive`.
 
-    Without topic sections and with the defaults, `fileReservedTime` stays in force for all topics: switching MetaQ 1.x on must not
-    by itself change how long messages are kept.
+    Without topic sections and with the defaults, `fileReservedTime` stays in force for all topics: switching MetaQ
+    1.x on must not by itself change how long messages are kept.
     """
 
     def __init__(self, store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> None:
@@ -144,6 +145,7 @@ class Metaq1Retention(BrokerPart):
             store.keeper.retain_by(None)
             return
         store.keeper.retain_by(self._retentions)
+        # Once: a reload changes the rules that these look at, not the hooks.
         if not self._in_force:
             self._in_force = True
             store.keeper.before_letting_go(_Bases(store.reader, self._bases, self._call_soon).may_go)

@@ -1,8 +1,9 @@
 """MetaQ 1.x transactions, local and XA, on top of staged transactions (docs/formats/staging.md); there is no second store.
 
-Messages are buffered in memory and in staged chunks, invisible to consumers. A one-phase commit stages the rest and decides in one
-request. PREPARE stages everything and decides PREPARED, with the XA key as label; from then on the branch exists in the log alone
-and waits for its transaction manager without limit, through restarts. A *branch* in this module is a transaction of either kind.
+Messages are buffered in memory and in staged chunks, invisible to consumers. A one-phase commit stages the rest and
+decides in one request. PREPARE stages everything and decides PREPARED, with the XA key as label; from then on the
+branch exists in the log alone and waits for its transaction manager without limit, through restarts. A *branch* in
+this module is a transaction of either kind.
 
 A step that fails before the preparation ends the transaction: the client gets the error, and it is rolled back.
 """
@@ -153,6 +154,7 @@ class Metaq1Transactions(BrokerPart):
         branch = Branch(key, self._new_id("tx" if local else "xa"), channel, local, self._clock.now_ms(), timed=timed)
         if seconds > 0:
             branch.deadline = self._clock.monotonic() + seconds
+            # The number breaks ties: branches cannot be compared.
             heapq.heappush(self._timers, (branch.deadline, next(self._numbers), branch))
         table = self._local.setdefault(channel, {}) if local else self._open
         table[key] = branch
@@ -277,8 +279,8 @@ class Metaq1Transactions(BrokerPart):
     def _stage(self, branch: Branch, parts: list[GatheredPart]) -> None:
         """Stage the waiting chunks of these parts. Raises Refused, Saving: it can be repeated."""
         if parts:
-            branch.staged = True
             # Before the call: a part of the chunks may be stored although it raises.
+            branch.staged = True
             self._staging.stage(
                 self._request(branch, [part.chunk(seal=False) for part in parts], None), *self._who(branch)
             )
@@ -457,6 +459,7 @@ class Metaq1Transactions(BrokerPart):
     def _gone(self, branch: Branch) -> None:
         self._counts.add(branch, -1, -len(branch.parts))
         self._timed -= branch.timed
+        # Its timer stays in the heap and is passed over by this.
         branch.deadline = None
         self._memory.add(branch, -branch.held)
 
@@ -522,8 +525,8 @@ class Metaq1Transactions(BrokerPart):
         name = self._prepared.get(key)
         if name is None:
             raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} is prepared (metaq meta1 tx list)")
-        # The outcome first, then the end: after a crash in between, the start ends the branch. The other way round the transaction
-        # manager would get "unknown" for a branch that was committed by hand.
+        # The outcome first, then the end: after a crash in between, the start ends the branch. The other way round
+        # the transaction manager would get "unknown" for a branch that was committed by hand.
         self._by_hand.remember(key, outcome)
         del self._prepared[key]
         self._due[name] = outcome

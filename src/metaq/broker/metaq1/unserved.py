@@ -1,7 +1,9 @@
-"""Byte positions in the store of a broker that serves no clients of MetaQ 1.x: it did so before, or another broker of the set does.
+"""Byte positions in the store of a broker that serves no clients of MetaQ 1.x.
 
-They stay as they were told: log files are kept until newer bases are written, as `Bases` does wherever clients are served. A store
-without positions, as most are, does not even load it.
+It served them before, or another broker of the set does.
+
+They stay as they were told: log files are kept until newer bases are written, as `Bases` does wherever clients are
+served. A store without positions, as most are, does not even load it.
 """
 
 from __future__ import annotations

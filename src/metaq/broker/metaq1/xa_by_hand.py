@@ -1,4 +1,6 @@
-"""XA branches that an operator has committed or rolled back (heuristic outcomes): kept until the transaction manager sends FORGET.
+"""XA branches that an operator has committed or rolled back (heuristic outcomes).
+
+They are kept until the transaction manager sends FORGET.
 
 Each is stored as a staged transaction of its own, a preparation without parts, whose label has outcome and key. It is written
 before the branch ends: a start that finds both ends the branch.
@@ -86,12 +88,14 @@ class EndedByHand:
         """Store an outcome. Raises Refused, as `Appender.put`: nothing has changed."""
         name = self._new_id("hand")
         label = f"{outcome.value} {key}"
+        # In the log before it is in the table: a restart must know of it.
         self._staging.decide(Decide(transaction=name, outcome=Outcome.PREPARED, parts=(), label=label), None)
         self._table[key] = outcome, name
 
     def forget(self, key: TransactionKey) -> None:
         """Drop an outcome (FORGET). Raises Refused, as `Appender.put`: nothing has changed."""
         _, name = self._table[key]
+        # The preparation has no parts, so a rollback only ends it.
         self._staging.decide(Decide(transaction=name, outcome=Outcome.ROLLBACK), None)
         del self._table[key]
 

@@ -78,8 +78,8 @@ class PullFastPaths:
             or request.bytes_max > 0
             or (not brought and request.version > admission.version)  # admitted with a weaker filter
             or (brought and len(request.subscription or b"") > SUBSCRIPTION_BYTES_MAX)
-            or seen != self._seen_changes
             # Something has changed since the checks: the gate would let pulls pass that the new state refuses.
+            or seen != self._seen_changes
             or self._changes() != self._seen_changes
         ):
             return None
@@ -95,6 +95,7 @@ class PullFastPaths:
         gate = fast_path.gates[key] = PullGate(
             queue,
             admission.wanted,
+            # A pull that brings its filter does not depend on the heartbeat's version.
             _ANY_VERSION if brought else admission.version,
             admission.group.broker_id if self._options.slave_read_enable else 0,  # never the slow broker
             (admission.group.name, admission.topic, request.queue_id),

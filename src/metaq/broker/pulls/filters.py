@@ -49,7 +49,7 @@ AGE_AT_LOAD_MS = 30_000
 """Age as a dead one of a filter whose group was alive when the file was written, ms."""
 
 FilterTable = dict[tuple[str, str], GroupFilter]
-"""(topic, group) → what it wants."""
+"""(topic, group) → the group's filter for the topic."""
 
 
 class Filters(BrokerPart):
@@ -91,7 +91,10 @@ class Filters(BrokerPart):
 
     # -- expressions
     def check(self, wanted: SubscriptionData, peer: str) -> None:
-        """Check a subscription (CHECK_CLIENT_CONFIG, 46). Raises Refused: INVALID (type), BAD_FILTER (text), THROTTLED (`_parsed`)."""
+        """Check a subscription (CHECK_CLIENT_CONFIG, 46).
+
+        Raises Refused: INVALID (type), BAD_FILTER (text), THROTTLED (`_parsed`).
+        """
         if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # predicates: `Predicates.check`
             return
         self._may(wanted.expression_type)
@@ -180,6 +183,7 @@ class Filters(BrokerPart):
             except SqlError as error:
                 found = str(error)
             if len(text) <= TEXT_BYTES_MAX:
+                # The oldest goes: a dict keeps the order of insertion.
                 if len(self._recent) >= RECENT_MAX:
                     del self._recent[next(iter(self._recent))]
                 self._recent[text] = found
@@ -195,8 +199,7 @@ class Filters(BrokerPart):
         program = self._parsed(text, peer)
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
         if self._in_use() + cost > COMPILED_BYTES_MAX:
-            # Drops cached admissions, which may hold the last references to filters.
-            # First drop the caches, then count again what is really in use.
+            # Drops cached admissions, which may hold the last references to filters; then what is really in use is counted again.
             self._relief()
         if self._in_use() + cost > COMPILED_BYTES_MAX:
             raise Refused(
@@ -236,6 +239,7 @@ class Filters(BrokerPart):
 
     def check_amount(self, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
         """Raise Refused INVALID for a heartbeat with more new expression text than NEW_BYTES_MAX."""
+        # Before anything of the heartbeat is stored: parsing runs on the event loop, so its amount is bounded.
         new = 0
         for topic, wanted in subscriptions.items():
             if wanted.expression_type == SQL92 and len(wanted.expression) <= TEXT_BYTES_MAX:
@@ -363,6 +367,7 @@ class Filters(BrokerPart):
         reason = "" if error is None else error.strerror or str(error)
         if reason:
             self._dirty = True
+            # Once per reason: it is tried again with every save.
             if reason != self.failing:
                 log.error("%s could not be saved: %s", self._file.where, reason)
         elif self.failing:

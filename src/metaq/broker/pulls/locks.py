@@ -76,6 +76,7 @@ class Locks:
         granted, told, not_lockable = list[MessageQueue](), list[str](), 0
         queues_of = dict[str, int | str]()
         for queue in wanted.queues:
+            # Once per topic: a request names many queues of few topics.
             if queue.topic not in queues_of:
                 queues_of[queue.topic] = self._queues_of(caller, queue.topic)
             why_not = self._why_not(queue, queues_of[queue.topic]) or self._take(wanted.group, wanted.client_id, queue)
@@ -105,6 +106,7 @@ class Locks:
         """Drop expired locks."""
         self._log.tick()
         stands = self._clock.monotonic() - self._options.rebalance_lock_max_live_time / 1000
+        # A copy: `_drop` removes groups without locks.
         for group, locks in list(self._held.items()):
             for topic, queue_id in [place for place, lock in locks.items() if lock.renewed < stands]:
                 self._drop(group, topic, queue_id)
@@ -126,6 +128,7 @@ class Locks:
             self._gatekeeper.check(caller, Action.SUBSCRIBE, topic)
         except Refused as refused:
             return refused.text
+        # The larger: while a topic shrinks, queues that take no more messages are still consumed.
         return max(config.read_queues, config.write_queues)
 
     def _why_not(self, queue: MessageQueue, queues: int | str) -> str:

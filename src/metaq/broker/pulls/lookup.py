@@ -58,6 +58,7 @@ class Lookup:
         if stored is not None:
             return stored
         queue = self._queue(topic, queue_id)
+        # RocketMQ counts a queue without messages as young, too.
         if queue is None or queue.max_offset == 0:
             return 0
         if queue.min_offset <= 0:

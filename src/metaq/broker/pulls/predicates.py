@@ -192,6 +192,7 @@ class Predicates(BrokerPart):
         # The group that has waited longest comes first.
         for name in sorted(self._groups, key=lambda name: self._groups[name].waits_since):
             group = self._groups[name]
+            # One question per group at a time, so that a slow predicate holds one helper, not all.
             if group.trip or not group.jobs or group.not_before > now:
                 continue
             if not idle:
@@ -204,6 +205,7 @@ class Predicates(BrokerPart):
     def _send(self, helper: Helper, name: str, group: _Group, now: float) -> None:
         job = group.jobs[0]
         rest = job.records[len(job.verdicts) :]
+        # After a failure one at a time, to find the message that ends the helper.
         records = rest[:1] if group.careful else rest
         group.trip = len(records)
         self._helpers[helper] = _Busy(name, job, now, ready=True)
@@ -212,6 +214,7 @@ class Predicates(BrokerPart):
 
     def helper_answered(self, helper: Helper, answer: bytes | None, why: str) -> None:
         """Process an answer of a helper, or its end."""
+        # Its jobs are another helper's or over if it was removed before.
         busy = self._helpers.get(helper)
         if busy is None or self._closed:
             return
@@ -241,6 +244,7 @@ class Predicates(BrokerPart):
     def _refuse_broken(self) -> None:
         """Finish jobs that were queued before their predicate turned out to be unusable: they must not pass unfiltered."""
         for name, group in list(self._groups.items()):
+            # A helper has the first one: its answer will finish that.
             for job in list(group.jobs)[1 if group.trip else 0 :]:
                 if job.predicate in self._errors:
                     group.jobs.remove(job)
@@ -335,6 +339,7 @@ class Predicates(BrokerPart):
         for helper in self._helpers:
             helper.kill(why)
         jobs = [job for group in self._groups.values() for job in group.jobs]
+        # Before the jobs are finished, whose pulls may ask again.
         self._groups.clear()
         for job in jobs:
             job.why = why
@@ -358,6 +363,8 @@ class Predicates(BrokerPart):
             elif not busy.ready and busy.since and now - busy.since > READY_SECONDS:
                 helper.kill(f"it was not ready after {READY_SECONDS:g} s")
         for name, group in list(self._groups.items()):
+            # What is evaluated so far is answered; the job that a helper has now ends with its answer or its time
+            # limit.
             while group.jobs and not group.trip and now >= group.jobs[0].deadline:
                 self._finish(group.jobs.popleft())
             if not group.jobs and now > group.not_before + LONGEST_PAUSE:
@@ -368,16 +375,19 @@ class Predicates(BrokerPart):
         self._add_extra(now)
 
     def _add_extra(self, now: float) -> None:
+        # More helpers than are configured, for a while: one slow group must not hold up the others.
         waiting = any(
             group.jobs and not group.trip and group.not_before <= now and now - group.waits_since > PATIENCE_SECONDS
             for group in self._groups.values()
         )
+        # One at a time: the one that starts may be enough.
         starting = any(not busy.ready for busy in self._helpers.values())
         if waiting and not starting and len(self._helpers) < self._wanted + EXTRA_MAX:
             self._add_helper()
 
     def _add_helper(self) -> None:
         assert self._make_helper is not None
+        # Not 0, by which `tick` knows a helper that is not starting.
         self._helpers[self._make_helper(self.helper_answered)] = _Busy(since=self._clock.monotonic() or 1e-9)
 
     def close(self) -> None:

@@ -245,6 +245,7 @@ class PullService(BrokerPart):
             else:
                 wanted = self._filters.of_text(text, expression_type, peer)
             return Admission(group, topic_name, topic.read_queues, wanted, text, 0)
+        # Without a filter of its own, a pull relies on the heartbeat: only members may send such.
         online = self._members.consumers.get(group_name)
         if online is None:
             raise Refused(Reason.NOT_SUBSCRIBED, f"the consumer's group info not exist: {group_name}")
@@ -274,6 +275,7 @@ class PullService(BrokerPart):
     ) -> Filter | None:
         if stored.expression_type not in TAGS:
             return self._filters.of_group(group, stored, peer)
+        # Retried messages keep the properties of their topics, so each has the filter of its own topic.
         if stored.topic == RETRY_PREFIX + group:
             return self._filters.of_retried(group, all_of_them.values(), peer)
         return _filter(stored)
@@ -312,6 +314,7 @@ class PullService(BrokerPart):
         if flags & COMMIT and commit_offset >= 0:
             self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset)
         options = self._environment.store_options
+        # Our clients ask for more than RocketMQ's bound; others never send the field.
         if lifted_bytes > 0:
             bytes_max, count_limit = min(lifted_bytes, LIFTED_BYTES_MAX), LIFTED_COUNT_MAX
         else:
@@ -337,6 +340,7 @@ class PullService(BrokerPart):
         if self._changes() == pull.seen_changes:
             return
         self._gatekeeper.check(pull.caller, Action.SUBSCRIBE, pull.admission.topic)
+        # Its filter came with it, so no heartbeat can change it.
         if request.flags & FILTER:
             return
         try:
@@ -371,6 +375,7 @@ class PullService(BrokerPart):
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
             in_pieces=True,
         )  # fmt: skip
+        # Only SQL filters read messages; hashes of tags are compared in the queue's index, a whole range at once.
         if pulled.status is _NO_MATCH and admission.wanted is not None and admission.wanted.reads:
             pulled, offset = self._further(pull, pulled, offset)
         answer = self._answer(pull, pulled, offset)

@@ -269,6 +269,7 @@ class ChunkAdmission:
         """
         life = life_text(transaction.lifetime, transaction.seconds)
         run: list[tuple[NewChunks, int, PutRecord]] = []
+        # A run is one append, which has to fit into a log file.
         size, run_max = 0, min(RUN_BYTES, self._store.log.file_bytes // 2)
         for new in fresh:
             for index, chunk in enumerate(new.chunks):
@@ -287,8 +288,8 @@ class ChunkAdmission:
         place = put.log_offset
         for new, index, record in run:
             chunk = new.chunks[index]
-            added(transaction, place)
             # Before the part exists: retention must not delete the chunk's file between the append and this.
+            added(transaction, place)
             part = transaction.parts.get(chunk.part)
             if part is None:
                 part = Part(chunk.part, chunk.topic, chunk.queue_id, since_ms=put.store_ms)
@@ -360,8 +361,8 @@ class AtOnce:
     def run(self, stage: Stage, transaction: Transaction, facts: Facts) -> None:
         """Store, decide and apply a request that `judge` accepted. `transaction`: a new one, which is added to the table.
 
-        Raises Refused, as `Appender.put`: nothing is stored, or all chunks are and the transaction is undecided. After the decision
-        nothing is raised; the parts have their progress.
+        Raises Refused, as `Appender.put`: nothing is stored, or all chunks are and the transaction is undecided.
+        After the decision nothing is raised; the parts have their progress.
         """
         life = life_text(transaction.lifetime, transaction.seconds)
         records = [chunk_record(stage, chunk, rows, life) for chunk, (rows, _) in zip(stage.chunks, facts, strict=True)]

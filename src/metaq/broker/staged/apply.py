@@ -166,10 +166,10 @@ class Applier:
                 waiting = self._waiting[key] = deque()
                 self._turns.append(key)
             waiting.append((transaction, part))
+            # Half applied, perhaps before a crash: nothing may come between its messages.
             if part.applied or part.entries:
                 self._closed.close(*key)
 
-    # Half applied before a crash: nothing may come between its messages.
     def add_first(self, transaction: Transaction) -> None:
         """Queue a commit before all others: recovery found a part of it half applied."""
         self.add(transaction)
@@ -274,7 +274,10 @@ class Applier:
             self._closed.open(*key)
 
     def _is_topic_there(self, part: Part) -> bool:
-        """Make sure that the part's topic exists. Raises Saving: it is being created or deleted; Refused: it cannot be created."""
+        """Make sure that the part's topic exists.
+
+        Raises Saving: it is being created or deleted; Refused: it cannot be created.
+        """
         config = self._topics.taking(part.topic)
         if config is None:
             # The transaction is committed, so its messages must be stored somewhere: the topic comes back.
@@ -366,6 +369,7 @@ class DoneMarks:
 
     def _mark(self, kind: str, some: list[Transaction]) -> None:
         names, now_ms, host = [tx.id for tx in some], self._environment.clock.now_ms(), self._environment.store_host
+        # Also when the disk is full: the mark lets retention delete files.
         self._appender.put([done_record(kind, names, now_ms, host)], carrying=True)
         for tx in some:
             self._waiting.pop(tx.id, None)

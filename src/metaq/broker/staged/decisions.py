@@ -1,7 +1,7 @@
 """Decisions of staged transactions: checks, writer rows, transactions that are over, and automatic rollbacks.
 
-The outcome of a transaction that is over is read from its decision's record. For the newest ones its place is kept in memory; older
-ones are found in the index, as long as the log holds the record.
+The outcome of a transaction that is over is read from its decision's record. For the newest ones its place is kept in
+memory; older ones are found in the index, as long as the log holds the record.
 """
 
 from __future__ import annotations
@@ -231,6 +231,7 @@ class Decisions:
 
     def ended(self, transaction: str, place: int) -> None:
         """Add a transaction that is over. `place`: LogOffset of its decision's record."""
+        # Moved to the end: the oldest is dropped first.
         self._ended.pop(transaction, None)
         self._ended[transaction] = place
         if len(self._ended) > ENDED_MAX:
@@ -323,6 +324,7 @@ class Ends:
         self._log.tick()
 
     def _end_some(self) -> None:
+        # Bounded, because a connection may end with thousands, and each rollback is a record.
         for name in list(self._due)[:ENDED_PER_TICK]:
             transaction = self._table.get(name)
             if transaction is not None and transaction.decision is None:

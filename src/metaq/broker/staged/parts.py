@@ -23,6 +23,7 @@ NOBODY: Final = ""
 """Peer of transactions found by recovery: the log does not say who staged them."""
 
 
+# Arrays, with which the numbers of a chunk take 20 bytes in all.
 def _places() -> array[int]:
     return array("q")
 
@@ -72,6 +73,7 @@ class Part(Struct, eq=False):
 
     def add(self, place: int, crc: int, size: int, rows: int) -> None:
         """Add a chunk."""
+        # Not simply the first: retention rewrites old chunks, which moves them to the log's end.
         if self.oldest < 0 or place < self.oldest:
             self.oldest = place
         self.places.append(place)
@@ -256,6 +258,7 @@ class Staged:
 
     def decided(self, transaction: Transaction, decision: Decision, place: int) -> None:
         """Set a transaction's decision, stored at this LogOffset."""
+        # Others are counted by `add`, with their decision.
         if transaction.id in self.table:
             before = transaction.decision
             self.named += len(decision.parts) - (len(before.parts) if before is not None else 0)

@@ -149,8 +149,8 @@ class PeerRequests:
             if question is None:
                 del self._pauses[key]
                 continue
-            # A commit must be durable here before others apply it: after a power cut the coordinator would know nothing of it, and
-            # might roll back what others have delivered.
+            # A commit must be durable here before others apply it: after a power cut the coordinator would know
+            # nothing of it, and might roll back what others have delivered.
             if isinstance(question, Finish) and not self._is_kept(self._staged.table[key[0]].place):
                 self._later(key, PAUSE_SECONDS)
                 continue

@@ -175,7 +175,10 @@ def stage_record(
 
 
 def chunk_record(stage: Stage, chunk: Chunk, rows: int, life: str) -> PutRecord:
-    """Make the CHUNK record of a request, as `stage_record` does, with the property text in one go: there are thousands a second."""
+    """Make the CHUNK record of a request, as `stage_record` does.
+
+    The property text is made in one go: there are thousands of chunks a second.
+    """
     text = (
         f"{_CHUNK_HEAD}{stage.transaction}\x02{PART}\x01{chunk.part}\x02{NUMBER}\x01{chunk.number}\x02{ROWS}\x01{rows}\x02"
         f"{props.REAL_TOPIC}\x01{chunk.topic}\x02{props.REAL_QUEUE_ID}\x01{chunk.queue_id}\x02{LIFE}\x01{life}"

@@ -81,11 +81,11 @@ class Recovery:
         txn, stage = self._store.reader.existing_queue(TXN_TOPIC, 0), self._store.reader.existing_queue(STAGE_TOPIC, 0)
         place = self._checkpoint(txn) if txn else Checkpoint(0, 0)
         if txn:
+            # With an index, older decisions are found by their transaction's id.
             if self._store.index is None:
-                # With an index, older decisions are found by their transaction's id.
                 self._remember(txn, place.txn)
+            # Decisions first: of transactions that are over, chunks need not be looked at.
             for unit in _units(txn, place.txn):
-                # Decisions first: of transactions that are over, chunks need not be looked at.
                 if (record := self._record(unit)) is not None:
                     self._take_decision(record)
         if stage:
@@ -280,8 +280,8 @@ class Recovery:
         if not marks:
             return
         counts: dict[int, int] = {}
+        # Messages of a commit lie behind its decision, so reading begins at the oldest decision.
         for head in self._store.reader.heads(min(transaction.place for transaction in self.commits)):
-            # Messages of a commit lie behind its decision, so reading begins at the oldest decision.
             if head.prepared_offset < 0 and (found := marks.get(head.prepared_offset)) is not None:
                 part, _ = found
                 if head.queue_id == part.queue_id and head.topic == part.topic.encode():
@@ -297,6 +297,7 @@ class Recovery:
 def _part_of(part_id: str, found: _Found) -> Part | None:
     """Build a part from its records; None: chunks are missing."""
     count = len(found.chunks)
+    # The numbers are distinct and none is below 0: so the highest one shows every gap.
     if not count or max(found.chunks) != count - 1:
         return None
     first, last = found.chunks[0], found.chunks[count - 1]

@@ -219,6 +219,7 @@ class Retention:
             self._rows.extend(row for row in self._decisions.rows.values() if row.place < self._before)
         done = False
         try:
+            # Each once: one that waits for a read goes to the back.
             for _ in range(len(self._todo)):
                 if self._carry(self._todo[0], more_time):
                     done = True
@@ -243,6 +244,7 @@ class Retention:
 
     def _carry(self, transaction: Transaction, more_time: Callable[[], bool]) -> bool:
         """Rewrite one transaction's records. Returns whether none below `_before` is needed any more."""
+        # It may be over meanwhile.
         if self._staged.get(transaction.id) is not transaction:
             return True
         if transaction.committed and not transaction.applied:

@@ -1,9 +1,9 @@
 """Staged transactions: atomic writes of many messages to many queues and brokers (docs/formats/staging.md).
 
-Chunks of messages are staged in the log, invisible to consumers. A single decision record, at the coordinator (the broker named in
-the transaction's id), commits or rolls back; the first one stands, and later requests get it as their response. Commits are applied
-at once if they are small, else in bounded steps. Other brokers with parts (participants) learn the decision from the client, from
-the coordinator, or by asking.
+Chunks of messages are staged in the log, invisible to consumers. A single decision record, at the coordinator (the
+broker named in the transaction's id), commits or rolls back; the first one stands, and later requests get it as their
+response. Commits are applied at once if they are small, else in bounded steps. Other brokers with parts
+(participants) learn the decision from the client, from the coordinator, or by asking.
 
 All state is derived from the log (`metaq.broker.staged.recovery`).
 """
@@ -186,6 +186,7 @@ class StagingService(BrokerPart):
         self, stage: Stage, decide: Decide, caller: Caller, peer: str, channel: Channel | None
     ) -> Staged | None:
         """Stage, commit and apply a transaction that comes as one request, if possible; None: take the general path."""
+        # Commits that wait come first in their queues, so this one cannot be applied at once.
         if self._applier.waits:
             return None
         facts = self._at_once.judge(stage, decide, caller)
@@ -195,6 +196,7 @@ class StagingService(BrokerPart):
         try:
             self._at_once.run(stage, transaction, facts)
         finally:
+            # Also after an error: what is stored has to be ended, or applied.
             if transaction.decision is None:
                 if transaction.parts:
                     self._ends.watch(transaction)
@@ -327,7 +329,8 @@ class StagingService(BrokerPart):
     def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
         """Return the decision that has moved the row to this sequence number already; None: none has.
 
-        So a writer that repeats a numbered transaction after a crash does not write it twice. Raises Refused: STALE, BUSY, INVALID.
+        So a writer that repeats a numbered transaction after a crash does not write it twice. Raises Refused: STALE,
+        BUSY, INVALID.
         """
         row = self._decisions.rows.get(wanted.row)
         if row is None:

@@ -1,4 +1,6 @@
-"""Topic settings, in `config/topics.json` (docs/formats/config.md): system topics, administrators', and automatically created ones.
+"""Topic settings, in `config/topics.json` (docs/formats/config.md).
+
+Topics are the system's, administrators' or automatically created ones.
 
 A change is saved before it is visible: a topic whose sends are acknowledged must not be unknown after a restart. It also raises
 the data version, by which name servers and slaves recognise the newer table. A request that needs a topic that is being saved
@@ -82,7 +84,10 @@ class Topics:
 
     @property
     def closing(self) -> Mapping[str, Pending]:
-        """Topics under deletion → the pending deletion. Until it ends they take no messages, and none of the name is created."""
+        """Topics under deletion → the pending deletion.
+
+        Until it ends they take no messages, and no topic of the same name is created.
+        """
         return self._closing
 
     def close(self, name: str) -> Pending:
@@ -261,9 +266,9 @@ class Topics:
                 raise Refused(Reason.INVALID, f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
         if not 0 <= config.perm <= 7:
             raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
+        # Otherwise a topic could be created again while its messages are being deleted.
         if config.name in self._closing:
             raise Saving(self._closing[config.name])
-        # Otherwise a topic could be created again while its messages are being deleted.
         return self.saved.change(config.name, config)
 
     def set_ordered(self, names: Collection[str]) -> None:
@@ -329,7 +334,9 @@ def _trace_topic(name: str) -> str:
 
 
 def check_client_topic(name: str) -> str:
-    """Return `name` if clients may use it. Raises Refused: INVALID (illegal name), NO_PERMISSION (one of the broker's own topics).
+    """Return `name` if clients may use it.
+
+    Raises Refused: INVALID (illegal name), NO_PERMISSION (one of the broker's own topics).
 
     Names with a dot, which RocketMQ forbids and MetaQ 1.x allows, may be read by all clients; `SendService` refuses them.
     """

@@ -233,7 +233,10 @@ class TransactionChecks:
         return True
 
     def _producers(self, group: str, half: StoredMessage) -> list[Channel]:
-        """Return the group's producers that may send to the topic: a check contains the message, and anybody can claim a group."""
+        """Return the group's producers that may send to the topic.
+
+        A check contains the message, and anybody can claim to be of a group.
+        """
         topic, allowed = half.properties.get(props.REAL_TOPIC, ""), list[Channel]()
         for member in self._members.producing(group):
             try:

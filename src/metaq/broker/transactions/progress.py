@@ -98,10 +98,12 @@ class Slots:
             if page is _FULL:
                 number = (key + 1) * PAGE_BITS
                 continue
+            # The bits below `place` count as done.
             rest = page[place >> 3] | ((1 << (place & 7)) - 1)
             if rest != 0xFF:
                 return key * PAGE_BITS + (place & ~7) + (~rest & rest + 1).bit_length() - 1
             tail = page[(place >> 3) + 1 :]
+            # Whole bytes of done slots, counted without a loop in Python.
             whole = len(tail) - len(tail.lstrip(b"\xff"))
             if whole == len(tail):
                 number = (key + 1) * PAGE_BITS
@@ -262,6 +264,7 @@ class TransactionProgress:
         while offset < end:
             pulled = self._store.reader.pull(OP_TOPIC, 0, offset, READ_OPS, READ_BYTES)
             if pulled.status is ReadStatus.COLD and pulled.job is not None:
+                # Read here, without a thread: nothing else is served before the start is over.
                 pulled = pulled.job()
             for number, slot in enumerate(op_slots(pulled.body), offset):
                 self._ops.add(number, slot)

@@ -155,6 +155,7 @@ def op_slots(records: Any) -> Iterator[int]:
         size, sys_flag = _BEFORE_HOST.unpack_from(records, place)
         # Only the head and the body are decoded: a start may read millions of op records.
         start = place + 68
+        # 68 bytes are the fields before the body's length without the two hosts.
         for bit in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6):
             start += HOST_V6 if sys_flag & bit else HOST_V4
         body_bytes = int.from_bytes(records[start : start + 4], "big")

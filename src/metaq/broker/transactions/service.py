@@ -208,7 +208,10 @@ class TransactionService(BrokerPart):
         return None
 
     def _open_generation_of(self, named: StoredMessage) -> StoredMessage | None:
-        """Return the open generation, as `_open_generation`. None is cached: a client may repeat an end a thousand times a second."""
+        """Return the open generation, as `_open_generation`.
+
+        A None is cached, too: a client may repeat an end a thousand times a second.
+        """
         place = named.log_offset, named.properties.get(props.UNIQUE_ID)
         if place in self._ended:
             return None
@@ -220,7 +223,9 @@ class TransactionService(BrokerPart):
         return half
 
     def _open_generation(self, named: StoredMessage) -> StoredMessage | None:
-        """Return the newest generation of a half message that is done, if a check wrote it again or gave it up; None: it has ended.
+        """Return the newest generation of a half message that is done, if a check wrote it again or gave it up.
+
+        None: its transaction has ended.
 
         Raises Refused INVALID: unknown, because there is no index or no unique id.
         """

@@ -1,7 +1,8 @@
 """Messages that were pulled, as record batches of Arrow: what readers and consumers hand out by `arrow_batches`.
 
-The columns are made from the records themselves where they are still at hand (`metaq.client.arrow.records`); else, which is slower,
-from records made of the messages: for what was pulled before somebody asked for Arrow, and in orderly consumption.
+The columns are made from the records themselves where they are still at hand (`metaq.client.arrow.records`); else,
+which is slower, from records made of the messages: for what was pulled before somebody asked for Arrow, and in
+orderly consumption.
 
 Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 """
@@ -34,7 +35,7 @@ class BatchLayout(Struct, frozen=True):
 
     columns: tuple[str, ...]
     rows: int
-    """Of one batch, at most."""
+    """Rows of one batch at most."""
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, rows: int) -> BatchLayout:
@@ -62,11 +63,14 @@ def _batch(messages: Sequence[StoredMessage], records: Any, columns: tuple[str, 
     batch = decoded.to_batch(columns)
     if len(messages) != len(decoded):  # Some of its rows were filtered, or belong to somebody else.
         offsets = np.fromiter((message.queue_offset for message in messages), np.int64, len(messages))
+        # The offsets of a pull ascend, so a binary search finds the row of each message.
         batch = batch.take(pa.array(np.searchsorted(decoded.queue_offsets, offsets)))
     return _corrected(batch, messages, ("topic",))
 
 
 def _remade(messages: Sequence[StoredMessage], columns: tuple[str, ...]) -> pa.RecordBatch:
+    # These bodies are expanded already: with the compression bits set the decoder would expand them again. The column
+    # sys_flag gets the original bits below.
     records = b"".join(
         encode_record(
             topic=one.topic.encode(), queue_id=one.queue_id, queue_offset=one.queue_offset, log_offset=one.log_offset,

@@ -34,7 +34,7 @@ EXPANDED_BYTES = 64 * 1024 * 1024
 EXPANDED_BYTES_MAX = 1024 * 1024 * 1024
 """Expanded bytes of a batch that cannot be cut. Arrow's offsets end at 2 GiB."""
 NOT_TEXT = 4
-"""Among what `hot.property_pairs` says of a text: it is not UTF-8."""
+"""Flag in the result of `hot.property_pairs`: the text is not UTF-8."""
 INLINE_BYTES_MAX = 12
 """Arrow keeps values up to this size inside the view itself."""
 
@@ -89,7 +89,7 @@ class Decoded(Struct, frozen=True):
     """The records of a pull's body, or of a piece of a log, found but not yet made into columns."""
 
     queue: MessageQueue | None
-    """None: they are of many queues, as a log has them."""
+    """The queue of all records; None: they are of many queues, as in a log."""
     data: Any
     parts: dict[str, Any]
     max_offset: int
@@ -110,7 +110,7 @@ class Decoded(Struct, frozen=True):
         return np.frombuffer(self.parts["log_offset"], np.int64, len(self))
 
     def to_batch(self, columns: Sequence[str] = LEAN) -> pa.RecordBatch:
-        """One row a record.
+        """Make a record batch, with a row for each record.
 
         Raises: BadRequest: a body that says it is compressed does not inflate within INFLATED_BYTES_MAX; the text names
             queue and offset. Or all of them together do not within EXPANDED_BYTES_MAX.
@@ -137,6 +137,7 @@ class Decoded(Struct, frozen=True):
 
     def cut(self, columns: Sequence[str]) -> tuple[Decoded, Decoded | None]:
         """The first of `pieces`, and the records behind it; None: there are none. Raises: BadRequest: as `to_batch`."""
+        # Bodies are expanded for the column body only: a query of the other columns does not pay for them.
         done, whole = self.expand(EXPANDED_BYTES) if "body" in columns else (self, True)
         return done, None if whole else self.only(np.arange(len(self)) >= len(done))
 
@@ -303,6 +304,7 @@ def _host(name: str) -> Callable[[Decoded], pa.Array]:
 
 def _without_nulls(lists: pa.Array, kind: pa.DataType) -> pa.Array:
     """A list array whose null lists are empty ones."""
+    # A null list spans no values, so that without the validity bitmap it reads as an empty one.
     return pa.Array.from_buffers(kind, len(lists), [None, lists.buffers()[1]], children=[lists.values])
 
 
@@ -316,6 +318,7 @@ def _keys(decoded: Decoded) -> pa.Array:
             [None, pa.py_buffer(bytes(4 * len(text) + 4))],
             children=[pa.array([], pa.string())],
         )
+    # Keys are separated by spaces, of which a foreign producer may have left several, or some at the ends.
     text = pc.ascii_trim(text, " ")
     text = pc.if_else(pc.equal(text, ""), None, text)
     return _without_nulls(pc.split_pattern_regex(text, " +"), TYPES["keys"])
@@ -366,6 +369,7 @@ def body_views(decoded: Decoded) -> pa.Array:
                 f"the bodies of {count} messages are more than {EXPANDED_BYTES_MAX} bytes once they are expanded: "
                 "ask for fewer messages at once"
             )
+    # The views name their buffer: 0 is the pull's bytes, 1 the bodies that were expanded.
     held = (decoded.data,) if decoded.expanded is None else (decoded.data, decoded.expanded)
     buffers = [None, *map(pa.py_buffer, (decoded.parts["body"], *held))]
     return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers)
@@ -403,6 +407,7 @@ def _metaq1_id(decoded: Decoded) -> pa.Array:
 def _id_of(text: str) -> int | None:
     """The id in a text, which senders by RocketMQ's protocol may fill with anything."""
     try:
+        # Longer texts are out of range anyway, and `int` takes quadratic time for thousands of digits.
         value = int(text) if len(text) <= _LONG_CHARS_MAX else _LONG_MAX + 1
     except ValueError:
         return None

@@ -42,7 +42,7 @@ Numbers = np.ndarray[Any, Any]
 BAD_TAG: Final = r"^$|^\*$|[|\x01\x02]|^\s|\s$"
 BAD_KEY: Final = r"^$|[\s\x01\x02]"
 BAD_TEXT: Final = r"^$|[\x01\x02]"
-"""What no tag, no key, and no name or value of a property may match."""
+"""Patterns that no tag, no key, and no name or value of a property may match."""
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 _PAIRS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 
@@ -59,7 +59,7 @@ class MessageRows(Struct, frozen=True):
     delay_levels: Numbers | None = None
     """None: no row is to be delayed."""
     texts: pa.Array | None = None
-    """Of the properties of each row; None: no row has any."""
+    """Property text of each row; None: no row has properties."""
     flags: Numbers | None = None
 
     @property
@@ -70,7 +70,7 @@ class MessageRows(Struct, frozen=True):
         return int(self.flags[row]) if self.flags is not None else 0
 
     def delayed(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """`rows`, divided: those that go at once, and those that are delayed."""
+        """Divide `rows` into those that are sent at once and those that are delayed."""
         if self.delay_levels is None:
             return rows, rows[:0]
         later = self.delay_levels[rows] > 0
@@ -159,9 +159,11 @@ def rows_of(
     empty: bool = False,
     only_group: str | None = None,
 ) -> MessageRows:
-    """The messages of a record batch. `topic`: of rows that name none. `namespace`: of the producer; a property says it, too.
-    `empty`: bodies may be empty. `only_group`: the consumer group that alone gets them, by its retry topic; a property names the topic
-    as which its members see them.
+    """Return the messages of a record batch.
+
+    Args: topic: of rows that name none. namespace: of the producer; it is also written to a property. empty: bodies
+          may be empty. only_group: the one consumer group that gets them, by its retry topic; a property has the topic
+          that its members see.
 
     Raises: ConfigError: as `check_columns`. InvalidMessage: a row that no message can be made of; the text says which.
     """
@@ -170,6 +172,7 @@ def rows_of(
     count = batch.num_rows
     delays = _delays(columns.get("delay_level"))
     texts = _texts(columns)
+    # Java's producers with a namespace set this property (INSTANCE_ID) on every message, too.
     if namespace:
         said = f"{props.INSTANCE_ID}{props.NAME_END}{namespace}{props.PAIR_END}"
         texts = (
@@ -357,6 +360,7 @@ def _user_text(maps: pa.Array) -> pa.Array:
         for row, pairs in enumerate(maps.to_pylist()):
             _at(row, lambda pairs=pairs: check_user_properties(dict(pairs or ())))
     pairs = pc.binary_join_element_wise(names, values, props.NAME_END)
+    # New offsets, counted from the flattened values: those of a slice would not begin at 0.
     sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int32)))
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pairs), props.PAIR_END)

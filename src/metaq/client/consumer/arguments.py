@@ -88,6 +88,7 @@ def topics_and_patterns(
 ) -> tuple[dict[str, Expression], dict[re.Pattern[str], Expression]]:
     """What is subscribed to by name and by pattern. Raises ConfigError, TypeError."""
     named, patterns = split_patterns(topics)
+    # With patterns alone no topic need exist yet; with neither, `topics_of` raises.
     found = topics_of(named) if named or not patterns else {}
     for topic in found:
         namespace.check_topic(topic)

@@ -170,6 +170,7 @@ class ConsumerBase(Closable):
         checked_store(offset_store, broadcast=broadcast)
         self._orderly = orderly
         self._handover = handover_for(ranks, low_share, self.topics, list(given.patterns))
+        # All arguments are checked before this: nobody would release the core of a consumer that was not made.
         self._core = cores.acquire(namesrv, self._options, clock)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
@@ -264,6 +265,7 @@ class ConsumerBase(Closable):
     def stop(self) -> None:
         """End all iterations, from any thread or signal handler. What was not handed out stays for the group."""
         self._handover.close()
+        # Takers in the middle of a chunk do not look at the handover: they see that their window is dropped.
         self._member.hand_out_no_more()
 
     def _check_open(self) -> None:
@@ -276,6 +278,7 @@ class ConsumerBase(Closable):
         """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
         self._check_open()
         wanted = batch_layout(columns, rows)
+        # Chunks from before this have no records: their rows are made from the messages, which is slower.
         self._handover.with_records = True
         return wanted
 
@@ -302,6 +305,7 @@ class ConsumerBase(Closable):
         finally:
             if number < len(messages):
                 self._put_off(chunk.rest(number))
+            # Only a queue that flow control has stopped waits for this: the others need no wake-up of the loop.
             elif window.paused:
                 self._core.thread.post(self._member.handed_out, window)
             chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
@@ -331,6 +335,7 @@ class ConsumerBase(Closable):
         self._watching.cancel()
         try:
             await self._member.stop()
+            # After the member, so that what ends while it leaves is observed, too.
             for observer in self._observers:
                 await observer.close()
         finally:

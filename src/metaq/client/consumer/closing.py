@@ -23,6 +23,7 @@ class Closable:
 
     def _opened(self) -> None:
         self._open = True
+        # Weakly, so that being in it keeps no forgotten member alive.
         _open_members.add(self)
 
     @abstractmethod
@@ -46,6 +47,7 @@ class Closable:
         )
 
     def __del__(self) -> None:
+        # A forked child leaves its parent's members alone.
         if self._open and self._core.in_own_process:
             self._forgotten()
             if self._core.thread.alive:

@@ -58,6 +58,7 @@ class Consumer(ConsumerBase):
 
     def _next(self, timeout: float | None) -> ReceivedMessage | None:
         deadline = None if timeout is None else self._core.clock.monotonic() + timeout
+        # The wait for another thread's turn counts for the time-out, too.
         if not self._one_by_one.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             return None
         try:
@@ -67,6 +68,7 @@ class Consumer(ConsumerBase):
 
     def _first(self, deadline: float | None) -> ReceivedMessage | None:
         """The next message of the shared chunk. Called under `_one_by_one`."""
+        # One chunk after the other, shared by all workers: so no worker hoards messages that others could take.
         while (message := next(self._current, None)) is None:
             left = None if deadline is None else max(0.0, deadline - self._core.clock.monotonic())
             try:
@@ -110,6 +112,8 @@ class Consumer(ConsumerBase):
             for number in range(job.workers)
         ]
         with self._drain_on_sigterm():
+            # `close` in another thread either finds these workers and waits for them, or has closed before this
+            # check.
             with self._beginning:
                 self._check_open()
                 self._workers |= frozenset(workers)
@@ -118,6 +122,7 @@ class Consumer(ConsumerBase):
                     worker.start()
                 for worker in workers:
                     worker.wait()
+            # Ctrl-C comes here: the messages in hand are finished before it goes on.
             except BaseException:
                 self.stop()
                 for worker in workers:
@@ -129,6 +134,7 @@ class Consumer(ConsumerBase):
                 if self._open:  # `close` commits by itself.
                     self.commit()
         if failures:
+            # The first: others came while the workers were being stopped.
             raise failures[0]
 
     def _work(self, job: Job, failures: list[BaseException]) -> None:
@@ -207,6 +213,7 @@ class Consumer(ConsumerBase):
 
     @contextlib.contextmanager
     def _drain_on_sigterm(self) -> Iterator[None]:
+        # Python sets signal handlers in the main thread only.
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -261,6 +268,7 @@ class Consumer(ConsumerBase):
             for worker in workers:
                 worker.wait(max(0.0, deadline - self._core.clock.monotonic()))
             warn_of_busy(self.group, sum(not worker.wait(0) for worker in workers))
+        # Even if handlers have used up the time-out: the progress still has to be kept.
         self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     def __enter__(self) -> Self:

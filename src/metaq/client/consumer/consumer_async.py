@@ -49,6 +49,7 @@ class Consumer(ConsumerBase):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        # The chunk in hand first: that saves a coroutine and a time-out for most messages.
         if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
@@ -96,6 +97,7 @@ class Consumer(ConsumerBase):
             async with asyncio.TaskGroup() as group:
                 workers = frozenset(group.create_task(self._work(job)) for _ in range(job.workers))
                 self._workers |= workers
+        # As `metaq.Consumer.run`: what a handler raises comes out as it is, not in a group.
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
@@ -124,6 +126,7 @@ class Consumer(ConsumerBase):
     async def _work_in_process(self, job: Job, slot: Slot) -> None:
         """Handle messages in a process of this worker; a thread beside this task talks to it."""
         loop, worker = asyncio.get_running_loop(), job.worker()
+        # One thread per worker: the loop's executor has a few for all, and each of these waits for a process.
         thread = ThreadPoolExecutor(1, thread_name_prefix=f"metaq-{self.group}")
         try:
             await loop.run_in_executor(thread, worker.__enter__)
@@ -169,6 +172,7 @@ class Consumer(ConsumerBase):
         return self._arrow_batches(self._batch_layout(columns, rows))
 
     async def _arrow_batches(self, wanted: BatchLayout) -> AsyncIterator[ReceivedBatch]:
+        # An asynchronous generator that is left early is closed here, not whenever the loop finalizes it.
         async with contextlib.aclosing(self._hands(lambda: wanted.rows)) as hands:
             async for hand in hands:
                 try:
@@ -209,12 +213,14 @@ class Consumer(ConsumerBase):
         self.stop()
         deadline = self._core.clock.monotonic() + timeout
         loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        # Tasks of another loop cannot be awaited here.
         workers = {task for task in self._workers if task.get_loop() is loop}
         try:
             if workers and current not in workers:  # A handler that closes cannot wait for itself.
                 _, busy = await asyncio.wait(workers, timeout=timeout)
                 warn_of_busy(self.group, len(busy))
         finally:
+            # Even if handlers have used up the time-out: the progress still has to be kept.
             await self._core.thread.awaited(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     async def __aenter__(self) -> Self:

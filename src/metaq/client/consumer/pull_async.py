@@ -132,6 +132,7 @@ class PullConsumer(PullConsumerBase):
         async def work() -> None:
             while not self._stopped:
                 if (queue := schedule.take(self._core.clock.monotonic())) is None:
+                    # Before the wait is computed: a change that comes after this ends the wait at once.
                     changed.clear()
                     pause = schedule.pause(self._core.clock.monotonic())
                     with contextlib.suppress(TimeoutError):
@@ -158,6 +159,7 @@ class PullConsumer(PullConsumerBase):
             async with asyncio.TaskGroup() as group:
                 self._workers = frozenset(group.create_task(work()) for _ in range(tasks))
         except BaseExceptionGroup as errors:
+            # What the function raises comes out as it is, not in a group.
             raise errors.exceptions[0] from None
         finally:
             self._member.on_change = lambda: None
@@ -182,12 +184,14 @@ class PullConsumer(PullConsumerBase):
         self.stop()
         deadline = self._core.clock.monotonic() + timeout
         loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        # Tasks of another loop cannot be awaited here.
         workers = {task for task in self._workers if task.get_loop() is loop}
         try:
             if workers and current not in workers:  # A function that closes cannot wait for itself.
                 _, busy = await asyncio.wait(workers, timeout=timeout)
                 warn_of_busy(self.group, len(busy))
         finally:
+            # Not before: the functions in hand still pull and commit, which needs an open consumer.
             self._open = False
             await self._core.thread.awaited(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 

@@ -129,6 +129,8 @@ class PullConsumerBase(Closable):
             consume_from=consume_from,
             start_ms=start_ms,
             strategy=strategy_of(strategy),
+            # The member only shares out queues and keeps progress: it pulls nothing itself, so its limits do not
+            # count.
             pull_count=1,
             pull_bytes=pull_bytes,
             queue_messages_max=1,
@@ -251,6 +253,7 @@ class PullConsumerBase(Closable):
         chosen = list(dict.fromkeys(queues))
         if wrong := [one for one in chosen if not isinstance(one, MessageQueue)]:
             raise TypeError(f"{wrong[0]!r} is no MessageQueue")
+        # As with RocketMQ's lite pull consumer: a member either assigns its queues or subscribes.
         if self._member.follows or list(self._member.subscriptions):
             raise ConfigError(
                 f"group {self.group} shares out its registered topics: a member that assigns registers none"
@@ -297,6 +300,7 @@ class PullConsumerBase(Closable):
 
     async def _seek_to_end(self, queues: Iterable[MessageQueue] | None, *, end: bool) -> None:
         chosen = list(self._member.queues if queues is None else queues)
+        # All are asked before one is moved: a broker that does not answer leaves every position as it was.
         kept = [await self._kept(queue) for queue in chosen]
         self._polling.seek({queue: one.stop if end else one.start for queue, one in zip(chosen, kept, strict=True)})
 
@@ -311,6 +315,7 @@ class PullConsumerBase(Closable):
         return await self._member.committed(queue)
 
     async def _commit(self) -> None:
+        # What the last `poll` handed out counts as consumed, as with RocketMQ's commitSync.
         self._polling.consumed()
         await self._member.persist()
 
@@ -394,6 +399,7 @@ class PullConsumerBase(Closable):
         return await self._core.routes.subscribe_queues(topic, fresh=True, patient=True)
 
     async def _close(self) -> None:
+        # First: a `poll` that waits must end, and no more positions move while the progress is kept.
         self._polling.close()
         try:
             await self._member.stop()

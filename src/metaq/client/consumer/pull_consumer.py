@@ -167,6 +167,7 @@ class PullConsumer(PullConsumerBase):
                         log.exception("the function for %s failed, it is called again in %s s", queue, pause)
                     with changed:
                         schedule.done(queue, self._core.clock.monotonic() + pause)
+                        # One waiter: only this queue has become due.
                         changed.notify()
             except BaseException as error:  # noqa: BLE001  raised by `run`
                 failures.append(error)
@@ -177,6 +178,7 @@ class PullConsumer(PullConsumerBase):
         self._member.on_change = look
         try:
             look()
+            # `close` waits for these threads: under its lock, so that it finds all of them started.
             with self._beginning:
                 self._workers = frozenset(workers)
                 for worker in workers:
@@ -228,6 +230,7 @@ class PullConsumer(PullConsumerBase):
             for worker in workers:
                 worker.wait(max(0.0, deadline - self._core.clock.monotonic()))
             warn_of_busy(self.group, sum(not worker.wait(0) for worker in workers))
+        # Not before: the functions in hand still pull and commit, which needs an open consumer.
         with self._beginning:
             self._open = False
         self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))

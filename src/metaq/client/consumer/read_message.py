@@ -1,4 +1,6 @@
-"""What readers and pull consumers hand out: messages that have a value, reported to observers (`metaq.client.observing.observing`).
+"""What readers and pull consumers hand out: messages that have a value.
+
+They are reported to observers (`metaq.client.observing.observing`).
 
 Nobody finishes such a message, so its delivery ends where it begins: as with RocketMQ's pull consumers.
 """

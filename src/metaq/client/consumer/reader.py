@@ -164,12 +164,15 @@ class ReaderCore:
         if queue is not None and queue not in known:
             raise ConfigError(f"{queue} is not read here; the queues are {', '.join(map(str, known))}")
         chosen = known if queue is None else [queue]
+        # Found before any queue is closed: if a broker cannot be asked, reading goes on where it was.
         places = {one: offset if offset is not None else await self.offset_of(one, time_ms) for one in chosen}
+        # While a queue is between its old place and its new one, it is not at its end.
         self._seeking += 1
         try:
             for one in chosen:
                 self._close(one)
             self.failure = None
+            # After the windows were dropped: only chunks of dropped windows are thrown away.
             self._handover.restart()
             await self._begin_at(places)
         finally:
@@ -199,6 +202,7 @@ class ReaderCore:
         queue = reader.window.queue
         reader.has_broker = self._has_broker(queue)
         kept = range(await self._min_offset(queue), await self._max_offset(queue))
+        # A queue that ends before the archive does is another one of the same name: its offsets mean other messages.
         if (fault := replay.foreign(queue, kept)) is not None:
             reader.has_broker = False
             self._fail(fault)
@@ -265,6 +269,7 @@ class ReaderCore:
         base, window.next_offset = window.next_offset, found.next_offset
         if messages:
             reader.ready += len(messages)
+            # Without flags: nothing of a reader is acknowledged.
             self._handover.put(Chunk(window, base, bytearray(), messages))
         return True
 
@@ -317,6 +322,7 @@ class ReaderCore:
         messages = pulled.messages
         if reader.end is not None:
             messages = [message for message in messages if message.queue_offset < reader.end]
+        # Never back: a next offset below ours would bring the same messages again, without end.
         chunk = window.add(messages, max(result.next_offset, window.next_offset))
         window.reset(window.next_offset)  # Nothing is acknowledged here: the window must not keep the chunk.
         if chunk is not None:
@@ -329,6 +335,7 @@ class ReaderCore:
         return True
 
     def _fail(self, error: MetaqError) -> None:
+        # The first failure is the one to raise: others often follow from it.
         self.failure = self.failure or error
         self._handover.interrupt()
 
@@ -410,6 +417,7 @@ class ReaderBase:
 
     async def _begin(self) -> None:
         if self._start is not None:
+            # Taken before it is awaited, so that it begins once, whoever asks.
             start, self._start = self._start, None
             await self._reading.begin(start)
 
@@ -435,6 +443,7 @@ class ReaderBase:
                     self._readings.hand_out((message,))
                 yield message
         finally:
+            # Also when left early: the queue goes on only for what was taken.
             self._core.thread.post(self._reading.handed_out, window, number)
             if number < len(chunk.messages) and not window.dropped:
                 self._handover.give_back(chunk.rest(number))
@@ -588,6 +597,7 @@ class Reader(ReaderBase):
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
+        # First, so that iterations in other threads end, and do not wait for a client that is gone.
         self._handover.close()
         self._core.thread.run(self._close(), self._call_seconds)
 

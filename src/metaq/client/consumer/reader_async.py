@@ -44,6 +44,7 @@ class Reader(ReaderBase):
                     try:
                         chunk = self._handover.take_now()
                     except LookupError:
+                        # Then look at both: another task may have begun a chunk.
                         await self._handover.changed()
                         continue
                     if chunk is None:

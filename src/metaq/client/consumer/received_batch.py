@@ -37,6 +37,7 @@ class ReceivedBatch:
     def ack(self) -> None:
         """All its messages are done with."""
         for message in self.messages:
+            # What was said of a message by itself stands.
             if not message.settled:
                 message.ack()
 

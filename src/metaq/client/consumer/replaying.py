@@ -138,6 +138,7 @@ class ReplayedQueue:
 
     async def read(self) -> Replayed | None:
         """The next messages; None: the archive goes no further than to what was read. Raises MetaqError."""
+        # Taken with the first read and kept until `close`: its files are open so long.
         if not self._has_slot:
             await self._replay.slots.acquire()
             self._has_slot = True
@@ -154,6 +155,7 @@ class ReplayedQueue:
         before = self._cursor.offset
         batch = self._cursor.next()
         if batch is None:
+            # Offsets behind the last message may be absent for good; the reader goes on behind them at the broker.
             return Replayed([], self._cursor.offset) if self._cursor.offset > before else None
         kept = self._kept
         messages = messages_of(batch, ReadMessage, self._replay.inside(self._queue).topic, kept.start, kept.stop)
@@ -179,11 +181,13 @@ def _archived(archive: str | Path, topic: str) -> ArchivedTopic:
 
 def _matcher(subscription: SubscriptionData) -> Callable[[ReadMessage], bool]:
     """The filter on messages that a broker would apply otherwise."""
+    # The broker's own code, so that a message matches here if and only if it matches there.
     if subscription.expression_type == SQL92:
         condition = hot.Condition(compile_sql(subscription.expression))
         return lambda message: condition.matches(message.properties_raw)
     if subscription.takes_all:
         return lambda _: True
+    # Predicates are code of the broker's operator, which no client has.
     if not subscription.tags:
         raise ConfigError(
             f"archive= and the predicate {subscription.expression}: only brokers can ask it. Take all messages, tags or metaq.Sql"

@@ -28,6 +28,7 @@ class Schedule:
         """Set the queues that are ours: new ones are due now, others are not called any more."""
         old, self._ours = self._ours, frozenset(queues)
         self._due = [(due, queue) for due, queue in self._due if queue in self._ours]
+        # A busy queue comes back with `done`: due here as well, it would be called twice at a time.
         self._due += [(now, queue) for queue in self._ours - old - self._busy]
         heapq.heapify(self._due)
 
@@ -42,6 +43,7 @@ class Schedule:
     def done(self, queue: MessageQueue, due: float) -> None:
         """Its call has ended; the next is due then."""
         self._busy.discard(queue)
+        # It may have gone to another member while its call ran.
         if queue in self._ours:
             heapq.heappush(self._due, (due, queue))
 

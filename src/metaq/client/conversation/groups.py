@@ -100,6 +100,7 @@ class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None], f
 class GetProducers(Call[list[ClientConnection]], frozen=True):
     """Members of a producer group at one broker (204); empty if there are none."""
 
+    # RocketMQ answers SYSTEM_ERROR for a group without producers.
     answers = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
 
     group: str

@@ -43,6 +43,7 @@ class BrokerLatencies:
 
     def failed(self, broker: str, latency: float, now: float) -> None:
         """Note that a request to `broker` failed after `latency` seconds."""
+        # As RocketMQ: a failure counts as 30 s, however quickly it failed, and isolates the broker for ten minutes.
         self._seen[broker] = _Latency(latency, now + avoided_seconds(FAILURE_MS / 1000))
 
     def available(self, broker: str, now: float) -> bool:
@@ -52,6 +53,7 @@ class BrokerLatencies:
     def pick(self, brokers: Collection[str]) -> str:
         """Choose among brokers that are all avoided: in turn one of the better half, by latency, then by end of avoidance."""
         # RocketMQ's pickOneAtLeast.
+        # Every one of them was seen: a broker without an entry is available, and not asked for here.
         ranked = sorted(brokers, key=lambda name: (self._seen[name].latency, self._seen[name].available_from))
         half = len(ranked) // 2
         if half == 0:

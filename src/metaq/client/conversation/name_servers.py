@@ -46,6 +46,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
             addresses.append(f"{host}:{port}")
     if not addresses:
         raise ConfigError("no name server: pass its address, such as 'localhost:9876', or set NAMESRV_ADDR")
+    # Without duplicates, each of which would be tried once more when it fails.
     return tuple(dict.fromkeys(addresses))
 
 
@@ -136,6 +137,7 @@ class NameServers:
             except FAULTS:
                 silent = True
         if silent:
+            # What is known of the silent one stays: its topics are still its own.
             self._brokers_own |= own
         else:
             self._brokers_own, self._judged = frozenset(own), frozenset(listed)

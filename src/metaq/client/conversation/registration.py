@@ -21,6 +21,7 @@ class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
     """
 
     action = "register the broker"
+    # RocketMQ's registerBrokerTimeoutMills.
     seconds: ClassVar[float] = 6.0
 
     who: BrokerIdentity

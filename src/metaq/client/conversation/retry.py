@@ -81,9 +81,11 @@ _RULES = {
     Purpose.LOOK_UP: _Rule(
         0.2, 2.0, _BUSY_OR_STARTING, elsewhere=frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED}), any_peer=True
     ),
+    # Not at another peer: only this broker has the group's offsets.
     Purpose.COMMIT: _Rule(0.2, 2.0, _BUSY_OR_STARTING),
     Purpose.READ: _Rule(1.0, 1.0, _BUSY_OR_STARTING),
     Purpose.SLICE: _Rule(0.2, 2.0, _BUSY_OR_STARTING),
+    # 1 s, as RocketMQ's pullTimeDelayMillsWhenException.
     Purpose.PULL: _Rule(
         1.0,
         1.0,
@@ -124,6 +126,7 @@ def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
 def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     """Decide on `error`, the last of `failed` in a row. The pause is set also if the request must not be repeated."""
     rule = _RULES[purpose]
+    # The shift is bounded because the number of failures is not.
     pause = min(rule.pause * (1 << min(failed - 1, 30)), rule.pause_max)
     if isinstance(error, BrokerError):
         # A sender leaves a broker that starts or stops; pulls and commits wait for theirs.

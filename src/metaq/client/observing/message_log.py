@@ -27,7 +27,7 @@ class MessageLog:
         self._core, self._group, self._per_second = core, group, per_second
         self._lock = threading.Lock()
         self._second = 0.0
-        """When the present second began (monotonic)."""
+        """Start of the present second (monotonic seconds)."""
         self._lines = self._left_out = 0
         """Lines written in the present second; lines left out since the last report."""
         self._ticking: asyncio.Task[None] | None = None
@@ -52,6 +52,7 @@ class MessageLog:
 
     def sent(self, sends: Sends) -> None:
         """In the loop."""
+        # Only messages that get a line are decoded: most of a fast producer's get none.
         room = self._room(sends.count)
         for one in sends.each(room) if room else ():
             keys = one.properties.get(props.KEYS, "-")
@@ -79,9 +80,10 @@ class MessageLog:
             )  # fmt: skip
 
     def _room(self, wanted: int) -> int:
-        """How many of so many lines may be written now."""
+        """Return how many of `wanted` lines may be written now, and count the others as left out."""
         now = self._core.clock.monotonic()
         with self._lock:
+            # By the clock, not by `_tick`: a busy loop may tick late.
             if now - self._second >= 1.0:
                 self._second, self._lines = now, 0
             given = min(wanted, self._per_second - self._lines)

@@ -103,6 +103,7 @@ class Sends(Struct, frozen=True):
 
     @classmethod
     def of(cls, outgoing: Outgoing, batch: SendBatch, began_ms: int, cost_ms: int) -> Self:
+        # A single message's body is needed for its length only; kept, it would hold memory until the trace is sent.
         kept = outgoing if outgoing.batch else Outgoing(outgoing.topic, b"", properties=outgoing.properties)
         return cls(kept, len(outgoing.body), batch, began_ms, cost_ms)
 
@@ -127,11 +128,11 @@ class Observer(Protocol):
     """Base of observers of one client."""
 
     def start(self) -> None:
-        """In the loop."""
+        """Begin. In the loop."""
         ...
 
     async def close(self) -> None:
-        """In the loop: end; nothing more is to come."""
+        """End. In the loop; nothing is reported after this."""
         ...
 
 
@@ -139,8 +140,9 @@ class SendObserver(Observer, Protocol):
     """Gets the outcomes of sends."""
 
     def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
-        """In the loop, before `sent`: whether that is to be called. Most batches of a fast producer are above what is traced a
-        second, and are not worth a `Sends` each.
+        """Return whether `sent` is to be called. In the loop.
+
+        Most batches of a fast producer are above the rate of traces, so making a `Sends` of each would be wasted.
         """
         ...
 

@@ -70,6 +70,7 @@ class Tracer:
 
     def __init__(self, core: ClientCore, group: str, topic: str, per_second: int, *, role: str) -> None:
         """Args: role: PRODUCE or CONSUME."""
+        # The trace topic belongs to the brokers: no namespace has its own.
         self._core, self._group, self._topic = core.shared(), group, topic
         self._limit = max(1, int(per_second * EVERY_SECONDS))
         self._left = self._limit
@@ -77,6 +78,7 @@ class Tracer:
         self._bytes = 0
         self._waiting: deque[Sends | tuple[Record, ...]] = deque()
         self._left_out = 0
+        # RocketMQ's name for the producer group of a client's traces.
         self._sender = Sender(self._core, f"_INNER_TRACE_PRODUCER-{group}-{role}-0", SendRules())
         self._host = self._core.client_id.partition("@")[0]
         self._requests = itertools.count()
@@ -107,6 +109,7 @@ class Tracer:
     # -------------------------------------------------------------- what happens
 
     def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
+        # A trace of a trace would be traced, and so on for ever.
         if outgoing.topic == self._topic:
             return False
         if self._left <= 0 or self._bytes + _kept_bytes(outgoing) > BYTES_MAX:
@@ -137,6 +140,7 @@ class Tracer:
             self._left_out += 1
             return None
         properties = message.properties
+        # As Java's consumers: a message whose broker wants no traces says so.
         if properties.get(props.TRACE) == "false":
             return None
         self._left -= 1
@@ -179,6 +183,7 @@ class Tracer:
 
     def _taken(self) -> Iterator[Sends | tuple[Record, ...]]:
         """Take what has gathered; more may come meanwhile."""
+        # Its length now: what is sent while this is written waits for the next time.
         for _ in range(len(self._waiting)):
             yield self._waiting.popleft()
 
@@ -279,10 +284,12 @@ class _Page:
         chars = sum(map(len, texts))
         words = [ids[0], *keys.split(), *ids[1:]]
         more = sum(map(len, words)) + len(words)
+        # Words of ASCII only: their characters are their bytes, and nothing has to be encoded to be measured.
         if (
             len(self._texts) + len(texts) > RECORDS_MAX
             or self._chars + chars > BODY_CHARS_MAX
             or self._word_bytes + more > KEYS_BYTES_MAX
+            # Only of ASCII are characters and bytes the same number.
             or not "".join(words).isascii()
         ):
             return False
@@ -303,6 +310,7 @@ def _messages(lines: Iterable[Lines]) -> Iterator[tuple[bytes, str]]:
         if page.takes_all(texts, ids, keys):
             continue
         for text, message_id in zip(texts, ids, strict=True):
+            # A first record is always taken, so the next page gets on.
             if not page.takes(text, message_id, keys):
                 yield page.content()
                 page = _Page()

@@ -54,9 +54,9 @@ from metaq.wire.record import decode_batch
 log = logging.getLogger("metaq.client")
 
 _MESSAGE_ID = re.compile("(?:[0-9A-F]{32}|[0-9A-F]{56})")
-"""32 hex digits, or 56 with an IPv6 address."""
+"""Message ids: 32 hex digits, or 56 with an IPv6 address."""
 IN_FLIGHT_MAX = 8
-"""Batches of one unordered stream under way side by side."""
+"""Concurrent requests of one unordered stream at most."""
 
 
 class SendLimits(Struct, frozen=True):
@@ -306,6 +306,7 @@ class Accumulator:
     @property
     def takes(self) -> bool:
         """Any thread: whether there is room, and the producer is open."""
+        # Without the lock: a value that is just out of date costs one send above the limit, or one by the loop.
         return self._pending_bytes <= self.limits.max_pending_bytes and not self._closed
 
     def outgoing(self, message: Message, message_id: str) -> Outgoing:
@@ -416,8 +417,8 @@ class Accumulator:
         except BrokerError as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
-            # The broker refuses the whole batch for one message, or for the sum of all (maxMessageSize): send them singly, so that
-            # the others do not fail with it.
+            # The broker refuses the whole batch for one message, or for the sum of all (maxMessageSize): send them
+            # singly, so that the others do not fail with it.
             outcomes: list[Stored | Exception] = []
             for single in _singles(outgoing):
                 try:
@@ -438,7 +439,6 @@ class Accumulator:
         await self._carried_ended()
         streams = [*self.streams.values(), *self._ordered.values()]
         with self._lock:
-            # A fork copies locks in whatever state they are: the parent's may be held by a thread that does not exist here.
             for stream in streams:
                 self._hand_over(stream)
             outstanding = list(self._outstanding)
@@ -469,6 +469,7 @@ class Accumulator:
     def orphan(self) -> None:
         """Fail what is pending, in a forked child: it belongs to the parent."""
         error = ClientForked("the send belongs to the parent process")
+        # A fork copies locks in whatever state they are: the parent's may be held by a thread that does not exist here.
         self._lock = threading.Lock()
         for stream in [*self.streams.values(), *self._ordered.values()]:
             if stream.batch is not SEALED:

@@ -49,9 +49,9 @@ class RowOutlet(Struct, frozen=True):
     check_open: Callable[[], None]
     """Raises ClientClosed, ClientForked."""
     queues: Callable[[str], list[MessageQueue]]
-    """Blocks. Raises NoRoute."""
+    """Returns the queues of a topic; blocks. Raises NoRoute."""
     wait_for_room: Callable[[], None] | None
-    """Blocks; None: no room is an error."""
+    """Blocks until there is room; None: a lack of room is an error."""
 
 
 class _Request(Struct, frozen=True):
@@ -102,10 +102,12 @@ class ArrowSend:
                     self._done_rows += part.num_rows
         except Exception as error:  # noqa: BLE001  whatever the reader of the rows raises, too
             self._fault = self._fault or error
+        # Also after a failure: the error says how many rows are stored.
         while self._under_way:
             self._settle()
         if self._fault is None:
             return ArrowSent(self._rows, self._requests, self._statuses)
+        # Nothing was sent, so there is nothing to resume.
         if not self._requests:
             raise self._fault
         resume_at = self._done_rows if self._first_lost is None else min(self._done_rows, self._first_lost)
@@ -162,6 +164,7 @@ class ArrowSend:
             done = after
 
     def _post(self, stream: BatchStream, batch: SendBatch, first_row: int) -> None:
+        # What is answered already is settled as well, so that its error ends the sending early.
         while self._under_way and (self._bytes > self._bytes_max or self._under_way[0].batch.settled):
             self._settle()
         if self._fault is not None:
@@ -222,6 +225,7 @@ def _opened(data: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     count = batch.num_rows
+    # A table may be far larger than what may be under way.
     step = max(1, min(SLICE_ROWS, SLICE_BYTES * count // max(1, batch.nbytes)))
     for start in range(0, count, step):
         yield batch.slice(start, step)

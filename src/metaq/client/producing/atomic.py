@@ -196,9 +196,11 @@ class AtomicBase:
         self._check_message(message)
         checked(check_topic, message.topic)
         way.check(message.topic)
+        # Nothing of the transaction is changed by these waits, so they hold no lock.
         if self._outlet.queues_now(message.topic, way.strict) is None:
             yield self._start(self._find_queues(message.topic, way.strict))
         text = message.property_text(None, self._core.namespace.name).encode()
+        # Room for the property with the message's id, which its chunk adds.
         if len(text) > PROPERTIES_BYTES_MAX - 128:
             raise InvalidMessage(
                 f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX - 128} bytes of UTF-8"
@@ -209,6 +211,7 @@ class AtomicBase:
         if is_large(message.body, text) and queue.broker not in self._courier.takes_large:
             yield self._start(self._courier.check_large(queue.broker, f"a body of {len(message.body)} bytes"))
         with self._lock:
+            # Again, under the lock: another thread may have ended the transaction while this one waited.
             self._check_going_on()
             message_id = self._parts.add(self._core.namespace.wrapped_queue(queue), message.flag, message.body, text)
             self._topics.add(message.topic)
@@ -261,6 +264,7 @@ class AtomicBase:
             return queue_for_key(way.ordering_key, queues)
         with self._lock:
             turn = self._turns.get(message.topic)
+            # A request's worth for each queue: messages in turn would make many small parts.
             if turn is None or turn.bytes >= REQUEST_BYTES:
                 turn = self._turns[message.topic] = _Turn(self._outlet.turn(self._nearest(queues)))
             turn.bytes += len(message.body)
@@ -282,6 +286,7 @@ class AtomicBase:
                 assert self._steps is not None
                 broker = self._parts.fullest()
                 before = self._staging.get(broker)
+                # One that failed is returned, too: waiting for it raises its error in `send`.
                 if before is not None and (not before.done() or before.exception() is not None):
                     return before
                 steps = self._steps.overflow(broker, self._timeout)
@@ -353,6 +358,7 @@ class AtomicBase:
         steps = self._steps
         if steps is None:
             return Ending(nothing, delivered=True)
+        # The decision must come behind all chunks: a broker refuses those of a transaction that is over.
         for staged in list(self._staging.values()):
             try:
                 await asyncio.wrap_future(staged)
@@ -360,6 +366,7 @@ class AtomicBase:
                 return await self._courier.drive(steps.give_up(error))
         ending = await self._courier.drive(make(steps))
         if ending.standing is Standing.COMMITTED:
+            # The commit may have created topics, whose routes were guesses until now.
             for topic in self._topics:
                 self._core.routes.forget_guess(topic)
         return ending
@@ -383,12 +390,14 @@ class AtomicBase:
             if self._ending is None:
                 yield from self._deciding(TransactionOutcome.COMMIT, self._timeout)
             return
+        # A forked child must not end its parent's transaction.
         if self._ending is not None or not self._core.in_own_process:
             return
         if self._state is not _State.OPEN and not isinstance(error, Exception):
             log.warning("%s is left prepared: %r came, and nobody knows how far its block has come", self._name, error)
             return
         try:
+            # Short while it is open: if no broker hears of it, it expires. Prepared, it would stay.
             seconds = ROLLBACK_SECONDS if self._state is _State.OPEN else self._timeout
             yield from self._deciding(TransactionOutcome.ROLLBACK, seconds)
         except MetaqError as failure:  # The block's own error is the one to be raised.
@@ -504,8 +513,8 @@ class Atomic(AtomicBase):
     def rollback(self) -> AtomicResult:
         """End it: none of its messages is delivered.
 
-        Raises TransactionFailed: it was prepared, and the coordinator could not be reached; TransactionEnded: it was committed before;
-        ClientClosed, ClientForked.
+        Raises TransactionFailed: it was prepared, and the coordinator could not be reached; TransactionEnded: it was
+        committed before; ClientClosed, ClientForked.
         """
         return self._wait(self._deciding(TransactionOutcome.ROLLBACK, self._timeout))
 

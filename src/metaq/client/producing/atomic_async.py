@@ -66,4 +66,5 @@ class Atomic(AtomicBase):
 
 
 async def _awaited(future: concurrent.futures.Future[Any]) -> object:
+    # A cancelled task does not stop the request, for which other tasks may wait, too.
     return await asyncio.shield(asyncio.wrap_future(future))

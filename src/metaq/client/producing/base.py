@@ -128,6 +128,7 @@ class ProducerBase:
             message_bytes_max=max_message_bytes,
         )
         check_limits(limits)
+        # All arguments are checked before this: nobody would release the core of a producer that was not made.
         self._core = cores.acquire(namesrv, self._options, clock)
         self._sender = Sender(self._core, self.group, rules)
         self._courier = Courier(self._core)
@@ -140,13 +141,13 @@ class ProducerBase:
         self._streams = self._accumulator.streams
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
-        """Messages of so many bytes go in a request of their own."""
+        """Size in bytes from which a message is sent in a request of its own."""
         self._short = 0 if self._options.namespace or serialize is not None else self._alone_over
-        """Plain messages below take the fast path of `submit`; a namespace is a property, so there none is plain, and
-        what is to be serialized is not yet a body."""
+        """Size in bytes below which plain messages take the fast path of `submit`; 0: none does. A namespace is a property,
+        so no message is plain with one, and what is to be serialized has no body yet."""
         self._direct = DirectSends(self._core, self._accumulator, self._sender, self.group)
         self._plain = 0 if self._accumulator.observers else min(self._short, compress_over, LARGE_BYTES)
-        """Plain messages below take the fast path of `send`."""
+        """Size in bytes below which plain messages take the fast path of `send`."""
         # On the loop, which owns the table of groups; the next heartbeat has the group.
         self._core.thread.post(self._core.add_producer, self.group)
         self._open = True
@@ -278,6 +279,7 @@ class ProducerBase:
         queues = self._queues_now(checked(check_topic, topic), strict=strict)
         if queues is None:
             self._check_open()
+            # A callback of the client: its thread has to find the route.
             if self._core.thread.current:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
             queues = self._core.thread.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
@@ -341,6 +343,7 @@ class ProducerBase:
 
     def _tag_bytes(self, tag: str | None) -> bytes | None:
         if tag not in self._tags:
+            # A program whose tags never repeat must not fill the memory.
             if len(self._tags) > _TAGS_MAX:
                 self._tags = {None: None}
             assert tag is not None
@@ -358,6 +361,7 @@ class ProducerBase:
         """In the loop: send a request and wait for its reply."""
 
         async def find_stream() -> BatchStream:
+            # `_stream` would wait for the route, which must not be done in the loop.
             if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
                 await self._find_queues(message.topic)
             return self._stream(message.topic, ordering_key, None, queue).apart()
@@ -371,13 +375,16 @@ class ProducerBase:
 
     async def _close(self) -> None:
         """In the loop: flush, leave the group, release the core."""
+        # First, so that the flush has an end.
         self._accumulator.close()
         self._core.remove_requester(self._sender)
         try:
             await self._accumulator.flush()
+            # After the flush, whose sends they observe, too.
             for observer in self._accumulator.observers:
                 await observer.close()
         finally:
+            # Only with the group's last producer in this client: brokers know clients and groups, not producers.
             if self._core.remove_producer(self.group):
                 await self._core.leave(producer_group=self.group)
             await cores.release(self._core, self._options)
@@ -407,6 +414,7 @@ class ProducerBase:
         if getattr(self, "_open", False) and self._core.in_own_process:
             self._forgotten()
             callbacks = self._callbacks
+            # Without waiting: the garbage collector runs this in any thread, the loop's own included.
             self._core.thread.start(self._close()).add_done_callback(lambda _: callbacks.close())
 
     def __repr__(self) -> str:

@@ -23,35 +23,40 @@ AVOID_SECONDS = 30.0
 
 
 class Courier:
-    """One for each producer."""
+    """Carries the requests of one producer's transactions to brokers."""
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core.shared()
         self._failed: dict[str, float] = {}
-        """Broker → when its last request failed on the way."""
+        """Broker → time of its last request, if that failed on the way."""
         self.capable: set[str] = set()
-        """Brokers, unless they answered that they know no staged transactions."""
+        """Brokers that have not said that they know no staged transactions."""
         self.takes_large: set[str] = set()
-        """Brokers, unless they answered that they are too old for a chunk above 1 MiB."""
+        """Brokers that have not said that they are too old for a chunk above 1 MiB."""
 
     def now(self) -> float:
-        """Any thread: a clock that runs evenly, in seconds."""
+        """Return monotonic seconds. Any thread."""
         return self._core.clock.monotonic()
 
     def well(self, brokers: Collection[str]) -> set[str]:
         """Any thread: those of `brokers` that have not failed lately; all of them if each has."""
         since = self.now() - AVOID_SECONDS
+        # Rather one that has failed than none at all.
         return {broker for broker in brokers if self._failed.get(broker, since) <= since} or set(brokers)
 
     async def check_level(self, broker: str) -> None:
         """Raises NotSupported: the broker has said that it knows no staged transactions."""
         level = await self._core.learn_level(broker)
+        # Unknown is taken for capable: if it is not, the first request says so, see `_ask`.
         if level is not None and level < STAGING_LEVEL:
             raise _not_supported(broker, "is an older MetaQ" if level else "is a RocketMQ")
         self.capable.add(broker)
 
     async def check_large(self, broker: str, what: str) -> None:
-        """Raises NotSupported: the broker has said that it is too old for a message above 1 MiB; `what`: the one that is meant."""
+        """Check that a broker takes messages above 1 MiB.
+
+        Args: what: the message, for the error's text. Raises NotSupported: the broker has said that it is too old.
+        """
         level = await self._core.learn_level(broker)
         if level is not None and level < LARGE_CHUNKS_LEVEL:
             raise NotSupported(too_old_for_large(broker, what))
@@ -82,6 +87,7 @@ class Courier:
             except MetaqError as error:
                 return error
 
+        # Each error becomes a result, so that one broker's failure does not end the conversations with the others.
         results = await asyncio.gather(*map(one, step.by_broker.values()))
         return dict(zip(step.by_broker, results, strict=True))
 
@@ -101,6 +107,7 @@ class Courier:
                 self.capable.discard(broker)
                 raise _not_supported(broker, "does not know them") from error
             if error.retriable:
+                # The next request looks the broker up again: another machine may be the master of that name by now.
                 self._failed[broker] = self.now()
             raise
         self._failed.pop(broker, None)

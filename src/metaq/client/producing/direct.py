@@ -199,10 +199,13 @@ class DirectSends:
             if (others is not None and not others.quiet) or not link.wait(thread, began):
                 return None  # Where others send by the loop, one more in their batch costs least.
         try:
+            # Noted before `takes` is asked: a producer that is being closed either waits for this send, or refuses it
+            # here.
             accumulator.carried[thread] = opaque = link.opaque
             # Closed, or too much is waiting: the loop's way raises, or waits for room.
             if not accumulator.takes:
                 return None
+            # The broker may have closed an idle connection: a request into it would have an unknown outcome.
             if link.retired or (began - link.used_at > LOOK_AT_SECONDS and not link.fresh(began)):
                 self._links.drop(target.address, link)
                 return None
@@ -228,6 +231,7 @@ class DirectSends:
                 if (result := stored_answer(data, opaque)) is None:
                     result = self._read(target, link.answer(data, opaque, began + seconds))
             except BaseException as error:
+                # No further request goes on this link: the answer to this one may still come on it.
                 self._links.drop(target.address, link)
                 if not isinstance(error, FAULTS):
                     raise  # An interrupt: the answer that is still to come is nobody's.
@@ -246,6 +250,7 @@ class DirectSends:
             accumulator.carried.pop(thread, None)
             if accumulator.waiting_for_carried:
                 accumulator.notify_carried()
+        # After the release of the link: the loop's tries may take seconds.
         return ended.result() if isinstance(ended, SendFuture) else ended
 
     def _read(self, target: _Target, command: Command) -> Stored | MetaqError:

@@ -112,9 +112,9 @@ class Producer(ProducerBase):
     def send_arrow(self, table: Any, topic: str | None = None, *, timeout: float | None = None) -> ArrowSent:
         """Send the rows of a table as messages, and wait until all are acknowledged (docs/arrow.md).
 
-        A row's columns are `metaq.client.arrow.rows.TYPES` without `delay_level`: body, and as wanted topic, tag, keys, properties,
-        flag, ordering_key, or broker and queue_id. Rows of one ordering key, and those that name one queue, keep their order.
-        Bodies are not compressed.
+        A row's columns are `metaq.client.arrow.rows.TYPES` without `delay_level`: body, and as wanted topic, tag,
+        keys, properties, flag, ordering_key, or broker and queue_id. Rows of one ordering key, and those that name
+        one queue, keep their order. Bodies are not compressed.
 
         Args: table: a pyarrow Table, RecordBatch or RecordBatchReader, or a frame of Polars, DuckDB or pandas. topic: of rows
               that name none. timeout: seconds for one request, all its tries together; None: the producer's.

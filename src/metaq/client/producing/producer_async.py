@@ -126,6 +126,7 @@ class Producer(ProducerBase):
         try:
             return await asyncio.wrap_future(reply)
         except BaseException:
+            # The request runs in the client's own loop, where it would go on.
             work.cancel()
             raise
 

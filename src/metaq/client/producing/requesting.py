@@ -36,6 +36,7 @@ class Requesting:
         clock, reply = self._core.clock, AwaitedReply()
         deadline = clock.monotonic() + seconds
         correlation_id = clock.token()
+        # Registered before it is sent: the reply may come before the acknowledgement.
         with self._core.requests.awaiting(self._sender, correlation_id, reply):
             try:
                 sent = self._accumulator.send_alone(
@@ -62,6 +63,7 @@ class Requesting:
         receipt: SendReceipt | None = None
         try:
             async with asyncio.timeout(seconds):
+                # First: brokers push replies only to clients that they know by a heartbeat.
                 await self._core.add_requester(self._sender)
                 stream = await find_stream()
                 correlation_id = self._core.clock.token()  # Who could guess it could reply in another's name.

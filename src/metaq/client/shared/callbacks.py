@@ -38,6 +38,7 @@ class CallbackThreads:
             number = next(self._numbers)
             self._unfinished.add(number)
             self._jobs.put((number, job))
+            # As many threads as callbacks at the same time, at most: a client without callbacks has none.
             if len(self._threads) < min(self._count, len(self._unfinished)):
                 thread = threading.Thread(target=self._work, name="metaq-callback", daemon=True)
                 thread.start()
@@ -61,6 +62,7 @@ class CallbackThreads:
         with self._changed:
             if threading.get_ident() in self._threads:
                 return True
+            # Only what is here now: with steady sends it would otherwise never be empty.
             before = set(self._unfinished)
             return self._changed.wait_for(lambda: not before & self._unfinished, timeout)
 

@@ -206,6 +206,7 @@ class ClientCore:
             # Every broker may get the reply, and pushes it only to a client that it knows by heartbeat.
             self._meeting = self.spawn(self._meet_for_replies())
         if self._meeting is not None and not self._meeting.done():
+            # Other requests may wait for the same meeting.
             await asyncio.shield(self._meeting)
 
     def is_requester(self, producer: object) -> bool:
@@ -248,6 +249,7 @@ class ClientCore:
 
         `options`: what the core was acquired with.
         """
+        # In one step, because constructors run in any thread: of two members the first one stays.
         if self._members.setdefault(member.group, member) is not member:
             # The caller's constructor fails, so nobody else would release the core.
             self.thread.start(release(self, options))
@@ -278,6 +280,7 @@ class ClientCore:
         data = self.routes.broker(broker)
         if data is None:
             return None
+        # As Java's client for pulls: a replica that is up, if the wanted one is not.
         return data.addresses.get(broker_id) or data.any_address
 
     def ask(self, address: str, call: Call[T], seconds: float | None = None) -> Coroutine[Any, Any, T]:
@@ -338,7 +341,8 @@ class ClientCore:
             (data, address)
             for data in self._brokers().values()
             for address in (
-                # Consumers also to slaves, from which they may pull; producers have nothing to do with slaves (as Java's clients).
+                # Consumers also to slaves, from which they may pull; producers have nothing to do with slaves (as
+                # Java's clients).
                 data.addresses.values() if self._members and data.broker in brokers else filter(None, [data.master])
             )
         ]
@@ -391,6 +395,7 @@ class ClientCore:
 
     async def _poll_routes(self) -> None:
         await self.routes.refresh()
+        # Also when nobody needs all brokers any more: `_find_brokers` forgets them then.
         if self._known_to_all or self._cluster:
             await self._find_brokers()
         needed = {address for data in self._brokers().values() for address in data.addresses.values()}
@@ -534,6 +539,7 @@ def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) 
         if core is None:
             core = _cores[key] = ClientCore(addresses, options, clock)
         core.users[options] += 1
+        # In the loop, which owns the periodic tasks.
         core.thread.post(core.set_pace)
         return NamespacedCore(core, options.namespace) if options.namespace else core
 
@@ -559,8 +565,10 @@ async def release(core: ClientCore, options: ClientOptions) -> None:
         if core.users:
             core.set_pace()
             return
+        # Out of the table before it closes, so that no new client gets it.
         for key in [key for key, other in _cores.items() if other is core]:
             del _cores[key]
+    # Without the lock, for which threads wait that make clients.
     await core.close()
 
 

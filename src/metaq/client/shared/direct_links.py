@@ -112,6 +112,7 @@ class DirectLink:
 
         Raises RemoteProtocolError, RequestTimeout, ConnectionFailed.
         """
+        # A decoder of its own: the quick way has none, and a link that was answered otherwise is rare.
         connection = Connection()
         while True:
             connection.receive_data(data)
@@ -184,11 +185,13 @@ class DirectLinks:
                 return
             self.ready[address] = DirectLink(stream, self._prefixes, self._clock.monotonic())
         finally:
+            # Also after a failure: the wishes are counted anew.
             self._wishes.pop(address, None)
             self._opening.discard(address)
 
     def drop(self, address: str, link: DirectLink) -> None:
         """Any thread that holds the link: close it, because it has failed."""
+        # Another link may be there by now.
         if self.ready.get(address) is link:
             del self.ready[address]
         link.retired = True

@@ -91,6 +91,7 @@ class SendBatch(hot.Batch):
         """What the broker said of message `index`. Raises its error."""
         if (stored := self.stored) is not None:
             number, ids = index - self.first, self._offset_ids
+            # Split once for the whole batch, when the first receipt is asked for.
             if ids is None:
                 ids = self._offset_ids = stored.offset_ids.split(",")
             offset_id = ids[number] if number < len(ids) else ""
@@ -133,6 +134,7 @@ class SendBatch(hot.Batch):
                     self._callbacks = []
                 self._callbacks.append((function, future))
                 return
+        # Without the lock: the function may wait, or add another callback.
         _call(function, future)
 
     def waiter(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
@@ -140,6 +142,7 @@ class SendBatch(hot.Batch):
         with _waiting:
             if self.settled:
                 return None
+            # NOWHERE is shared by all batches.
             if self.awaited is NOWHERE:
                 self.awaited = {}
             future: asyncio.Future[None] = loop.create_future()
@@ -156,6 +159,7 @@ class SendBatch(hot.Batch):
             self.settled = True
             event, callbacks, awaited = self._event, self._callbacks, self.awaited
             self._event, self._callbacks, self.awaited = None, None, NOWHERE
+        # Without the lock: what is woken or called here may use the batch at once.
         if event is not None:
             event.set()
         for loop, futures in awaited.items():

@@ -25,8 +25,10 @@ class IdPrefixes:
     """Makes prefixes (28 characters) for the batches of one process. Thread-safe under the GIL."""
 
     def __init__(self, address: str, clock: Clock) -> None:
+        # An IPv6 address has no 4 bytes for the id: random ones keep the ids of two machines apart.
         packed = bytes(int(part) for part in address.split(".")) if address.count(".") == 3 else None
         host = (packed or clock.random_below(1 << 32).to_bytes(4, "big")).hex()
+        # Containers often have one address and equal process ids: the constant tells their processes apart.
         constant = clock.random_below(1 << 16)
         self._start = f"{host}{os.getpid() & 0xFFFF:04x}{constant:04x}".upper()
         self._clock = clock
@@ -46,5 +48,6 @@ def _month_of(now_ms: int) -> tuple[int, int]:
     """Start of the local calendar month that holds `now_ms`, and of the next, in milliseconds since the epoch."""
     now = dt.datetime.fromtimestamp(now_ms / 1000).astimezone()
     start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    # From the first of any month 32 days lead into the next one.
     following = (start + dt.timedelta(days=32)).replace(day=1)
     return int(start.timestamp() * 1000), int(following.timestamp() * 1000)

@@ -58,10 +58,12 @@ class LoopThread:
                 break
             except BaseException:  # SystemExit, in some function of the user's: it must not end all clients.
                 log.exception("the client's thread goes on although something in it wanted to end it")
+        # Cancelled in their own loop, so that their `finally` blocks still run.
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()
         if left:
+            # Half of the time that `end` waits for this thread.
             self.loop.run_until_complete(asyncio.wait(left, timeout=END_SECONDS / 2))
 
     def end(self) -> None:
@@ -90,6 +92,7 @@ class LoopThread:
     def start(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
         """Run a coroutine in the loop; its outcome arrives in the future returned. Raises ClientClosed at the very end."""
         if self._ending:
+            # Or it would warn that it was never awaited.
             work.close()
             raise ClientClosed("the interpreter is exiting, and metaq's background thread has ended")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -106,6 +109,7 @@ class LoopThread:
         try:
             return future.result(timeout)
         except concurrent.futures.TimeoutError:
+            # The work itself has raised a TimeoutError.
             if future.done():
                 raise
             future.cancel()

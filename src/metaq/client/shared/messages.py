@@ -23,6 +23,7 @@ Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
 
 def queue_for_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """Return the queue of an ordering key: by Java's `hashCode`, as SelectMessageQueueByHash, so that Java producers agree."""
+    # Java takes the absolute value of a remainder that has the sign of the hash: the same number.
     return queues[abs(java_string_hash(key)) % len(queues)]
 
 
@@ -110,6 +111,7 @@ def as_batch(messages: Iterable[Message]) -> list[Message]:
         if not isinstance(message, Message):
             raise TypeError(f"send_batch got {message!r}: pass metaq.Message objects")
         message.check()
+    # As RocketMQ's MessageBatch: one request has one header, and so one topic, no delay and one WAIT.
     if len({message.topic for message in batch}) > 1:
         raise ConfigError("the messages of one batch must have one topic")
     if any(message.delay_level for message in batch):

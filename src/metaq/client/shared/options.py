@@ -22,14 +22,14 @@ _ID_CHARS_MAX = 255
 class ClientArguments(TypedDict, total=False):
     """Keyword arguments of every client.
 
-    instance_name ("DEFAULT"): clients of one process with one name share their connections, heartbeat and route poll; two
-    members of one group in one process need two. client_ip: the first part of the client id, by default this machine's
-    address. unit_name: the last part of it, where one machine serves several units. unit_mode: topics and groups that
-    are made for this client are marked as a unit's. namespace: put before every topic and group on the way out (`ns%topic`)
-    and taken off what comes in. poll_name_server_interval (30 s; `poll_name_server_inteval` is the same): between two
-    questions for the routes in use. heartbeat_broker_interval (30 s): between two heartbeats. Of clients that share, the
-    shortest counts. client_callback_executor_threads (4): threads that call `add_done_callback` functions; 0: the client's own thread,
-    where they must not block.
+    instance_name ("DEFAULT"): clients of one process with one name share their connections, heartbeat and route poll;
+    two members of one group in one process need two. client_ip: the first part of the client id, by default this
+    machine's address. unit_name: the last part of it, where one machine serves several units. unit_mode: topics and
+    groups that are made for this client are marked as a unit's. namespace: put before every topic and group on the
+    way out (`ns%topic`) and taken off what comes in. poll_name_server_interval (30 s; `poll_name_server_inteval` is
+    the same): between two questions for the routes in use. heartbeat_broker_interval (30 s): between two heartbeats.
+    Of clients that share, the shortest counts. client_callback_executor_threads (4): threads that call
+    `add_done_callback` functions; 0: the client's own thread, where they must not block.
     """
 
     instance_name: str

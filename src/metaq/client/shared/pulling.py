@@ -121,6 +121,7 @@ def _expand(messages: list[M], limit: int) -> tuple[tuple[M, str], ...]:
         except (BadRequest, ConfigError) as error:
             log.error("%s cannot be read: %s", message, error)  # noqa: TRY400  its traceback says nothing
             broken.append((message, str(error)))
+    # One by one, since broken ones are rare.
     for message, _ in broken:
         messages.remove(message)
     return tuple(broken)

@@ -72,6 +72,7 @@ class Requests:
 
     def give_up(self, owner: object) -> None:
         """Fail the requests of a producer that is closed."""
+        # A copy: who is woken here leaves its block, in another thread, and so the dict.
         for waiting in list(self._waiting.values()):
             if waiting[0] is owner:
                 _settle(waiting, ClientClosed("the producer was closed before the reply came"))
@@ -79,6 +80,7 @@ class Requests:
 
 def settle(future: AwaitedReply, outcome: StoredMessage | BaseException) -> None:
     """Any thread: settle a reply's future, unless it is settled or its waiter has given up."""
+    # A reply, a failed send and a closing producer may all settle it: the first counts.
     with contextlib.suppress(concurrent.futures.InvalidStateError):
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)

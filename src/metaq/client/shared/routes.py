@@ -43,7 +43,10 @@ class KnownRoutes:
         self._routes: dict[str, Route] = {}
         self._writable: dict[str, list[MessageQueue]] = {}
         self.publish_queues_now: Callable[[str], list[MessageQueue] | None] = self._writable.get
-        """Any thread: returns the cached writable queues of a topic; None: unknown. A bound dict method, as every send calls it."""
+        """Return the cached writable queues of a topic; None: unknown. For any thread.
+
+        It is a bound method of the dict, because every send calls it.
+        """
         self._guessed: set[str] = set()
         """Topics that do not exist yet, and have the route of the template topic until the first send creates them."""
         self._wanted: set[str] = set()
@@ -174,6 +177,7 @@ class KnownRoutes:
         if topic in self._guessed:
             self._guessed.discard(topic)
             task = asyncio.get_running_loop().create_task(self._settle_guess(topic))
+            # The error is fetched, so that asyncio does not report it as lost.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _settle_guess(self, topic: str) -> None:
@@ -206,6 +210,7 @@ class KnownRoutes:
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
         del self._asking[topic]
         if not task.cancelled():
+            # Fetched, so that asyncio does not report an error as lost whose callers have all given up.
             task.exception()
 
     async def _guess(self, topic: str, template: Template) -> Route:

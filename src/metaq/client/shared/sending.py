@@ -1,8 +1,8 @@
 """Sending of one request with retries: choice of the queue, number of tries, and time-out.
 
-The rules are those of RocketMQ's producer, with two additions. A try that can only go to the broker that has just failed is delayed
-a little, so that the tries are not used up while a broker restarts. And SYSTEM_BUSY, a broker's flow control, costs no try: it is
-repeated within the time-out.
+The rules are those of RocketMQ's producer, with two additions. A try that can only go to the broker that has just
+failed is delayed a little, so that the tries are not used up while a broker restarts. And SYSTEM_BUSY, a broker's
+flow control, costs no try: it is repeated within the time-out.
 
 A try whose response was lost may have stored the messages: a re-send, under the same unique ids, stores them twice. Consumers see
 the ids.
@@ -105,6 +105,7 @@ class Sender:
                 if first is not None:
                     made, first = first, None
                     queue, began = made.queue, began - made.seconds
+                    # Judged below like the failure of a try that was made here.
                     if isinstance(made.outcome, MetaqError):
                         raise made.outcome
                     stored = made.outcome
@@ -128,6 +129,7 @@ class Sender:
                         raise
                     raise tries.error(loop.time(), pause) from error
             else:
+                # The send may have created the topic, whose route was a guess until now.
                 self._core.routes.forget_guess(outgoing.topic)
                 if self.rules.avoid_slow:
                     self.latencies.answered(queue.broker, loop.time() - began, loop.time())

@@ -74,6 +74,7 @@ class Json(Generic[T]):
         """Raises TypeError: of another type than the serializer's, or of one that JSON has not."""
         if self._checked and not isinstance(value, self._checked):
             raise TypeError(f"{self!r} got {_type(value)}")
+        # By its method, not its class: pydantic need not be installed.
         if hasattr(value, "model_dump_json"):  # pydantic's
             return cast("str", value.model_dump_json()).encode()
         return msgspec.json.encode(value, enc_hook=_as_model)
@@ -156,6 +157,7 @@ def decoder_of(deserialize: Deserialize | None) -> Decode | None:
     _refuse_pickle("deserialize", deserialize)
     if isinstance(deserialize, str):
         return _named("deserialize", deserialize).decode
+    # A class has the methods, too, but is no serializer before it is called.
     if isinstance(deserialize, Serializer) and not isinstance(deserialize, type):
         return deserialize.decode
     if not callable(deserialize) or isinstance(deserialize, type):

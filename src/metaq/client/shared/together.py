@@ -27,6 +27,7 @@ async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[It
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(item)) for item in items]
     except BaseExceptionGroup as errors:
+        # The first only: callers expect the error of one call, not a group.
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
 
@@ -60,6 +61,7 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
             loop.call_soon_threadsafe(settle, result, error)
 
+    # A thread of its own: the executor's are joined at exit, and user code may never return.
     threading.Thread(target=call, name="metaq-call", daemon=True).start()
     try:
         return await asyncio.shield(work)

@@ -104,6 +104,7 @@ class Home(NamedTuple):
     def is_not(self, half: StoredMessage) -> bool:
         """Whether the half message of a check is surely another broker's. Brokers may be renamed or move, so neither
         name nor address alone decides."""
+        # An offset id is the host, and 16 hex digits of the log offset.
         return bool(half.broker) and half.broker != self.broker and half.offset_id[:-16] != self.host
 
 
@@ -151,6 +152,7 @@ class TransactionLedger:
             if outcome is not TransactionOutcome.UNKNOWN:
                 self._decided[message_id] = Decided(outcome, home)
             if len(self._decided) > DECIDED_MAX:
+                # A dict keeps the order of insertion: the first one is the oldest.
                 del self._decided[next(iter(self._decided))]
 
     def answer(self, question: TransactionCheck) -> TransactionOutcome | None:
@@ -223,6 +225,7 @@ class Held:
         message_id = question.check.half.message_id
         for known in (self._running, self._waiting):
             if message_id in known:
+                # The newer question names the place of the half message that an answer has to name.
                 known[message_id] = question
                 return False
         if len(self._waiting) >= self.held_max:
@@ -242,8 +245,10 @@ class Held:
         return question
 
     def newest(self, message_id: str, answered: Question | None) -> Question | None:
-        """The newest check of the transaction, which is the one to answer; None: that is `answered`, so nothing is left
-        to do."""
+        """Return the newest check of the transaction, which is the one to answer.
+
+        None: it is `answered`, so nothing is left to do; the transaction is forgotten.
+        """
         question = self._running[message_id]
         if question is not answered:
             return question
@@ -278,12 +283,14 @@ class CheckPool(abc.ABC):
 
     def check(self, question: TransactionCheck, address: str) -> None:
         """Take a broker's check."""
+        # What the process knows itself takes no worker, so a full pool cannot delay it.
         known = LEDGER.answer(question)
         if known is not None:
             self._core.spawn(self._answer(Question(question, address), known))
             return
         held = self._held
         with held.changed:
+            # No answer: the broker asks again.
             if held.closed:
                 return
             try:
@@ -310,6 +317,7 @@ class CheckPool(abc.ABC):
 
     async def close(self) -> None:
         """Take no more checks, and wait a while for those that run."""
+        # First, so that no check comes to a pool that drops it.
         self._core.remove_checker(self)
         held, loop, idle = self._held, asyncio.get_running_loop(), asyncio.Event()
         with held.changed:
@@ -372,6 +380,7 @@ class ThreadedChecks(CheckPool):
         self._idle = 0
 
     def _work_waits(self) -> None:
+        # An idle worker takes it, or all are busy and the next that is free will look.
         if len(self._held) <= self._idle or self._workers >= self._limits.workers_max:
             self._held.changed.notify()
         else:
@@ -382,6 +391,7 @@ class ThreadedChecks(CheckPool):
         while (question := self._next()) is not None:
             outcome, remark = self._asked(question)
             answered = None
+            # The same check may have come again while the function ran: its place is the one to name.
             while (newest := self._newest(question, answered)) is not None:
                 with contextlib.suppress(MetaqError, concurrent.futures.CancelledError):  # The client was closed.
                     self._core.thread.run(self._answer(newest, outcome, remark), ANSWER_SECONDS)
@@ -406,6 +416,7 @@ class ThreadedChecks(CheckPool):
                     self._idle += 1
                     woken = held.changed.wait(IDLE_SECONDS if spare else None)
                     self._idle -= 1
+                    # Counted anew: other threads may have ended while this one waited.
                     spare = not woken and self._workers > self._limits.workers_min
                 if held.closed or (spare and not len(held)):
                     self._workers -= 1
@@ -426,6 +437,7 @@ class AwaitedChecks(CheckPool):
         """Any thread: checks run in that loop, unless another was given before that is not closed."""
         with self._held.changed:
             if self._loop is None or self._loop.is_closed():
+                # A closed loop's tasks will never end by themselves, so their number and questions are forgotten.
                 self._loop, self._workers = loop, 0
                 self._held.abandon()
                 for _ in range(min(len(self._held), self._limits.workers_max)):
@@ -445,6 +457,7 @@ class AwaitedChecks(CheckPool):
             )  # fmt: skip
 
     def _begin(self) -> None:
+        # Held here: the loop itself keeps only weak references to tasks.
         task = asyncio.get_running_loop().create_task(self._work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -472,6 +485,7 @@ class AwaitedChecks(CheckPool):
             return outcome_of(await answer), None
         except Exception as error:  # noqa: BLE001  whatever the application's own code raises
             return self._raised(question, error)
+        # A cancelled task ends without `_next`, which would have counted it.
         except BaseException:
             with self._held.changed:
                 self._workers -= 1

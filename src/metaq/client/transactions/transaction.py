@@ -1,8 +1,9 @@
 """Transactions: a message that consumers get if, and only if, a local transaction has been committed.
 
-The message is stored first, unseen (a *half message*). Then the local transaction runs, under the message's id. Its end is
-reported to the broker that stored the half message. If that report never arrives, because the process has died or the connection
-is gone, the broker asks any producer of the group, and `check` looks up what became of the id (`metaq.client.transactions.checks`).
+The message is stored first, unseen (a *half message*). Then the local transaction runs, under the message's id. Its
+end is reported to the broker that stored the half message. If that report never arrives, because the process has died
+or the connection is gone, the broker asks any producer of the group, and `check` looks up what became of the id
+(`metaq.client.transactions.checks`).
 """
 
 from __future__ import annotations
@@ -186,10 +187,12 @@ class TransactionBase:
         """
         receipt = self.receipt
         self._producer.check_process()
+        # Two threads may end it at the same time: only the first decides.
         with self._lock:
             if self._ending is None:
                 assert self._half is not None
                 self._outcome = outcome
+                # Before the report is sent: a check that arrives meanwhile is answered with this outcome.
                 LEDGER.ended(receipt.message_id, outcome, self.home)
                 self._ending = self._producer.end(receipt, self._half, outcome, error)
             elif self._outcome is not outcome:
@@ -283,6 +286,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             )
         check_flag("confirm", confirm)
         self._check_kind(check)
+        # After all checks: this connects, and a refused argument must leave no client behind.
         super().__init__(namesrv, group=group, **options)
         self._confirm = confirm
         self._endings: set[concurrent.futures.Future[TransactionResult]] = set()
@@ -355,6 +359,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             )
         if check_after is not None and not 0 < check_after <= CHECK_AFTER_MAX:
             raise ConfigError(f"check_after={check_after!r}: need seconds, up to {CHECK_AFTER_MAX}")
+        # Brokers read whole seconds; 0 would let them ask at once.
         seconds = None if check_after is None else max(1, round(check_after))
         return HalfSend(message, ordering_key, selector, queue, timeout, seconds)
 
@@ -369,7 +374,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     # -------------------------------------------------------------- the end
 
     def check_process(self) -> None:
-        """Any thread. Raises ClientForked."""
+        """Raise ClientForked in a forked child. Any thread."""
         self._core.check_process()
 
     def master_address(self, broker: str) -> str | None:
@@ -416,6 +421,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             except FAULTS as failure:
                 failed += 1
                 judgement = judge(failure, Purpose.COMMIT, failed)
+                # Our brokers keep the first end of a transaction, so a repetition does no harm there.
                 twice_is_once = not judgement.maybe_done or self._core.is_ours(receipt.queue.broker)
                 if judgement.again and twice_is_once and clock() + judgement.pause < deadline:
                     await asyncio.sleep(judgement.pause)
@@ -454,6 +460,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
 
     async def _close(self) -> None:
         try:
+            # First, while there are connections: the checks that run send their answers.
             await self._pool.close()
             for ending in list(self._endings):  # Whoever waits for it gets its result, also when we wait no longer.
                 await asyncio.shield(asyncio.wrap_future(ending))
@@ -560,5 +567,6 @@ class TransactionProducer(TransactionProducerBase[Transaction], Producer):
         except Exception as error:  # noqa: BLE001  whatever the application's own code raises
             return tx._execute_failed(error).result()  # noqa: SLF001
         except BaseException as error:
+            # Without waiting for the report: an interrupt is to end the program.
             tx._left(error)  # noqa: SLF001
             raise

@@ -129,12 +129,14 @@ class ConcurrentDelivery:
         chunk = take_in(window, pulled, self._retry_topic)
         if chunk is None:
             return
+        # A broken record would make the columns of the whole pull unreadable: they are made of the messages then.
         if self._handover.with_records and not pulled.broken:
             chunk.records = pulled.result.records
         for message, _ in pulled.broken:
             self.failed(chunk, message, DEAD_LETTER_LEVEL)
         for message, error in pulled.undecodable:
             self._undecodable(chunk, message, error)
+        # Last: from now on a taker may finish its messages.
         self._handover.put(chunk)
 
     def _undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
@@ -153,6 +155,7 @@ class ConcurrentDelivery:
     def failed(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         """Any thread: a message failed; it is wanted again later, or is a dead letter (level -1)."""
         if self._options.model is MessageModel.BROADCASTING:
+            # As with Java's clients: each member has to get it, and a retry would go to only one of them.
             log.warning("%s failed; a broadcast message is not sent again", message)
             chunk.flags[message.queue_offset - chunk.base] = 1
             return
@@ -175,6 +178,7 @@ def take_in(
     everything = pulled.messages
     if pulled.broken or pulled.undecodable:
         unread = [message for message, _ in (*pulled.broken, *pulled.undecodable)]
+        # By offset, because the window takes the last message for the one with the highest.
         everything = sorted([*everything, *unread], key=_by_offset)
     chunk = window.add(everything, pulled.result.next_offset, len(pulled.result.records))
     if chunk is None:

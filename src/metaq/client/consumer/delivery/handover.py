@@ -1,9 +1,8 @@
 """From the background loop to whoever consumes: chunks change hands, not single messages.
 
 The loop puts chunks, any number of threads or of asyncio tasks (in any loop) take them. Closing wakes every taker and
-gives it None, at once: what was not taken stays unfinished and comes again. While it is suspended takers wait, whatever
-is there. In orderly
-consumption a chunk is a queue's turn.
+gives it None, at once: what was not taken stays unfinished and comes again. While it is suspended takers wait,
+whatever is there. In orderly consumption a chunk is a queue's turn.
 """
 
 from __future__ import annotations
@@ -52,6 +51,7 @@ class Handover(Generic[M]):
 
     def put(self, chunk: Chunk[M]) -> None:
         self._chunks.put(chunk)
+        # Looked at without the lock: who begins to wait meanwhile looks once more itself, see `changed`.
         if self._waiting:
             self._wake()
 
@@ -62,6 +62,7 @@ class Handover(Generic[M]):
                 if timeout is None:
                     continue
                 raise TimeoutError
+            # What was given back is older than what waits in the queue.
             with contextlib.suppress(IndexError):
                 return self._taken(self._returned.popleft())
             try:
@@ -72,6 +73,7 @@ class Handover(Generic[M]):
                 raise TimeoutError from None
             if self._suspended_since(chunk):
                 continue
+            # An empty chunk only wakes a taker, see `give_back`: the messages are among the returned.
             if chunk is None or chunk.messages:
                 return self._taken(chunk)
 
@@ -84,6 +86,7 @@ class Handover(Generic[M]):
                 chunk = self._returned.popleft() if self._returned else self._chunks.get_nowait()
             except (IndexError, queue.Empty):
                 raise LookupError("nothing is here") from None
+            # As in `take`: an empty chunk only wakes.
             if chunk is None or chunk.messages:
                 return self._taken(chunk)
 
@@ -130,6 +133,7 @@ class Handover(Generic[M]):
 
     def restart(self) -> None:
         """Undo `interrupt`, and drop the chunks of dropped windows. Called where `put` is."""
+        # In this order: what was given back is older than what waits in the queue.
         kept = [chunk for chunk in self._returned if not chunk.window.dropped]
         self._returned.clear()
         with contextlib.suppress(queue.Empty):
@@ -149,6 +153,7 @@ class Handover(Generic[M]):
         return True
 
     def _taken(self, chunk: Chunk[M] | None) -> Chunk[M] | None:
+        # Closed in between: the chunk stays unfinished, and comes again.
         if chunk is None or self.closed:
             self._chunks.put(None)  # For the next taker.
             return None

@@ -53,6 +53,7 @@ class Leases:
         """Have the locks at a broker renewed at once: it may have restarted, and locks are in its memory only."""
         for queue in self._asked:
             if queue.broker == broker:
+                # Due at any time, because monotonic clocks do not go below 0.
                 self._asked[queue] = -RENEW_SECONDS
 
     def answered(

@@ -83,6 +83,8 @@ class OrderedDelivery:
         """Renew the locks that are due, and leave the queues whose lock ended. Called every second."""
         now = self._core.clock.monotonic()
         for queue in self._leases.over(now):
+            # Finished here, but perhaps not committed: if the broker still has the old progress when the lock is ours
+            # again, `start_of` goes on behind this.
             reached = self._queues[queue].window.finished_offset() if queue in self._queues else None
             self._lose(queue, "could not be renewed in time")
             if reached is not None:
@@ -138,6 +140,7 @@ class OrderedDelivery:
         """Release locks that others wait for. If the broker cannot be reached, they end by themselves."""
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
+            # Before the request, so that no renewal takes the lock again behind it.
             self._leases.drop(queue)
             by_broker.setdefault(queue.broker, []).append(queue)
         if not self._broadcast:
@@ -202,6 +205,7 @@ class OrderedDelivery:
                 self._give_up([ordered])
             else:
                 free.append(ordered)
+        # Together: they need one commit and one request per broker.
         if free:
             self._give_up(free)
 

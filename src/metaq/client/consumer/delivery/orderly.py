@@ -66,6 +66,7 @@ def judge(reconsume_times: int, verdict: BaseException, max_reconsume_times: int
         return Again(verdict.seconds, counts=False)
     if max_reconsume_times is not None and reconsume_times >= max_reconsume_times:
         return DeadLetter(exhausted=True)
+    # The shift is bounded because the number of failures is not.
     return Again(min(FIRST_PAUSE * (1 << min(reconsume_times, 30)), LAST_PAUSE), counts=True)
 
 
@@ -106,7 +107,7 @@ class Run(Generic[M]):
         self.base, self.marks = chunk.base, chunk.flags
         self.messages: list[M] = list(chunk.messages)
         self.done = 0
-        """How many of the messages are known to be finished: those before the hand."""
+        """Number of messages before the hand, all of which are finished."""
         self.flags = self  # So that an ack is noticed, and can be ignored when it is too late.
 
     @property
@@ -168,7 +169,7 @@ class State(enum.Enum):
 
 
 class OrderedQueue(Generic[M]):
-    """See the module's text."""
+    """One queue in orderly consumption, see the module."""
 
     def __init__(self, window: Window[M], lease: Lease, monotonic: Callable[[], float], effects: Effects[M]) -> None:
         """Args: lease: nothing is handed out once it is over."""
@@ -181,7 +182,7 @@ class OrderedQueue(Generic[M]):
         self.idle = True
         """Whether no taker has the queue and it is not offered. After a change that could let it go on, call `offer`."""
         self._hand = 0
-        """How many messages, from the first run's `done` on, were handed out last."""
+        """Number of messages that were handed out last; they begin at the first run's `done`."""
         self._fallen: set[int] = set()
         """Offsets of the handed out messages that failed."""
         self._blocks = 0
@@ -270,6 +271,7 @@ class OrderedQueue(Generic[M]):
         """The number of messages handed out and neither finished nor failed."""
         if not self._hand:
             return 0
+        # The hand is always of the first run: `lose` keeps that one, and `_more` removes runs only between hands.
         run = self._runs[0]
         hand = [message.queue_offset for message in run.messages[run.done : run.done + self._hand]]
         return sum(not run.marks[offset - run.base] for offset in hand if offset not in self._fallen)
@@ -344,7 +346,7 @@ class OrderedQueue(Generic[M]):
             self._end()
 
     def _next_hand(self, run: Run[M], limit: int) -> list[M]:
-        """From `done` on, up to one that is finished already."""
+        """Return the next messages from `done` on, at most `limit`, up to the first one that is finished already."""
         hand: list[M] = []
         for message in run.messages[run.done : run.done + limit]:
             if run.marks[message.queue_offset - run.base]:

@@ -66,10 +66,10 @@ class RankedHandover(Handover[M], Generic[M]):
         self._ranking, self._credit_per_message = ranking, low_share / (1 - low_share)
         self._pieces: dict[int, deque[Chunk[M]]] = {}
         self._served: dict[int, int] = {}
-        """Rank → number of the turn in which it was served last."""
+        """Rank → number of its last turn."""
         self._turn = 0
         self._credit = 0.0
-        """Messages that lower ranks may have now."""
+        """Number of messages that lower ranks may get now."""
         self._choosing = threading.RLock()  # A generator that is collected gives back what it has.
         self._token = cast("Chunk[M]", _Token())
 
@@ -102,6 +102,7 @@ class RankedHandover(Handover[M], Generic[M]):
             return self._choose()
 
     def _choose(self) -> Chunk[M]:
+        # A copy of the table: a generator that is collected just here may give back a piece (see `_choosing`).
         highest, *lower = sorted((rank for rank, pieces in list(self._pieces.items()) if pieces), reverse=True)
         self._turn += 1
         if not lower:

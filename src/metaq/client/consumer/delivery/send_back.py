@@ -205,6 +205,7 @@ class SendBack:
         self._handover.put(again)
 
 
+# Of the old message's way through the broker: in a copy they would delay it anew, or lead it to its old queue.
 _NOT_COPIED = {
     props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.MIN_OFFSET, props.MAX_OFFSET, props.TRANSACTION_PREPARED,
     props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES,
@@ -220,5 +221,6 @@ def reason_for(message: ReceivedMessage, error: Exception) -> dict[str, str]:
     """Return the property with the reason why a body could not be deserialized; empty if there is no room for it."""
     room = props.PROPERTIES_BYTES_MAX - len(message.properties_raw) - _ROOM
     text = f"{type(error).__name__}: {error}".replace(props.NAME_END, " ").replace(props.PAIR_END, " ")
+    # Cut by bytes, perhaps within a character, which is left out then.
     reason = text.encode("utf-8", "replace")[: max(0, min(room, _REASON_BYTES_MAX))].decode("utf-8", "ignore").strip()
     return {props.UNDECODABLE: reason} if reason else {}

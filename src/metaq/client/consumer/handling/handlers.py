@@ -59,6 +59,7 @@ def handle(message: ReceivedMessage, handler: Handler) -> None:
         if not message.settle(error):
             raise
         return
+    # First, for nearly all handlers return it: the other questions cost more than this one.
     if result is None:
         message.ack()
         return
@@ -88,6 +89,7 @@ def _settle_batch(messages: Sequence[ReceivedMessage], result: object) -> None:
             message.ack()  # Which changes nothing where the handler has settled it.
         return
     for message in messages:
+        # What the handler has said of a message itself stands.
         if not message.settled:
             settle_by_result(message, result)
 
@@ -137,6 +139,7 @@ class _Plain(Exception):
 async def _result(hand: Any, handler: Callable[[Any], Awaitable[object]]) -> object:
     """Await what the handler returned. Raises _Plain, and what the handler raises."""
     outcome = handler(hand)
+    # The first test is quick and nearly always true.
     if isinstance(outcome, types.CoroutineType) or inspect.isawaitable(outcome):
         return await outcome
     raise _Plain
@@ -154,6 +157,7 @@ def settle_all(messages: Sequence[ReceivedMessage], error: BaseException) -> boo
     ends = isinstance(error, Exception)
     if ends and not isinstance(error, Later | Reject | Pause):
         log.warning("handling %s failed, they will be delivered again", _batch_name(messages), exc_info=error)
+        # One line for all of them; `settle` would log each.
         error = Later()
     for message in messages:
         if not message.settled:

@@ -51,6 +51,7 @@ END_SECONDS = 5.0
 def pickled(handler: object) -> bytes:
     """A handler as it goes to a process. Raises TypeError: it cannot."""
     try:
+        # As `multiprocessing` itself pickles, so that what it can send can be sent here.
         return bytes(ForkingPickler.dumps(handler))
     except Exception as error:  # noqa: BLE001  pickling runs the handler's own code
         raise TypeError(
@@ -69,6 +70,7 @@ def serve(connection: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # The parent had blocked them when it started this process, see `_signals_blocked`.
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
@@ -104,6 +106,7 @@ def _outcome(handler: Callable[[Any], object], hand: object) -> Outcome:
         return "pause", result.seconds
     if isinstance(result, Reject) or result is Reject:
         return "reject", None
+    # It cannot be sent back, and nobody awaits it here.
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -136,6 +139,7 @@ class Worker:
         """The process ends when it has nothing in hand; one that hangs is killed."""
         process = self._process
         if process is not None:
+            # The process reads until the end of the connection, and then ends.
             self._connection.close()
             process.join(END_SECONDS)
             if process.is_alive():
@@ -169,6 +173,7 @@ class Worker:
             self._connection.send((batched, [message for hand in waiting for message in hand]))
             while waiting:
                 outcome = self._connection.recv()
+                # It leaves `waiting` only when it is settled: what is left is in hand or behind.
                 _settle(waiting[0], outcome)
                 waiting.popleft()
         except (EOFError, OSError):
@@ -177,6 +182,7 @@ class Worker:
 
     def _measure(self, seconds: float, count: int) -> None:
         each = seconds / count
+        # At most twice as many as before: one quick message says little about the next ones.
         self.slice = max(1, min(SLICE_MAX, 2 * self.slice, int(SLICE_SECONDS / max(each, 1e-6))))
 
     def _replace(self, hand: list[ReceivedMessage]) -> None:
@@ -192,6 +198,7 @@ class Worker:
             self._name, dead.pid, dead.exitcode, hand[0] if hand else "nothing",
         )  # fmt: skip
         settle_all(hand, Later())
+        # One at a time again: if the next dies, too, only one message is to blame.
         self.slice = 1
         self._start()
 
@@ -203,6 +210,7 @@ class Worker:
             with _signals_blocked():
                 process.start()
         finally:
+            # With our copy of their end open, the end of the process would not show as EOF.
             theirs.close()
         self._process = process
         _running.add(process)

@@ -51,17 +51,19 @@ class Watch:
         return slot
 
     def leave(self, slot: Slot) -> None:
-        """Any thread: it ends."""
+        """Any thread: a worker ends."""
         self._slots.pop(slot, None)
 
     async def look(self) -> None:
         """Look for workers that hold the same for too long. Called by the loop every `every` seconds."""
         now = self._clock.monotonic()
+        # A copy: workers enter and leave in their own threads.
         for slot, seen in list(self._slots.items()):
             hand = slot.hand
             if hand is None:
                 continue
             if seen is None or seen.hand is not hand:
+                # The worker may have left meanwhile: its entry must not come back.
                 if slot in self._slots:
                     self._slots[slot] = _HeldHand(hand, now)
             elif now - seen.since >= self._timeout and not seen.logged:
@@ -70,6 +72,7 @@ class Watch:
 
     def _overdue(self, slot: Slot, hand: Hand) -> None:
         messages = hand if isinstance(hand, list) else [hand]
+        # Those that were settled are done with, whatever their handler does now.
         left = [message for message in messages if not message.settled]
         log.warning(
             "the handler %s of group %s has not returned for more than %g s (consume_timeout) with %s in hand%s: %s",

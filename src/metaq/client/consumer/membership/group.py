@@ -142,6 +142,7 @@ class GroupMember:
 
     async def _share(self) -> None:
         if self._discovery is not None:
+            # Before the first heartbeat and the first rebalance, which then have these topics already.
             await self._discovery.look()
             self._tasks.append(self._core.spawn(self._discovery.run()))
         await self._sharing.run()
@@ -161,12 +162,14 @@ class GroupMember:
 
     def suspend(self) -> None:
         """Any thread: hand out nothing until `go_on`. What there is room for is pulled."""
+        # The handover first: a window that is begun meanwhile looks at it (`_begin`).
         self._handover.suspend()
         for window in self.windows.values():
             window.close(Shut.SUSPENDED)
 
     def go_on(self) -> None:
         """Any thread: undo `suspend`."""
+        # The windows first: a taker woken before that would find its window shut.
         for window in self.windows.values():
             window.open(Shut.SUSPENDED)
         self._handover.resume()
@@ -198,6 +201,7 @@ class GroupMember:
     @property
     def windows(self) -> dict[MessageQueue, Window[ReceivedMessage]]:
         """Any thread: the queues that are this member's now, each with what is unfinished of it."""
+        # `copy` is one step under the GIL: the loop may change the table meanwhile.
         return {queue: puller.window for queue, puller in self._pullers.copy().items()}
 
     def handed_out(self, window: Window[ReceivedMessage]) -> None:
@@ -318,11 +322,14 @@ class GroupMember:
 
     def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
         """Any thread: pause the message's queue for so long, as a handler asked; then the message comes first."""
+        # At once, in the handler's thread: no other taker may begin a message of this queue before the loop hears of
+        # it.
         chunk.window.held = True
         self._core.thread.post(self._halt, chunk, message, seconds)
 
     def _halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
         window = chunk.window
+        # Again, because an older pause may have ended meanwhile and released the queue.
         window.held = True
         again = copy.copy(message)  # a copy: verdicts of the last holder are on the old object, and ignored
         again._chunk = kept = chunk.again(again)  # noqa: SLF001  a slot for us

@@ -1,8 +1,9 @@
 """Subscriptions by pattern: topics that match, looked up at the name servers periodically.
 
-A new topic is subscribed to at the next look, so within `poll_name_server_interval`, and consumed from where the group
-begins; of a young queue that is its first message (brokers say so), so that nothing is missed meanwhile. A topic that is gone is let
-go only after some looks in a row: a name server that has just been restarted knows no topic for a while.
+A new topic is subscribed to at the next look, so within `poll_name_server_interval`, and consumed from where the
+group begins; of a young queue that is its first message (brokers say so), so that nothing is missed meanwhile. A
+topic that is gone is let go only after some looks in a row: a name server that has just been restarted knows no topic
+for a while.
 """
 
 from __future__ import annotations
@@ -134,6 +135,8 @@ class Discovery:
         namespace, found = self._core.namespace, dict[str, Any]()
         for name in sorted(listed):
             topic = namespace.plain(name)
+            # With a namespace only names inside it are meant: other tenants' topics, and system topics, which have no
+            # prefix, are not.
             if (
                 (namespace and namespace.wrapped(topic) != name)
                 or (namespace and topic == name)
@@ -145,6 +148,7 @@ class Discovery:
                     found[topic] = wants
                     break
         if len(found) > self._topics_max:
+            # Topics consumed already come first: a new match must not push one of them out.
             kept = [
                 *(topic for topic in found if topic in self._found),
                 *(topic for topic in found if topic not in self._found),

@@ -87,7 +87,10 @@ class Polling:
         """Messages that were deleted before they were polled."""
 
     async def poll(self, timeout: float, count: int) -> list[ReadMessage]:
-        """Return up to `count` messages of our queues; none after `timeout` seconds. Raises ConfigError: another poll is waiting."""
+        """Return up to `count` messages of our queues; none after `timeout` seconds.
+
+        Raises ConfigError: another poll is waiting.
+        """
         if self._busy:
             raise ConfigError("another poll of this consumer is under way: poll in one thread or task")
         self._busy = True

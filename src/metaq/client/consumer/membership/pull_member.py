@@ -115,7 +115,9 @@ class PullMember:
                 await self._core.routes.route(topic)
             except FAULTS as error:
                 log.debug("no route for %s yet: %s", topic, error)
+        # First, because a rebalance shares the queues out among the clients that have sent a heartbeat.
         await self._core.send_heartbeats()
+        # `wait_assigned` now waits for the topics just registered.
         self._sharing.settled.clear()
         self._sharing.soon()
 
@@ -179,6 +181,7 @@ class PullMember:
     @property
     def queues(self) -> list[MessageQueue]:
         """Any thread: the queues that are ours."""
+        # `copy` is one step under the GIL: the loop may change the table meanwhile.
         return sorted(self._positions.copy())
 
     def owned(self) -> Collection[MessageQueue]:

@@ -118,8 +118,8 @@ class QueuePuller:
 
     def release(self) -> None:
         """Stop pulling and handing out."""
+        # First: what a pull that returns now brings is dropped.
         self.window.dropped = True
-        # First: a pull that returns now is dropped.
         self._pulling.queues_of[self.queue.topic] -= 1
         self.task.cancel()
 
@@ -172,11 +172,13 @@ class QueuePuller:
         return max(self._options.pull_interval, seconds.pause if unheld else 0.0)
 
     def _commit_offset(self) -> int:
+        # Progress in a file or in a store of the user's is not committed at the broker as well.
         return self.window.finished_offset() if self._pulling.commits else 0
 
     async def _skip_to(self, offset: int, pulled: PulledMessages[ReceivedMessage]) -> PulledMessages[ReceivedMessage]:
         """Continue at `offset` in a queue that is too far behind. Returns the part of `pulled` from there on."""
         gone = range(self.window.next_offset, offset)
+        # Not `reset`: acks of messages in hand still count.
         self.window.add([], offset)
         limit = self._options.skip_when_behind
         await self._pulling.skip(self.queue, gone, f"are skipped, because more than {limit} wait there, before")
@@ -196,6 +198,7 @@ class QueuePuller:
                 "%s ends at %d, group %s wanted %d: going on at %d",
                 self.queue, result.max_offset, self._pulling.group, wanted, result.next_offset,
             )  # fmt: skip
+            # Messages in hand are beyond the queue's end: their acks must not move the progress there again.
             self.window.reset(result.next_offset)
 
     async def _room(self) -> int:

@@ -1,9 +1,10 @@
 """Allocation strategies: pure functions with which every member of a group computes its share of the queues.
 
-A strategy gets all queues of a topic and all member ids, both in Java's order (`in_order`), and the member's own id; it returns that
-member's share. If all members see the same lists, the shares are disjoint and complete; while they do not, a queue may have no owner
-or two for a moment, and its messages are delivered late or twice, never lost. The strategies give the same results as RocketMQ's
-AllocateMessageQueue classes, so members in Python and Java can share a group; all members must use the same one.
+A strategy gets all queues of a topic and all member ids, both in Java's order (`in_order`), and the member's own id;
+it returns that member's share. If all members see the same lists, the shares are disjoint and complete; while they do
+not, a queue may have no owner or two for a moment, and its messages are delivered late or twice, never lost. The
+strategies give the same results as RocketMQ's AllocateMessageQueue classes, so members in Python and Java can share a
+group; all members must use the same one.
 
 The result of a user's strategy is checked (`checked_share`).
 """
@@ -77,6 +78,7 @@ def consistent_hash(queues: Sequence[MessageQueue], members: Sequence[str], me: 
     places = sorted(ring)
 
     def owner(queue: MessageQueue) -> str:
+        # The text of Java's `MessageQueue.toString`: members in both languages must get the same hash.
         text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
         return ring[places[bisect.bisect_left(places, _ring_hash(text)) % len(places)]]
 
@@ -167,6 +169,7 @@ def _index(members: Sequence[str], me: str) -> int | None:
 
 
 def _ring_hash(text: str) -> int:
+    # As RocketMQ's consistent hash: the first four bytes of the MD5, unsigned.
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
@@ -204,6 +207,7 @@ def checked_share(strategy: Strategy, queues: Sequence[MessageQueue], members: S
     all members agree and it has one owner. Raises what the strategy raises; TypeError: it returned no queues.
     """
     returned = _returned(strategy, queues, members, me)
+    # The shares of ours are disjoint by construction: no need to compute the other members'.
     if strategy in _OURS:
         return Share(returned)
     complaints, known = [], frozenset(queues)

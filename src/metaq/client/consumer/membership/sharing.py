@@ -96,8 +96,8 @@ class Sharing:
     async def run(self) -> None:
         """Rebalance periodically and when asked, until cancelled."""
         await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
-        await self._core.send_heartbeats()
         # Before the first rebalance: brokers list this client as a member only after a heartbeat.
+        await self._core.send_heartbeats()
         while True:
             self._due.clear()
             try:
@@ -108,6 +108,7 @@ class Sharing:
             except Exception:  # a member that stops rebalancing would be silent for good
                 log.exception("sharing out the queues of group %s failed, trying again", self._group)
                 settled = False
+            # A change that came during the rebalance is not shared out yet.
             if settled and not self._due.is_set():
                 self.settled.set()
             # RocketMQ's broker registers a new group's retry topic asynchronously, so its route is missing for a moment.
@@ -129,6 +130,7 @@ class Sharing:
         """Take and give up queues. Returns False if something has to be retried soon."""
         self._asked.clear()
         for topic in self._subscriptions.leaving:
+            # A pattern may have found the topic again meanwhile.
             if topic not in self._subscriptions:
                 await self._change(topic, [], [])
                 self._core.routes.forget(topic)
@@ -256,6 +258,7 @@ class Sharing:
         if found not in self._asked:
             self._asked[found] = asking = asyncio.ensure_future(self._core.consult(members_of(self._group, found)))
             asking.add_done_callback(_looked_at)
+        # Several topics wait for one look-up: the cancellation of one must not end it for the others.
         return await asyncio.shield(self._asked[found])
 
 

@@ -42,10 +42,9 @@ class ReceivedMessage(StoredMessage):
     """A message of a consumer group, unfinished until somebody says otherwise.
 
     `with message:` finishes it on leaving. An exception inside sends it back and is logged, not passed on: a bad
-    message must not end the loop over the others. `Reject`, `Later` and `Pause` are verdicts and
-    not logged. What is no
-    `Exception` (Ctrl-C, a cancelled task) passes through and leaves the message unfinished: it comes again when the
-    group's queues are next distributed; in orderly consumption, where nothing can overtake it, at once.
+    message must not end the loop over the others. `Reject`, `Later` and `Pause` are verdicts and not logged. What is
+    no `Exception` (Ctrl-C, a cancelled task) passes through and leaves the message unfinished: it comes again when
+    the group's queues are next distributed; in orderly consumption, where nothing can overtake it, at once.
 
     It can be pickled, for a process pool: the copy has all that is known of the message, and what finishes one raises
     ClientError there.
@@ -59,6 +58,7 @@ class ReceivedMessage(StoredMessage):
     @property
     def value(self) -> Any:
         """What the consumer's `deserialize` made of the body; the body itself if it was made without."""
+        # Consumers without `deserialize` never set the slot, and pay nothing for it.
         try:
             return self._value
         except AttributeError:
@@ -72,10 +72,12 @@ class ReceivedMessage(StoredMessage):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
+        # The chunk belongs to the consumer's process; what a copy says of it could not be committed.
         self._chunk = COPIED
 
     def ack(self) -> None:
         """The message is done with."""
+        # Read once: `give_up`, in another thread, may exchange it between the two uses.
         chunk = self._chunk
         chunk.flags[self.queue_offset - chunk.base] = 1
 
@@ -163,6 +165,7 @@ class ReceivedMessage(StoredMessage):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if error is None:
+            # `ack` written out: this runs for every message of a `with`.
             chunk = self._chunk
             chunk.flags[self.queue_offset - chunk.base] = 1
             return False
@@ -179,6 +182,7 @@ class ReceivedMessage(StoredMessage):
 
 def give_up(message: ReceivedMessage, delay_level: int) -> None:
     """Deliver it again later, and ignore what its handler says of it. It is `lost` from now on."""
+    # Exchanged first, so that what the handler says from now on is ignored.
     chunk, message._chunk = message._chunk, GIVEN_UP  # noqa: SLF001  of the same module
     chunk.fail(message, Later(delay_level))
     message.timed_out()

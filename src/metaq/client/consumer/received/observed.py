@@ -30,6 +30,7 @@ class Deliveries:
             for message in messages:
                 self._begin(message)
                 yield message
+        # A generator that is left early hands its rest back when it is closed.
         finally:
             messages.close()
 

@@ -68,6 +68,7 @@ class _OwnBrokerFirst:
 
     def __call__(self, queues: list[MessageQueue]) -> MessageQueue:
         ordered = sorted(queues, key=lambda queue: queue.broker != self._broker)
+        # Each further try goes to another broker: the request's own may be down.
         self._tries += 1
         brokers = list(dict.fromkeys(queue.broker for queue in ordered))
         wanted = brokers[(self._tries - 1) % len(brokers)]
@@ -87,6 +88,7 @@ class Replying:
         `on_its_way` is called in the loop: what it has done there later comes behind the reply.
         """
         self._core.check_process()
+        # Each reply has an id prefix of its own, so that its number in the batch is 0.
         message_id = f"{self._core.id_prefixes.next().decode()}0000"
         outgoing = outgoing_of(reply.message, message_id, "", bytes_max=BODY_BYTES_MAX, compress_over=COMPRESS_OVER)
         future = ReplyFuture()
@@ -102,6 +104,7 @@ class Replying:
     async def _send(
         self, future: ReplyFuture, request: StoredMessage, outgoing: Outgoing, seconds: float, message_id: str
     ) -> None:
+        # From here on it cannot be cancelled, since it may be on its way.
         if not future.set_running_or_notify_cancel():
             return
         try:

@@ -1,7 +1,8 @@
 """Estimation of message sizes in a range of a queue, by a few small pulls.
 
-No request returns the bytes between two queue offsets. So a few messages are read at evenly spread offsets, and more of them where
-neighbouring samples differ, until the uncertainty is negligible. For splitting a Spark query into tasks of equal bytes.
+No request returns the bytes between two queue offsets. So a few messages are read at evenly spread offsets, and more
+of them where neighbouring samples differ, until the uncertainty is negligible. For splitting a Spark query into tasks
+of equal bytes.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class SizeSearch:
             self._first = [start] if places == 1 and not self.samples else []
         else:
             step = (last - start) / (places - 1)
+            # Backwards, since `_choose` takes the last.
             evenly = [start + int(step * number) for number in reversed(range(places))]
             self._first = [at for at in evenly if all(abs(one.start - at) > step / 2 for one in self.samples)]
         self._probe: int | None = None

@@ -1,9 +1,9 @@
 """Reading a slice of a queue: every record of [start, end) once and in order, or a report of what is gone.
 
-Several pulls are pipelined, so the broker reads the next megabytes while this one is decoded. Each is sent before the response of the
-one ahead, so its offset is a guess: a pull asks for a *count* of messages that should fill the wanted bytes, and the next one begins
-behind that count. If a response is shorter (RocketMQ returns 32 messages or 256 KiB at most, our broker `maxMsgBytes`), the rest is
-requested before going on.
+Several pulls are pipelined, so the broker reads the next megabytes while this one is decoded. Each is sent before the
+response of the one ahead, so its offset is a guess: a pull asks for a *count* of messages that should fill the wanted
+bytes, and the next one begins behind that count. If a response is shorter (RocketMQ returns 32 messages or 256 KiB at
+most, our broker `maxMsgBytes`), the rest is requested before going on.
 """
 
 from __future__ import annotations
@@ -103,9 +103,10 @@ class SliceReading:
     def pulls(self, *, of_slave: bool = False) -> Generator[Step, Any, None]:
         """Run the conversation on one connection, until the end of the slice, or after `leave`.
 
-        The steps `Records` (with a filter `Sifted`), `Gone` and `TooShort` are results; they need no outcome. After TooShort the
-        conversation ends, and can be repeated later. `of_slave`: what the peer lacks may exist at the master, so it yields TooShort
-        instead of Gone. Raises RemoteProtocolError: a response does not match its request.
+        The steps `Records` (with a filter `Sifted`), `Gone` and `TooShort` are results; they need no outcome. After
+        TooShort the conversation ends, and can be repeated later. `of_slave`: what the peer lacks may exist at the
+        master, so it yields TooShort instead of Gone. Raises RemoteProtocolError: a response does not match its
+        request.
         """
         self._leaving, self._of_slave = False, of_slave
         if not self._subscription.takes_all:
@@ -130,10 +131,13 @@ class SliceReading:
                     return
                 ask_at = found.stop
             else:
+                # The pulls behind this short answer would leave a gap: they are taken off the connection, and sent
+                # again later.
                 if found.stop < pull.offset + pull.count and self._leaving:
                     while under_way:
                         yield under_way.popleft()
                 elif found.stop < pull.offset + pull.count:
+                    # The rest of a short answer comes before the pulls that were sent behind it.
                     rest = self._pull(found.stop, pull.offset + pull.count - found.stop)
                     under_way.appendleft(Receive((yield Post(rest)), rest))
                 self._learn(pull, found)
@@ -193,6 +197,7 @@ class SliceReading:
         """Choose the count of the next pulls to fill pull_bytes, by the sizes in this response."""
         got = found.stop - found.start
         fitting = got * self._pull_bytes // max(1, len(found.body))
-        # A short response shows the peer's own limit: do not ask for more.
         self._under_way_max = PULLS_UNDER_WAY
+        # A short response shows the peer's own limit: do not ask for more.
+        # At most eightfold: a few small messages at the beginning say little of those behind.
         self._count = max(1, min(fitting, COUNT_MAX, pull.count * 8 if got == pull.count else got))

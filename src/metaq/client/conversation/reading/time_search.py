@@ -1,8 +1,8 @@
 """Offset of a store time in a queue.
 
-RocketMQ's SEARCH_OFFSET_BY_TIMESTAMP (29) returns the *nearest* message: it may be older than the time, any of those stored in the
-same millisecond, and for a future time it is the newest message instead of the end. So this is a binary search with some twenty
-pulls of single messages; within a queue, store times never decrease.
+RocketMQ's SEARCH_OFFSET_BY_TIMESTAMP (29) returns the *nearest* message: it may be older than the time, any of those
+stored in the same millisecond, and for a future time it is the newest message instead of the end. So this is a binary
+search with some twenty pulls of single messages; within a queue, store times never decrease.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def store_time_from(queue: MessageQueue, offset: int) -> Conversation[int | None
     No request returns the store time of an offset, so one message is pulled. For a deleted offset, the oldest message counts.
     Raises RemoteProtocolError: a damaged record.
     """
+    # A second time for a deleted offset, whose answer names the first one that is kept.
     for _ in range(2):
         result = yield from asked(Pull(group=TOOLS_GROUP, queue=queue, offset=offset, count=1))
         if result.status is PullStatus.FOUND and len(result.records):

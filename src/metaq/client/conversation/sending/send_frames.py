@@ -17,8 +17,10 @@ from metaq.model import MessageQueue
 from metaq.wire.command import FRAME_BYTES_MAX, encode
 
 OPAQUE_FIRST, OPAQUE_LAST = 1_000_000_000, 2_147_483_647
+# From the private use area, so that no property text contains it by chance.
 _ID = "\ue000"
 _HEAD_BYTES = 8
+# Placeholders, found again in the encoded header: no other field has such a value.
 _NUMBER = 1_111_111_111
 _BORN_MS = 1_111_111_111_111
 _VARYING = b'"f":"%d","g":"%d","h":"%d","i":' % (_NUMBER, _BORN_MS, _NUMBER)
@@ -35,9 +37,11 @@ class SendFrames:
     __slots__ = ("_form",)
 
     def __init__(self, group: str, queue: MessageQueue, template: Template) -> None:
+        # The form is cut out of a real request, so that it cannot differ from what `Send` encodes.
         outgoing = Outgoing(queue.topic, b"", _NUMBER, _NUMBER, _ID)
         command = Send(group, outgoing, queue, _BORN_MS, template).request()
         command.opaque = OPAQUE_FIRST
+        # A format from here on: a % of the header's own is doubled.
         header = encode(command)[_HEAD_BYTES:].replace(b"%", b"%%")
         before, after = header.split(_VARYING + _text(_ID))
         self._form = before + b'"f":"%d","g":"%d","h":"%d","i":%b' + after.replace(_OPAQUE, b'"opaque":%d')
@@ -49,8 +53,9 @@ class SendFrames:
         return framed(header, body) if len(header) + len(body) < FRAME_BYTES_MAX - _HEAD_BYTES else None
 
     def plain(self, properties: str) -> bytes:
-        """Make the header of messages without flags, a format for (born_ms, unique id without its last four hex digits, these four
-        as a number, opaque).
+        """Make the header of messages without flags, as a format.
+
+        It is for (born_ms, unique id without its last four hex digits, these four as a number, opaque).
 
         `properties`: property text in which U+E000 stands for the unique id.
         """
@@ -84,11 +89,13 @@ class StoredAnswer(Struct):
     extFields: _StoredFields  # noqa: N815  the key on the wire
 
 
+# Not strict, because brokers write the numbers in extFields as texts.
 _read = msgspec.json.Decoder(StoredAnswer, strict=False).decode
 
 
 def stored_answer(data: bytes, opaque: int) -> StoredAnswer | None:
     """Decode the response to `opaque`; None: it is another one, incomplete, or in another form."""
+    # Both lengths at once: anything but one whole frame with a JSON header and no body is left to the slow way.
     size = len(data)
     if size < _HEAD_BYTES or _unpack(data) != (size - 4, size - _HEAD_BYTES):
         return None

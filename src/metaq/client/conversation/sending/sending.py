@@ -121,6 +121,7 @@ class GiveBack(Order, frozen=True, kw_only=True):
         return f"take back {self.message_id}"
 
     def request(self) -> Command:
+        # `repeated` is left out unless true: a first request looks like that of Java's client.
         header = headers.SendBackHeader(
             offset=self.log_offset,
             group=self.group,

@@ -11,8 +11,8 @@ after a lost response of DECIDE, the outcome is queried before DECIDE is repeate
 completed is rolled back by a decision too, to which the response may be that an earlier request has committed it. If the
 outcome cannot be found out, `Ending` is UNKNOWN.
 
-The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Oneway` or a `Sleep` (send in
-anything when it is done) or `SideBySide` (send in the result or the MetaqError of each).
+The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Oneway` or a
+`Sleep` (send in anything when it is done) or `SideBySide` (send in the result or the MetaqError of each).
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ class AtomicSteps:
 
     def _staging(self, broker: str, calls: Iterable[Call[Any]], until: float) -> Steps[None]:
         """Stage the requests of one broker one after the other."""
+        # In order: a broker refuses a chunk that leaves a gap.
         for call in calls:
             patience = Patience(Purpose.STAGED, until - self._now(), self._now())
             while True:

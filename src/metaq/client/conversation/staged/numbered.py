@@ -44,6 +44,7 @@ class Committed(Struct, frozen=True):
 
 def choose_coordinator(row: str, brokers: Collection[str]) -> str:
     """Choose the broker of a new row by highest random weight, so that a changed set of brokers seldom changes the choice."""
+    # Sorted, so that all writers decide alike between equal weights.
     return max(sorted(brokers), key=lambda broker: zlib.crc32(f"{row}@{broker}".encode()))
 
 
