@@ -121,6 +121,7 @@ class Answers:
     def later(self) -> Slot:
         """Add the place of a late answer."""
         self.flush()
+        # What was gathered so far has just gone out: it belongs before the late answer.
         slot = Slot(self)
         self._slots.append(slot)
         self._add(_SLOT_BYTES)
