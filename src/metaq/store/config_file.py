@@ -62,9 +62,12 @@ class ConfigFile:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            # Before the rename: otherwise the name may be durable before the text, and a power cut leaves an empty
+            # file.
             self._disk.sync_file(file.fileno())
         if self.path.exists():
             backup = self._beside(".bak")
+            # A crash behind this leaves no backup, but a whole file: the rename below has not begun.
             backup.unlink(missing_ok=True)
             try:
                 backup.hardlink_to(self.path)  # never a moment without a whole file under the name
@@ -73,6 +76,7 @@ class ConfigFile:
 
                 shutil.copyfile(self.path, backup)
         temporary.replace(self.path)
+        # Both names, of the file and of the backup, lie in this folder: one sync makes both durable.
         self._disk.sync_folder(self.path.parent)
 
     def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
@@ -91,6 +95,7 @@ class BackgroundFile:
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
+        # One thread: saves must not overtake each other.
         self._writer = ThreadPoolExecutor(1, f"metaq-save-{file.path.stem}")
         self._last: Future[None] | None = None
         self._failing = ""
@@ -134,6 +139,7 @@ def ending(save: Callable[[], None]) -> OSError | None:
     except OSError as error:
         return error
     except MemoryError:
+        # A client waits for the outcome: out of memory is told to it as a failed save.
         return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     except Exception as error:  # a fault of ours
         log.exception("a configuration file could not be saved")

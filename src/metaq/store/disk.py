@@ -33,6 +33,7 @@ NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux 4.14
 _NOT_IN_MEMORY: Final = {errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
+# A call through ctypes releases the GIL and keeps its errno apart from other calls' in the thread.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -66,6 +67,7 @@ class Disk:
 
     def open(self, path: Path, flags: int) -> int:
         """A descriptor of a file, not inherited by children. Raises OSError."""
+        # Not inherited: a child that outlives the broker would keep deleted log files on the disk.
         return os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def map(self, path: Path, size: int) -> Mapped:
@@ -73,8 +75,10 @@ class Disk:
         descriptor = self.open(path, os.O_RDWR)
         try:
             buffer = mmap.mmap(descriptor, size)
+            # The inode tells a test's disk which file it is, also after a rename.
             return Mapped(buffer, ctypes.addressof(ctypes.c_char.from_buffer(buffer)), os.fstat(descriptor).st_ino)
         finally:
+            # `mmap` has made a duplicate of it for itself.
             os.close(descriptor)
 
     def read_cached(self, descriptor: int, into: memoryview, place: int) -> bool:
@@ -98,6 +102,7 @@ class Disk:
         """
         first = start - start % PAGE_BYTES
         pages = ctypes.create_string_buffer(-(-(start + size - first) // PAGE_BYTES))
+        # mincore only asks the page cache: no fault, no wait.
         if _libc.mincore(mapped.address + first, start + size - first, pages) != 0:
             return False
         return b"\0" not in pages.raw  # the lowest bit says it; Linux sets no other
@@ -105,6 +110,7 @@ class Disk:
     def make_folder(self, path: Path) -> None:
         """Make a folder and those above it, as far as they are missing, with durable entries. Raises OSError."""
         # Each entry is its parent's to sync: a folder whose name a power cut takes, takes the files in it along.
+        # Not `makedirs`: that would sync none of the folders in between.
         missing = []
         while not path.exists():
             missing.append(path)
@@ -142,6 +148,7 @@ class Disk:
 
     def sync_file(self, descriptor: int) -> None:
         """Make a file's data and size durable; its name is its folder's. Raises OSError."""
+        # Not fdatasync: a new file's size has to be durable, too.
         os.fsync(descriptor)
 
     def sync_folder(self, path: Path) -> None:
@@ -182,6 +189,7 @@ class Disk:
     def used_percent(self, path: Path) -> float:
         """How full the file system of `path` is, in percent, as `df` tells it: what is reserved for root counts as used."""
         facts = os.statvfs(path)
+        # `f_bavail` and not `f_bfree` below: a broker that does not run as root cannot write into the reserve.
         used = facts.f_blocks - facts.f_bfree
         return 100.0 * used / max(1, used + facts.f_bavail)
 

@@ -21,6 +21,7 @@ _OURS: Final = frozenset({
 _HARMLESS: Final = frozenset({"lost+found"})
 """An ext4 volume that is mounted as the store's folder has it."""
 
+# No topic's name holds it (`check_partition_topic`), so no topic can have such a folder.
 _ASIDE: Final = ".deleted-"
 
 _open_here: set[Path] = set()
@@ -52,6 +53,7 @@ class StoreFolder:
         with reserving(self.root):
             for folder in self._parts():
                 self._disk.make_folder(folder)
+        # Behind the folders: the lock is a file in one of them. Nothing in them was changed before.
         self._take_lock()
 
     def _parts(self) -> tuple[Path, ...]:
@@ -90,6 +92,7 @@ class StoreFolder:
         path = self.root / "lock"
         root = self.root.resolve()
         refusal = f"the store {self.root} is open in another process: stop that broker, or name another folder"
+        # Also under another path to the same folder: hence `resolve`.
         if root in _open_here:
             raise StoreLocked(refusal)
         with reserving(path):
@@ -100,6 +103,7 @@ class StoreFolder:
             os.close(self._lock)
             self._lock = -1
             raise StoreLocked(refusal) from None
+        # RocketMQ writes this text, too.
         os.pwrite(self._lock, b"lock", 0)
         _open_here.add(root)
 
@@ -109,6 +113,7 @@ class StoreFolder:
         Raises OSError.
         """
         # Deleting thousands of queue files takes long, and the topic may be made again meanwhile. A rename is at once.
+        # Only a guess: the loop goes on until a name is free.
         taken = len(self.moved_aside())
         while True:
             aside = self.consume_queues / f"{topic}{_ASIDE}{taken}"
@@ -171,5 +176,6 @@ class StoreFolder:
         """Let others have the folder."""
         if self._lock >= 0:
             _open_here.discard(self.root.resolve())
+            # Closing any descriptor of the file would drop a POSIX lock: nothing else here opens it.
             os.close(self._lock)
             self._lock = -1

@@ -55,6 +55,7 @@ class JournalledFile:
         self._descriptor = -1
         """Of the journal that is written; -1: none is begun."""
         self._bytes = 0
+        # Goes on behind those of an earlier process, which are read, and deleted once the file is written anew.
         self._number = max(self._numbers(), default=0)
         self._is_behind = self._number > 0
         """File and journals may not hold, or not durably hold, the table: it has to be written whole before the next change."""
@@ -119,6 +120,7 @@ class JournalledFile:
     # -- writing
     def save(self, text: str) -> None:
         """Replace the file by a text, and delete all journals. Raises OSError."""
+        # A fold under way would write its older text over this one.
         self._settle()
         self._close()
         self._file.save(text)
@@ -166,6 +168,7 @@ class JournalledFile:
         # Not before the journal is as large as the file: so rewriting stays in proportion to the changes.
         if self._folding or self._is_behind or self._bytes < max(self._fold_bytes, self._size()):
             return
+        # The fold removes the journals up to this one; the next one, begun below, follows the text that it writes.
         number = self._number
         try:
             descriptor = self._begin(step.goes_on())
@@ -175,6 +178,7 @@ class JournalledFile:
             return
         os.close(self._descriptor)
         self._descriptor = descriptor
+        # Taken now, in the caller's thread: the table goes on changing while the file is written.
         text = step.snapshot()
         self._folding = True
         self._beside(lambda: self._fold(text, number))
@@ -250,6 +254,7 @@ class JournalledFile:
             data = journal.line(first) + more
             _write(descriptor, data)
             self._disk.sync_file(descriptor)
+            # Its name too, before any change in it is told as done.
             self._disk.sync_folder(path.parent)
         except BaseException:
             os.close(descriptor)
@@ -286,6 +291,7 @@ class BackgroundTable:
 
     def __init__(self, path: Path, disk: Disk | None = None, *, fold_bytes: int = FOLD_BYTES) -> None:
         self._writer = ThreadPoolExecutor(1, f"metaq-save-{path.stem}")
+        # A thread of its own: writing 50 000 topics anew must not delay the next change.
         self._folder = ThreadPoolExecutor(1, f"metaq-fold-{path.stem}")
         self._last: Future[None] | None = None
         self._last_fold: Future[None] | None = None
@@ -355,4 +361,5 @@ def _write(descriptor: int, data: bytes) -> None:
     """Write all of `data`. Raises OSError."""
     view = memoryview(data)
     while view:
+        # A short write happens on a nearly full disk; the next one then raises ENOSPC.
         view = view[os.write(descriptor, view) :]

@@ -62,6 +62,7 @@ class MappedFile:
                 disk.reserve(descriptor, 0, reserved)
                 if durable:
                     disk.sync_file(descriptor)
+                # Behind the reservation: a full disk leaves no file that a reader would find, and no wrong size.
                 temporary.rename(path)
             except BaseException:
                 temporary.unlink(missing_ok=True)
@@ -82,6 +83,7 @@ class MappedFile:
         return self._mapping()
 
     def _mapping(self) -> Mapped:
+        # Without the lock: a mapping that is there never changes but to None.
         if (found := self._mapped) is not None:
             return found
         with _mapping_lock:  # two threads at once would each map it, and one of the mappings would go again
@@ -307,6 +309,7 @@ class FileRun:
         files = self.files
         if not files or offset < files[0].start:
             return None
+        # No search: all files have one size, and `load` has refused gaps.
         ordinal = (offset - files[0].start) // self.file_bytes
         return files[ordinal] if ordinal < len(files) else None
 
@@ -318,6 +321,7 @@ class FileRun:
         path = self.folder / f"{start:0{NAME_DIGITS}d}"
         file = MappedFile.create(path, start, self.file_bytes, reserved, self.disk, durable=durable)
         with _files_lock:
+            # Before the file can be found: whoever finds it must see that its name is not durable yet.
             self.unsynced = True
             self.files = (*self.files, file)
         return file
@@ -325,6 +329,8 @@ class FileRun:
     def drop_before(self, offset: int) -> list[MappedFile]:
         """Delete the files that end at or below `offset`; returns them. Raises OSError."""
         with _files_lock:
+            # Taken from the table first: no reader finds a file that is being deleted, and those who hold it keep
+            # reading.
             gone = [file for file in self.files if file.end <= offset]
             self.files = self.files[len(gone) :]
         self._delete(gone)
@@ -407,4 +413,5 @@ class FileRun:
 
 def any_byte(data: bytes) -> bool:
     """Whether `data` holds anything but zeros."""
+    # A comparison runs at memory speed, a loop over the bytes does not.
     return data != bytes(len(data))

@@ -57,6 +57,7 @@ class MessageStore:
         self.options, self.clock, self.disk = options, clock, disk or Disk()
         self.delays_ms = delays_of(options.message_delay_level)
         self.folder = StoreFolder(options, self.disk)
+        # First: nothing may be looked at while another broker has the folder.
         self.folder.open()
         try:
             with reserving(self.folder.root):
@@ -66,6 +67,7 @@ class MessageStore:
             self.folder.close()
             raise
         if threads:
+            # Last: until here an error closes the folder, and no thread works on half-open parts.
             for part in (self.flusher, self._populator, self._housekeeper, self._repairs.worker):
                 part.start()
 
@@ -160,6 +162,7 @@ class MessageStore:
         self.flusher.stop()
         self._housekeeper.stop()
         in_order = self._checkpoint_at_end()
+        # Also after a failed checkpoint: mappings and descriptors go, the abort file stays.
         self._writer.close()
         try:
             if in_order:

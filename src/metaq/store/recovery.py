@@ -56,6 +56,7 @@ class Facts(Struct, frozen=True):
 
 def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:
     """Gather the facts; changes nothing. Raises StoreCorrupt, StoreForeign: the folder cannot be opened as it is."""
+    # First: a folder that cannot be opened as it is is refused before anything else is read.
     commit_log.run.load("mappedFileSizeCommitLog")
     unfit = [path.name for path in index.load()] if index else []
     tails = Tails.load(folder.tails)
@@ -358,6 +359,7 @@ class Recovery:
         if data is None:
             return None
         record = data.read(log_offset, size)
+        # The body does not matter here: only whose record it is.
         heads, _, _ = hot.scan_records(record, 0, len(record), log_offset, 1, check_crc=False)
         return heads[0] if heads else None
 
@@ -411,6 +413,7 @@ class Recovery:
         for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
             for head in heads:
                 dispatcher.dispatch(head, now_ms)
+        # Behind the dispatch: the scan above reads the files, whatever the log's end is.
         self._log.start_at(plan.log_end)
         self._log.tail.store_ms = plan.last_ms
         if untouched:

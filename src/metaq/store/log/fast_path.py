@@ -47,8 +47,10 @@ class FastPath:
         Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
         answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
         """
+        # Before the lock, so that it is held for less; the tail keeps store times from going back.
         now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
         with self._lock:
+            # Set before anything can raise: the caller answers by them also after an error.
             outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
@@ -83,6 +85,7 @@ class FastPath:
             outcome.touched, outcome.messages, outcome.size = [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
+            # One time for all connections of the pass.
             now_ms = self._clock.now_ms()
             try:
                 hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
@@ -113,6 +116,7 @@ class FastPath:
             try:
                 hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
                 if outcome.stop > hot.STOP_SLOW:
+                    # The ids that the first run did not use: none may be given twice.
                     left = ids[outcome.messages :]
 
                     def run(place: int) -> None:
@@ -168,6 +172,7 @@ class FastPath:
         log, index = self._log.tail, self._index_tail
         now_ms = self._clock.now_ms()
         with self._lock:
+            # No refusal is raised here: the slow path words it.
             if not self._state.takes:
                 return None
             done = hot.give_back(log, index, delays, log_offset, topic, queue_id, retries_max, level, now_ms, outcome)
@@ -198,6 +203,7 @@ class FastPath:
         """
         with self._appending(outcome, carrying=carrying) as now_ms:
             data = self._log.recent(place) if record is None else record
+            # The chunk lies in an older file: the caller reads it, outside the lock.
             if data is None:
                 outcome.stop = hot.STOP_SLOW
                 return
@@ -305,6 +311,7 @@ class FastPath:
         """Make the room for which a run has stopped. Returns False if only the slow path can. Raises StoreFull."""
         if outcome.stop == hot.STOP_LOG_FULL:
             if outcome.needed > self._log.file_bytes:
+                # Larger than a log file: the slow path refuses it with a text.
                 return False
             self._writer.roll()
             return True

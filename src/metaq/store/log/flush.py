@@ -24,6 +24,7 @@ class Flusher:
     def __init__(self, commit_log: CommitLog, interval_ms: Callable[[], int], state: State) -> None:
         self._log, self._interval_ms, self._state = commit_log, interval_ms, state
         self._lock = threading.Lock()
+        # One sync at a time, whichever thread asks: the second one would wait in the kernel for the same pages.
         self._syncing = threading.Lock()
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
@@ -69,6 +70,7 @@ class Flusher:
         """Make the log durable up to here, and answer those who wait. The thread's own step; others may call it too."""
         with self._syncing:
             if self._state.failed is None:
+                # A native thread may have taken the work over: see `watch`.
                 if self._beside is None:
                     self._sync()
                 else:
@@ -128,6 +130,7 @@ class Flusher:
         """Answer those whose bytes are durable; all of them, with False, after a failure."""
         failed, flushed = self._state.failed is not None, self._state.flushed
         with self._lock:
+            # Looked for under the lock and called without it: a callback may ask for the next flush.
             ready = [(end, done) for end, done in self._waiters if failed or end <= flushed]
             self._waiters = [(end, done) for end, done in self._waiters if not failed and end > flushed]
         for end, done in ready:
@@ -150,6 +153,7 @@ class Flusher:
     def stop(self) -> None:
         """End the thread after a last flush."""
         with self._lock:
+            # From here on nobody is queued any more: a waiter behind the last flush would wait for ever.
             self._stopping = True
         self.worker.stop()
         self.flush()  # what came since the thread's last step

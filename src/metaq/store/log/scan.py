@@ -36,6 +36,7 @@ class LogScan:
             if heads:
                 yield heads
             self.end = file.end if outcome == hot.END_BLANK else file.start + place
+            # END_CLEAN at a limit that is no file's end: the loop's condition ends the walk.
             if outcome not in {hot.END_BLANK, hot.END_CLEAN}:
                 self.why = WHY[outcome]
                 return

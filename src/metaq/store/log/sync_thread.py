@@ -28,6 +28,7 @@ class SyncThread:
 
     def __init__(self, commit_log: CommitLog, flushed: int, forget: Callable[[int], object]) -> None:
         self._log, self._forget = commit_log, forget
+        # A descriptor and no callback: the native thread never takes the GIL, so it cannot call Python.
         self.told = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         assert _Syncs is not None, "`possible` says so"
         self._syncs = _Syncs(self.told, flushed)
@@ -60,6 +61,7 @@ class SyncThread:
             start = max(flushed, file.start)
             stop = min(end, file.end, start + STEP_BYTES)
             address, size = pages(self._mapped, start - file.start, stop - file.start)
+        # Asked for once: the thread would sync the same range again.
         if stop > self._asked:
             self._asked = stop
             self._syncs.ask(address, size, stop)
@@ -86,5 +88,7 @@ class SyncThread:
         """End the thread. Nobody may ask or wait any more."""
         self._forget(self.told)
         self._syncs.end()
+        # Before the descriptor is closed: the thread may just be writing to it, and its number may be another file's at
+        # once.
         self._thread.join()
         os.close(self.told)

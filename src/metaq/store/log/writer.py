@@ -30,6 +30,7 @@ from metaq.store.queues.table import QueueKey
 from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
 
+# Both hosts as IPv6, 12 bytes more each: the check is for the worst case.
 _HOSTS_V6_MORE: Final = 24
 _PAIR_END: Final = PAIR_END.encode()
 
@@ -132,6 +133,7 @@ class Writer:
                 f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
                 f"{self._log.file_bytes} (mappedFileSizeCommitLog)"
             )
+        # Before the lock, so that it is held for less; the tail keeps store times from going back.
         now_ms = self._clock.now_ms()
         with self.lock:
             if not (self._state.takes or (carrying and self._state.carries)):
@@ -238,6 +240,7 @@ class Writer:
             for run in runs:
                 for records, heads, keys in groups(run, keys_max, restarts):
                     touched |= self._append_group(records, heads, keys, restarts, now_ms)
+                # The rest of the file is copied as well: both logs stay the same bytes.
                 if run.blank:
                     self._log.end_file(run.blank)
                     self._rolled()
@@ -327,10 +330,12 @@ class Writer:
             if end := queue.first_at(log_offset):
                 ends.append(QueueEnd(queue, end))
                 unit = queue.unit(end - 1)
+                # Units of records that retention has deleted say nothing about the log's newest one.
                 is_there = unit is not None and unit.size > 0 and not unit.is_fill and unit.log_offset >= log.min
                 if unit is not None and is_there and (newest is None or unit.log_offset > newest.log_offset):
                     newest = unit
         begin = newest.log_offset if newest else log.min
+        # A clock may have been set back: the newest record need not have the latest store time.
         times = [head.store_ms for heads in LogScan(log.run, begin, log_offset, check_crc=False) for head in heads]
         return Snapshot(log_offset, max(times, default=0), tuple(ends), newest, None)
 

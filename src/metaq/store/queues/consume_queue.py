@@ -51,6 +51,7 @@ class ConsumeQueue:
     The disk is touched when the first unit is put, so that a topic of 1 024 queues costs nothing before.
     """
 
+    # A broker may have 10 000 of these, most of them idle.
     __slots__ = ("_prepared", "min_offset", "queue_id", "run", "synced", "tail", "topic")
 
     def __init__(self, root: Path, topic: str, queue_id: int, file_bytes: int, disk: Disk) -> None:
@@ -178,6 +179,7 @@ class ConsumeQueue:
     def sync(self) -> None:
         """Make all units durable, and the names of their files. Raises OSError."""
         stop = self.max_offset
+        # The name first: units in a file whose name is lost are lost.
         if self.run.unsynced:
             self.run.sync_folder(above=2)  # the folder may be new, the topic's too
         for file in self.run.files:
@@ -216,6 +218,7 @@ class ConsumeQueue:
 
     def unit_bytes(self, start: int, count: int) -> bytes:
         """Return the same as stored, 20 bytes each."""
+        # Crosses file borders, unlike a pull: searches and repairs want the whole range.
         found = b""
         stop = min(start + count, self.max_offset)
         while max(start, self.min_offset) == start < stop and (file := self.run.find(start * UNIT_BYTES)):

@@ -82,6 +82,8 @@ class IndexFile:
         # The slot would point behind the last entry, and the chain that it led to would be lost.
         ordinal = max(1, self.header.next_ordinal)
         if self.entries_at(ordinal) + ENTRY.size <= self.file.size:
+            # The entry is written before its slot, and the header last: so the entry behind the last one tells what the
+            # slot was.
             key_hash, _, _, previous = ENTRY.unpack_from(self.file.buffer, self.entries_at(ordinal))
             slot_at = HEADER.size + _SLOT.size * (key_hash % self.slots)
             if _SLOT.unpack_from(self.file.buffer, slot_at)[0] == ordinal and 0 <= previous < ordinal:
@@ -208,6 +210,7 @@ class Index:
         reserved = min(self.file_bytes, HEADER.size + _SLOT.size * self.slots + RESERVE_BYTES)
         path = self._free_name(now_ms)
         file = IndexFile(MappedFile.create(path, 0, self.file_bytes, reserved, self._disk), self.slots)
+        # indexCount begins at 1, as in RocketMQ: ordinal 0 means an empty slot.
         file.file.buffer[: HEADER.size] = HEADER.pack(0, 0, 0, 0, 0, 1)
         self.detach()
         self._unsynced = True
@@ -239,11 +242,13 @@ class Index:
         """
         found: set[int] = set()
         key_hash = hot.index_hash(key)
+        # Newest first, and no further than the time asked for: old files stay out of the page cache.
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
                 for log_offset in file.find(key_hash, begin_ms, end_ms):
                     found.add(log_offset)  # a set: after a crash the last record may be indexed twice
                     if len(found) >= count_max:
+                        # Ascending, as RocketMQ reads the records then: in the order of the log.
                         return sorted(found)
             if file.header.next_ordinal > 1 and file.header.begin_ms < begin_ms:
                 break  # the files before it are older still

@@ -28,6 +28,7 @@ from metaq.store.reads.long_body import (
 from metaq.store.reads.repair import Repairs
 from metaq.wire import hot
 
+# RocketMQ's: 800 units a pull, so that a filter that nothing passes does not hold up the broker.
 _SCAN_BYTES_MIN: Final = 16_000
 _VIEW_BYTES_MIN: Final = 64 * 1024
 """Runs of records from this size on go out as a view of the mapping; shorter ones are cheaper copied."""
@@ -137,7 +138,9 @@ class Puller:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        # Read once: the writer's thread moves both, and the answer must not contradict itself.
         low, high = queue.min_offset, queue.tail.next_offset
+        # RocketMQ's order of checks: its clients get code 19 or 21 by these names.
         if high == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if offset < low:
@@ -153,6 +156,7 @@ class Puller:
                 return ReadResult(ReadStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
             first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
             units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
+            # Never across the end of a queue file, as in RocketMQ: the client goes on with the next pull.
             stop = min(high, file.end // UNIT_BYTES, offset + units_max)
             if self._repairs.losses:  # a pull ends before a lost message, or begins behind it
                 following, stop = self._repairs.after_lost(queue, offset), self._repairs.lost_from(queue, offset, stop)
@@ -194,6 +198,7 @@ class Puller:
                 return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
             if body is None:
                 start = first_log - log_start
+                # No copy: the mapping lives as long as the view does.
                 view = memoryview(log_data)[start : start + size]
                 return ReadResult(ReadStatus.FOUND, next_offset, low, high, view, count, last_log)
             return ReadResult(ReadStatus.FOUND, next_offset, low, high, body, count, last_log)
@@ -205,6 +210,8 @@ class Puller:
         unit = queue.unit(place)
         if unit is None or (unit.size > 0 and unit.log_offset == self._log.end):  # its record is just being written
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, place, low, high)
+        # The consumer must not hang at it: the thread mends the unit or declares the message lost, and the next pull
+        # goes on.
         self._repairs.ask(queue, place)
         if place > offset:
             return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, place, low, high)

@@ -98,6 +98,7 @@ def decide(
         kept_from: with topics that have a time of their own, LogOffset of the oldest message that any topic keeps. Files below
             it have expired, and go at any hour.
     """
+    # Measured once a look: the ten files of one run may free more than is needed, as in RocketMQ.
     forced = used_percent > FORCE_PERCENT and options.clean_file_forcibly_enable
     if forced:
         why = f"the disk is {used_percent:.0f} percent full"
