@@ -56,6 +56,7 @@ class ConfigFile:
     def save(self, text: str) -> None:
         """Replace the text, durably. Raises OSError: which of the two texts is there after a crash is unknown then."""
         # `.tmp`, `.bak`, rename: RocketMQ's steps, so that either broker finds a whole file whatever the other left.
+        # A name server's folder may be missing at its first save.
         self._disk.make_folder(self.path.parent)
         temporary = self._beside(".tmp")
         descriptor = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -120,6 +121,7 @@ class BackgroundFile:
     def flush(self) -> None:
         """Return when what was saved is on the disk, or could not be put there."""
         if self._last is not None:
+            # The last one is enough: one thread does them in their order.
             wait([self._last])
 
     def _write(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:

@@ -25,6 +25,7 @@ PAGE_BYTES: Final = mmap.PAGESIZE
 _MS_SYNC: Final = 4 if sys.platform == "linux" else 0x10
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 _MADV_NORMAL, _MADV_RANDOM = 0, 1
+# glibc's numbers, from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """glibc refuses more (HEAP_MAX_SIZE / 2)."""
@@ -255,6 +256,7 @@ def reserving(path: Path) -> Iterator[None]:
 
 def store_error(error: OSError, path: Path) -> StoreError:
     """What to say of a file that could not be made or grown; `path` is named where the error names none."""
+    # The error may be about a folder above, or about the temporary file.
     path = error.filename or path
     if error.errno in NO_ROOM:
         return StoreFull(

@@ -15,6 +15,7 @@ from metaq.store.disk import Disk, reserving
 
 _OURS: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
+    # A name server's files may lie here, too; the timer files are RocketMQ 5's.
     "namesrv", "logs", "timerwheel", "timerlog", "timercheck",
 })  # fmt: skip
 """What RocketMQ and we put into a store folder."""
@@ -81,6 +82,7 @@ class StoreFolder:
         # `storePathRootDir` may point at a home folder by mistake: nothing is put between somebody's files.
         names = {path.name for path in self.root.glob("*")} if self.root.exists() else set()
         names = {name for name in names if not name.startswith(".") and name not in _HARMLESS}
+        # One known name is enough: there may be other files beside the store's.
         if names and not names & _OURS:
             shown = ", ".join(sorted(names)[:3])
             raise StoreForeign(
@@ -123,6 +125,7 @@ class StoreFolder:
             except FileNotFoundError:
                 return None
             except OSError:
+                # Any other error is told; a taken name only means the next number.
                 if not aside.exists():
                     raise
 
@@ -153,6 +156,7 @@ class StoreFolder:
         # An administrator may have deleted or replaced one of them a moment ago. If a power cut brought the old one back, it
         # would call files durable which this start has written anew. So would a `.bak` that was not the one that was read.
         tails, before = self.tails.paths
+        # What `load` has read: the file itself unless it is missing or empty, else the backup.
         if tails.exists() and tails.stat().st_size:
             before.unlink(missing_ok=True)
         for path in (self.checkpoint, *self.tails.paths):

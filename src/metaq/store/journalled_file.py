@@ -122,6 +122,7 @@ class JournalledFile:
         """Replace the file by a text, and delete all journals. Raises OSError."""
         # A fold under way would write its older text over this one.
         self._settle()
+        # The next change begins another journal, behind the text that is written here.
         self._close()
         self._file.save(text)
         self._remove(self._number)
@@ -198,6 +199,7 @@ class JournalledFile:
 
     def fold(self, step: Step) -> None:
         """Write the file anew and delete the journals, when nothing changes. A failure is logged, and the journals stay."""
+        # Nothing has changed since the file was written.
         if self._descriptor < 0 and not self._is_behind and not self._numbers():
             return
         try:
@@ -239,6 +241,7 @@ class JournalledFile:
     # -- the journals' files
     def _numbers(self) -> list[int]:
         """Return the numbers of the journals that there are, ascending."""
+        # By number and not by name: `.10` comes behind `.9`.
         ends = (path.name.rpartition(".")[2] for path in self.path.parent.glob(f"{self.path.name}{_MARK}*"))
         return sorted(int(end) for end in ends if end.isascii() and end.isdigit())
 

@@ -55,6 +55,7 @@ class MappedFile:
         """
         temporary = path.with_name(path.name + TEMPORARY)
         with reserving(path):
+            # Not synced here: a queue's folders become durable with its first checkpoint (`ConsumeQueue.sync`).
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
@@ -65,6 +66,7 @@ class MappedFile:
                 # Behind the reservation: a full disk leaves no file that a reader would find, and no wrong size.
                 temporary.rename(path)
             except BaseException:
+                # Else its blocks would stay taken on a disk that is full already.
                 temporary.unlink(missing_ok=True)
                 raise
             finally:
@@ -114,6 +116,7 @@ class MappedFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes from `offset` (counted as the file's name is) by pread: no page fault, no GIL held."""
+        # Never beyond the file: what follows is another file's, and the caller asks that one.
         return os.pread(self.descriptor, min(size, self.end - offset), offset - self.start)
 
     def read_cached(self, offset: int, into: memoryview) -> bool:
@@ -205,6 +208,7 @@ class MappedFile:
                 start = os.lseek(self.descriptor, place, os.SEEK_DATA)
             except OSError:  # ENXIO: nothing but holes from here
                 return
+            # Where the file system knows no holes, all of the file is data: slower, and right all the same.
             stop = os.lseek(self.descriptor, start, os.SEEK_HOLE)
             yield start, stop
             place = stop
@@ -288,6 +292,7 @@ class FileRun:
                     f"{found[-1].end:020d} is missing: nothing was touched; restore it from a copy"
                 )
             found.append(MappedFile(Path(entry.path), start, size, self.disk))
+        # Replaced as a whole: other threads may walk the old one.
         self.files = tuple(found)
         # What an earlier process deleted may come back. What is derived may have holes: it is made again.
         self._settled = derived or not found

@@ -74,6 +74,7 @@ class MessageStore:
     def _open(self, tail: hot.LogTail) -> None:
         options, folder = self.options, self.folder
         state = self.state = State(folder.root)
+        # Then records go through a descriptor: no pages to populate, and cheaper syncs.
         synced = options.flush_disk_type == "SYNC_FLUSH"
         size = options.mapped_file_size_commit_log
         self.log = CommitLog(folder.commit_log, size, self.disk, tail, state.fail, by_writes=synced)
@@ -82,6 +83,7 @@ class MessageStore:
             if options.message_index_enable
             else None
         )
+        # Before the recovery, which compares the queues found with the log.
         self._queues = Queues(folder, options, self.disk)
         untouched = self._recover()
         parts = Parts(
@@ -157,6 +159,7 @@ class MessageStore:
         if not self.state.close():
             return
         # Threads first, so that nothing changes behind the last checkpoint; the flusher's last flush answers who still waits.
+        # The repair thread first: it marks units as not durable, which only a later checkpoint would write.
         self._repairs.worker.stop()
         self._populator.stop()
         self.flusher.stop()

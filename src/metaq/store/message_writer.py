@@ -79,6 +79,7 @@ class MessageWriter:
         with self._housekeeper.work:
             if not self._state.takes:
                 raise self._state.refusal()
+            # Refuses a wrong place before anything has changed.
             left = self._writer.snapshot_below(log_offset)
             try:
                 self._housekeeper.promise_only(

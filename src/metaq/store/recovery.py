@@ -397,6 +397,7 @@ class Recovery:
                 last = held.unit(end - 1) if end else None
                 held.start_at(end, last.log_end if last else 0)
         if self._index is not None:
+            # Before the dispatch, which makes their entries anew.
             self._index.forget(set(plan.index.drop))
             if plan.index.rewind is not None:
                 self._index.rewind(plan.index.rewind)

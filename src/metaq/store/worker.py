@@ -98,5 +98,6 @@ class Worker:
         ):  # the 1st, 2nd, 4th, 8th ... time: a full disk must not fill the log
             expected = isinstance(error, OSError | StoreFull)
             log.error("%s; it is tried again", self.trouble, exc_info=None if expected else error)
+        # A full disk is no fault: it passes when somebody makes room, and stopping the store would not.
         if self._failures == FAILURES_MAX and self._on_failure is not None and not is_no_room(error):
             self._on_failure(self.trouble)

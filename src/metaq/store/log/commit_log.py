@@ -322,5 +322,6 @@ def _i64(value: int) -> bytes:
 
 def store_time_of(head: bytes) -> int:
     """STORETIMESTAMP of a record of which the first 91 bytes are given."""
+    # Byte 39 is the lowest of SYSFLAG; an IPv6 host is 12 bytes longer, and moves all that follows it.
     place = 68 if head[39] & _BORN_HOST_V6 else 56
     return int.from_bytes(head[place : place + 8], "big")

@@ -303,6 +303,7 @@ class FastPath:
                 run(outcome.row)
                 messages += outcome.messages
                 size += outcome.size
+                # Several of the runs may touch a queue: it is named once.
                 touched += [queue for queue in outcome.touched if queue not in touched]
         finally:
             outcome.touched, outcome.messages, outcome.size = touched, messages, size

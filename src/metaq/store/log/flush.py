@@ -56,6 +56,7 @@ class Flusher:
         """
         with self._lock:
             beside = self._beside
+            # Under the lock: between the look and the append a flush could report, and this waiter would be forgotten.
             waits = not self._stopping and self._state.failed is None and self._state.flushed < log_end
             if waits:
                 self._waiters.append((log_end, done))
@@ -118,6 +119,7 @@ class Flusher:
     def _settle(self, beside: SyncThread) -> None:
         with self._lock:
             done, error = beside.look()
+            # Two threads may settle: the one with the older news must not take the mark back.
             self._state.flushed = max(self._state.flushed, done)
         if error:
             self._fail(error)
@@ -145,6 +147,7 @@ class Flusher:
             self._state.flushed = min(self._state.flushed, log_end)
             if self._beside is not None:
                 self._beside.cut(log_end)
+            # Their messages are gone: neither this flush nor a later one may acknowledge them.
             gone = [done for end, done in self._waiters if end > log_end]
             self._waiters = [(end, done) for end, done in self._waiters if end <= log_end]
         for done in gone:

@@ -83,6 +83,7 @@ class Populator:
                 self._log.make_next_file()
             except StoreError as error:  # writers will meet it themselves, and say so, when the file is needed
                 log.warning("the next log file cannot be made yet: %s", error)
+        # What writers have passed over already is not populated any more.
         start, stop = max(end, self._populated), end + ahead
         while start < stop and self.works and not self.worker.stopping:
             file = self._log.run.find(start)

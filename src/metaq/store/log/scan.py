@@ -9,6 +9,7 @@ from metaq.store.mapped_file import FileRun
 from metaq.store.queues.dispatch import is_queued
 from metaq.wire import hot
 
+# Bounds the memory of a walk, however large the log is.
 _STEP: Final = 4096
 BACKWARDS_MS_MAX: Final = 2000
 """Tolerated step back of store times, ms: a clock may be set. Records behind a tail that was cut off are older than that,

@@ -53,6 +53,7 @@ class SyncThread:
         end, file = self._log.end, self._file
         if file is None or not file.start <= flushed < file.end:
             # Whatever was asked for before is over: it was of another file, and `flushed` is behind it.
+            # One file at a time: a mapping is one file's, and msync takes a range of one mapping.
             file = next((file for file in self._log.run.files if file.end > flushed), None)
             self._file, self._mapped = file, None if file is None else file.mapped
         if file is None or self._mapped is None or file.start >= end:

@@ -146,6 +146,7 @@ class Writer:
                 self._index.grow(keys, now_ms)
             if bytes_in_log + BLANK_BYTES > self._log.tail.room():
                 self.roll()
+            # 0 for records without a unit, as in RocketMQ: prepared and rolled-back ones.
             queue_offset = queue.max_offset if queue else 0
             log_offset = self._log.end
             row = 0
@@ -305,6 +306,7 @@ class Writer:
             if self._is_dispatched(head):
                 queue = self._queues.made(head.topic.decode(), head.queue_id)
                 unit = head.log_offset, head.size, tags_code(head, self._delays_ms)
+                # The queue file is full: `prepare` has made the next one.
                 if not queue.tail.put(*unit):
                     queue.advance()
                     queue.tail.put(*unit)

@@ -139,6 +139,7 @@ class ConsumeQueue:
             file.buffer[at : at + 8] = data[:8]
             file.buffer[at + 12 : at + 20] = data[12:]
             file.buffer[at + 8 : at + 12] = data[8:12]
+            # The next checkpoint writes it again.
             self.synced = min(self.synced, offset)
 
     def start_at(self, next_offset: int, log_end: int) -> None:
@@ -254,6 +255,7 @@ class ConsumeQueue:
             units = self.units(offset, 1)
             return store_time(units[0].log_offset) if units else -1
 
+        # A record that retention has taken counts as -1, older than every time: it lies at the begin.
         right = low + bisect_left(range(low, high), timestamp_ms, key=time_of)
         if right == low:
             return right if time_of(right) >= 0 else 0
@@ -263,6 +265,7 @@ class ConsumeQueue:
         right_ms = time_of(right)
         if left_ms < 0 or right_ms < 0:
             return 0
+        # RocketMQ's choice: the closer one, of two equally close the older.
         return right - 1 if timestamp_ms - left_ms <= right_ms - timestamp_ms else right
 
     def end_below(self, log_end: int, guess: int = 0) -> int:

@@ -66,6 +66,7 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield LogOffsets under a hash, newest first, of records stored in [begin_ms, end_ms] (to the second)."""
         buffer, header = self.file.buffer, self.header
+        # Read without a lock: an entry is whole before a slot points at it.
         (ordinal,) = _SLOT.unpack_from(buffer, HEADER.size + _SLOT.size * (key_hash % self.slots))
         while 0 < ordinal < header.next_ordinal:
             found_hash, log_offset, seconds, previous = ENTRY.unpack_from(buffer, self.entries_at(ordinal))
@@ -133,6 +134,7 @@ class Index:
         for path in sorted(self.folder.glob("*")) if self.folder.is_dir() else ():
             if len(path.name) != _NAME_DIGITS or not path.name.isdigit():
                 continue
+            # The sizes are options: RocketMQ with others may have written here.
             if path.stat().st_size != self.file_bytes:
                 unfit.append(path)
             else:
@@ -222,6 +224,7 @@ class Index:
         last = self.files[-1].name if self.files else ""
         while True:
             local = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  names are local time in this format
+            # Two files in one millisecond would have the same name: hence the loop.
             name = f"{local:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
             if name > last and not (self.folder / name).exists():
                 return self.folder / name
@@ -304,6 +307,7 @@ class Index:
             kept = {file.name for file in self.files}
             left = tuple(name for name in self.durable.files if name in kept)
             whole = left and left[-1] == self.durable.files[-1]
+            # The mark's header is the last file's: without that file it says nothing.
             self.durable = structs.replace(self.durable, files=left) if whole else None
         return [file.file.path for file in gone]
 

@@ -110,8 +110,10 @@ class Puller:
         return hot.PullPath(
             self._log.tail,
             fresh_from=self._fresh_from,
+            # Beyond either, `pull` answers: from the disk, or in the small portions for old records.
             near_bytes=min(self._hot_bytes, self._recent_bytes),
             behind_max=_UNITS_MAPPED_MAX,
+            # Larger ones go out as a view, which the path does not make.
             body_bytes_max=_VIEW_BYTES_MIN - 1,
             bytes_max=self._bytes_in_memory,
             count_max=self.options.max_transfer_count_on_message_in_memory,
@@ -225,6 +227,7 @@ class Puller:
         return self._log.end - self._log.min <= self.options.hot_bytes
 
     def _cold(self, file: MappedFile, look: _Look) -> ReadResult:
+        # The range is fixed before the thread runs: the queue grows meanwhile.
         place, size = look.offset * UNIT_BYTES, (look.stop - look.offset) * UNIT_BYTES
 
         def read() -> ReadResult:
@@ -287,6 +290,7 @@ class Puller:
             long = ColdBody(cold, extent, self._scratch) if cold else MappedBody(units, first_unit, extent)
         elif found.count:
             if scratch is not None and log_file is not None:
+                # Copied out of the scratch buffer, which the next read overwrites.
                 body = read_cold(scratch.reader(log_file), found)
             else:
                 body = read_cold(self._log.read, found) if cold else self._read_mapped(found)

@@ -152,6 +152,7 @@ class Repairs:
                     known[-1] = range(known[-1].start, offset + 1)
                 else:
                     known.append(range(offset, offset + 1))
+            # Sorted and not overlapping: pulls find their place by bisection.
             known.sort(key=lambda gone: gone.start)
             self.losses = True
 

@@ -140,6 +140,7 @@ class Floors:
         moved: dict[str, int] = {}
         for topic in sorted(self._due):
             floor = max(self.table.get(topic, 0), self._parts.log.min)
+            # At most ten files at a look, as with the log itself: a mistake in the settings can be stopped.
             place, more = _wanted(floor, files, rules[topic], now_ms)
             if place > floor and all(ask(topic, place) for ask in self._asked):
                 moved[topic] = place
