@@ -289,6 +289,7 @@ class FrameTable:
 def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     """Return (kind, code, opaque, flag, ext) of a JSON header; headers not understood here are left to the slow
     path."""
+    # Counted first: nearly no header has so many brackets that their nesting matters.
     if head.count(b"[") + head.count(b"{") > _DEPTH_MAX and _depth(head) > _DEPTH_MAX:
         return _UNREADABLE
     try:
@@ -304,6 +305,7 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return _UNREADABLE
     decoder = _EXT_DECODERS.get(slow.code)
+    # A response, or a code without a fast path.
     if decoder is None or slow.flag & 1:
         return 0, slow.code, slow.opaque, slow.flag, None
     try:
@@ -395,6 +397,7 @@ def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
             stop = at + 4 + value_size
             if size < 0 or value_size < 0 or stop > len(head):
                 return other
+            # An empty value cannot be told from an absent one in this form, as in `metaq.wire.command`.
             if value_size and name in names:
                 if name in pairs:
                     earlier.append((name, pairs[name]))
@@ -417,6 +420,7 @@ class Replies:
 
     def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None:
         trace = "true" if trace_on else "false"
+        # `%` doubled: the text is part of a format.
         region_text = msgspec.json.encode(region.decode("utf-8", "replace")).decode().replace("%", "%%")
         self._json = (
             f'{{"code":0,"extFields":{{"queueId":"%d","TRACE_ON":"{trace}","MSG_REGION":{region_text},'

@@ -88,6 +88,7 @@ class LogTail:
     def write(self, record: bytes) -> int:
         """Append encoded bytes whose TOTALSIZE is written last. The caller has looked at room()."""
         at, size = self.end - self.base, len(record)
+        # The size last: readers, and recovery after a kill, take a record with size 0 for the log's end.
         self.view[at : at + size] = b"\0\0\0\0" + record[4:]
         self.view[at : at + 4] = record[:4]
         offset = self.end
@@ -181,6 +182,7 @@ class IndexTail:
         """Add an entry for a key whose unsigned Java hash is known. The caller has checked room(), and calls
         put_header()."""
         view, header, count = self.view, self._header, self.count
+        # Java's abs, with 0 for -2^31, as RocketMQ has it.
         hashed = unsigned if unsigned < 1 << 31 else (1 << 32) - unsigned
         if hashed >> 31:
             hashed = 0
@@ -208,6 +210,7 @@ def rewind_index(buffer: Any, slots: int, count: int) -> int:
         raise ValueError(f"{slots} slots and {count} entries do not fit into {len(view)} bytes")
     view[INDEX_HEADER_BYTES:entries_at] = bytes(4 * slots)
     newest: dict[int, int] = {}
+    # Ascending: in each slot the newest entry stands at the end.
     for ordinal in range(1, count):
         (hashed,) = SIZE.unpack_from(view, entries_at + ordinal * INDEX_ENTRY_BYTES)
         newest[(hashed & 0x7FFFFFFF) % slots] = ordinal

@@ -48,6 +48,7 @@ cdef class PartitionGate:
         return found
 
     cdef inline int64_t any_queue(self) noexcept:
+        # Knuth's generator of MMIX: any queue will do, nothing depends on its being hard to guess.
         self.chance = self.chance * 6364136223846793005u + 1442695040888963407u
         return <int64_t>((self.chance >> 33) % <uint64_t>PyTuple_GET_SIZE(self.queues))
 

@@ -236,6 +236,7 @@ for _slot, _name in enumerate((
     "min_offset", "max_offset",
 )):
     message_slots[_slot] = metaq_slot_offset(StoredMessage.__dict__[_name])
+    # Slots are written past Python's attribute access: a class without one of them must be noticed here.
     if message_slots[_slot] < 0:
         raise ImportError(f"StoredMessage.{_name} is no slot")
 
