@@ -209,6 +209,7 @@ class Admin:
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         core = self._open
+        # After a fork the loop's thread does not exist in the child: an error beats waiting for ever.
         core.check_process()
         return core.thread.run(work)
 

@@ -57,6 +57,7 @@ def main() -> None:
     filters = bool(asked.get("filters"))
     predicates, errors = _imported(asked["predicates"], _accept_of if filters else _function)
     judge = _judge_frames if filters else _judge
+    # Behind the imports: what a predicate's libraries need for themselves does not count.
     _limit_memory(asked["memory"])
     _answer(answers, json.dumps({"errors": errors}).encode())
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):

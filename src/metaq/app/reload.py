@@ -63,9 +63,11 @@ class Reload:
             reloading.by(told.set)
         while True:
             await told.wait()
+            # Before the file is read: a request that comes meanwhile causes another reload.
             told.clear()
             asked = reloading.begin() if reloading is not None else []
             try:
+                # In a thread: reading files and checking filters may take long; applying is for the loop.
                 ended(asked, self.apply(await asyncio.to_thread(self._load), service))
             except ConfigError as error:
                 text = f"{self._file} is not applied, every option stays as it is: {error}"

@@ -52,6 +52,7 @@ def print_json_line(value: Any) -> None:
 def print_json_lines(values: Iterable[Any]) -> None:
     """Print JSON documents, each on one line, many per write if a program reads them."""
     block: list[str] = []
+    # A person wants each line at once.
     full = 1 if sys.stdout.isatty() else _LINES
     try:
         for value in values:
@@ -76,6 +77,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     for row in body:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
+    # Programs read the columns: in a file or pipe rich would cut them at 80.
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
     console.print(table)
 

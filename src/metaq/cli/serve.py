@@ -74,6 +74,7 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
         from metaq.app.namesrv import start_namesrv
 
         return run(lambda: start_namesrv(configuration.namesrv), reload)
+    # Before the start: it tells how much disk the log files will take.
     log.info("%s", first_use(configuration.store))
     if command == "broker":
         from metaq.app.broker import start_broker
