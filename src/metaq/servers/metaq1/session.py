@@ -168,6 +168,7 @@ class Metaq1Session:
         """The parked command that holds up the connection."""
         self._ending: str | None = None
         """Why the connection is closed once all answers are out; None: it goes on."""
+        # `printf ... | nc` shuts its side at once, and waits for the answers.
         peer.on_half_closed = self._half_closed
 
     # -- metaq.broker.channel.Channel

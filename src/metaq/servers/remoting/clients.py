@@ -80,6 +80,7 @@ class ClientHandlers:
         an error."""
         _, _, wanted = bodies.client_check_of(call.body)
         self._broker.filters.check(wanted, call.caller.address)
+        # Predicates are checked where they run: an unknown name must fail the consumer's start, not its first pull.
         if wanted.expression_type == PREDICATE:
             self._broker.predicates.check(wanted.expression)
 

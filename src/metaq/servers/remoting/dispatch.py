@@ -190,6 +190,7 @@ class RemotingSession:
                 caller = handling.identify(caller, command)
             handling.gatekeeper.check(caller, handler.action, handler.resource_of(header))
         except Refused as refused:
+            # The request's name: a client that does several things at once must know which of them was refused.
             raise Refused(refused.reason, f"{handler.name}: {refused.text}") from None
         return self._made(command, handler.run(Call(self, caller, header, command)))
 

@@ -100,6 +100,7 @@ class Filler:
 
     def agrees(self, offset: int) -> bool:
         """Whether the last units up to this one fit the sizes of their messages."""
+        # A few will do: units that were computed from other sizes differ everywhere behind the place.
         first = max(self._queue.min_offset, offset - _AGREE)
         if first >= offset:
             return True

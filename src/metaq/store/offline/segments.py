@@ -31,6 +31,7 @@ _ZIP_FAULTS: Final = frozenset(
 )
 """`error` is what zlib and struct raise."""
 _NAME: Final = re.compile(r"(\d{1,40})(\.meta|\.meta\.arc|\.arc|\.meta\.zip|\.zip)\Z", re.ASCII)
+# A topic may have hyphens of its own: the last one counts.
 _FOLDER: Final = re.compile(r"(.+)-(\d{1,9})\Z", re.ASCII)
 _POSITION_MAX: Final = (1 << 63) - 1
 
