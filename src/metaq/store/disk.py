@@ -216,7 +216,8 @@ def populate(address: int, size: int) -> bool:
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep freed blocks up to 32 MiB instead of returning each to the kernel. Call once at start; False: it refuses.
+    """Tell glibc to keep freed blocks up to 32 MiB instead of returning each to the kernel. Call once at start;
+    False: it refuses.
 
     A pull's answer of 1 MiB is a fresh allocation; by default glibc maps and unmaps it each time, 256 page faults a go
     (measured: 1.0 GB/s of pulls before, 3.0 after).

@@ -51,7 +51,8 @@ class Facts(Struct, frozen=True):
     deleted: Mapping[str, int] = field(default_factory=dict)
     """Topic → the log offset below which records of this name are of a topic that was deleted there."""
     began_empty: bool = False
-    """The tails say that the log was empty: all its records are this broker's, none a RocketMQ's, and none is known to be durable."""
+    """The tails say that the log was empty: all its records are this broker's, none a RocketMQ's, and none is known to
+    be durable."""
 
 
 def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:

@@ -141,7 +141,8 @@ class FastPath:
         level_queue: int,
         gates: Mapping[bytes, hot.TopicGate],
     ) -> None:
-        """Append copies of delayed records where they belong, rows [outcome.row, end), until STOP_END or STOP_SLOW (see `hot.deliver`).
+        """Append copies of delayed records where they belong, rows [outcome.row, end), until STOP_END or STOP_SLOW (see
+        `hot.deliver`).
 
         Raises as `append_rows` does, and `outcome` says the same.
         """
@@ -280,7 +281,8 @@ class FastPath:
             self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
 
     def _make_room_ahead(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
-        """Make room as `_make_room`, and reserve units in further queue files: a chunk lies in one log file, not in one queue file."""
+        """Make room as `_make_room`, and reserve units in further queue files: a chunk lies in one log file, not in one
+        queue file."""
         if outcome.stop == hot.STOP_QUEUE_FULL and (queue := self._queue_of(outcome)):
             queue.prepare(outcome.needed)
             return queue.tail.room() >= outcome.needed

@@ -51,7 +51,8 @@ WHY: Final = {
 
 
 class NeedsWholeLog(Exception):
-    """A record's queue offset is not the one that its consume queue goes on with: units were lost, the whole log is to be read."""
+    """A record's queue offset is not the one that its consume queue goes on with: units were lost, the whole log is to
+    be read."""
 
     def __init__(self, queue: QueueKey) -> None:
         super().__init__(queue)

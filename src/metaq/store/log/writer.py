@@ -316,7 +316,8 @@ class Writer:
         return set(counts)
 
     def snapshot_below(self, log_offset: int) -> Snapshot:
-        """Return the snapshot that would be if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
+        """Return the snapshot that would be if the log ended at `log_offset`.
+        Raises StoreError: no record begins or ends there."""
         with self.lock:
             return self._snapshot_below(log_offset)
 

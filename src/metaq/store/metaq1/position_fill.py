@@ -130,7 +130,8 @@ class Filler:
                 found.sizes[row] = end - begin
 
     def backward(self, low: int, first: int) -> int:
-        """Write the units before `low`, which is known, down to `first`. Returns from where on they are known. Raises Gone, Begins."""
+        """Write the units before `low`, which is known, down to `first`. Returns from where on they are known.
+        Raises Gone, Begins."""
         found = sizes_of(self._store, self._queue, first, low)
         if found.lost:
             return self._bridge(low, first + found.lost[-1])

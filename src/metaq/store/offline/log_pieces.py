@@ -413,7 +413,8 @@ def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
 
 
 def _stale(source: _Bytes, place: int, records: memoryview, newest_ms: int, borders: Borders) -> tuple[int | None, int]:
-    """Return where, among whole records from `place` on, one is too old to follow the others, and the newest store time so far."""
+    """Return where, among whole records from `place` on, one is too old to follow the others, and the newest store time
+    so far."""
     # Behind a tail that RocketMQ has cut off lie whole old records; newer ones may have grown up to one of them exactly.
     parts = hot.decode_columns(records, 0, len(records), False)
     for ms, size in zip(memoryview(parts["store_ms"]).cast("q"), memoryview(parts["size"]).cast("i"), strict=True):

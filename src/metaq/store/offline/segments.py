@@ -58,7 +58,8 @@ class Found(NamedTuple):
 
 
 def frame_parts(frame: Frame) -> tuple[bytes | None, bytes]:
-    """Split a frame's body. Returns attribute (None: none) and payload, which is all of it if the promised attribute is broken."""
+    """Split a frame's body. Returns attribute (None: none) and payload, which is all of it if the promised attribute is
+    broken."""
     try:
         return split_attribute(frame.flag, frame.body)
     except BadRequest:

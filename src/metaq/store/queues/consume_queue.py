@@ -171,7 +171,8 @@ class ConsumeQueue:
         return self.synced == self.max_offset and not self.run.unsynced
 
     def mark_unsynced(self) -> None:
-        """Make the next `sync` write all units behind `synced`, and the files' names, also if the kernel takes them for written."""
+        """Make the next `sync` write all units behind `synced`, and the files' names, also if the kernel takes them for
+        written."""
         stop = self.max_offset * UNIT_BYTES
         for file in self.run.files:
             file.rewrite(max(file.start, self.synced * UNIT_BYTES), min(file.end, stop))

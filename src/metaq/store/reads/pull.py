@@ -77,9 +77,10 @@ class ReadResult(Struct):
 class Puller:
     """Answers pulls from log and queues.
 
-    Records within `hot_bytes` of the log's end that this process has written are read through the mappings, in the calling
-    thread; older ones by pread, in a job for another thread. A page fault on the event loop stalls everybody (measured: 2 000 random reads of 4 KiB stall it
-    for up to 18 ms through mappings, 0.8 ms through pread in threads; and the log's mapping reads nothing ahead).
+    Records within `hot_bytes` of the log's end that this process has written are read through the mappings, in the
+    calling thread; older ones by pread, in a job for another thread. A page fault on the event loop stalls everybody
+    (measured: 2 000 random reads of 4 KiB stall it for up to 18 ms through mappings, 0.8 ms through pread in threads;
+    and the log's mapping reads nothing ahead).
     """
 
     def __init__(self, commit_log: CommitLog, queues: Queues, options: StoreOptions, repairs: Repairs) -> None:
