@@ -59,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(arguments.log_level)
     for warning in configuration.warnings:
         log.warning("%s", warning)
+    # Without a file there is nothing that could have changed, and no reload.
     file = arguments.file
     return _run(
         arguments.command, configuration, Reload(file, lambda: _configure(arguments), configuration) if file else None

@@ -28,6 +28,7 @@ SENDER_FLAGS: Final = 0x703
 """The bits of SYSFLAG that a sender decides: compression and several tags."""
 NUMBER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,18})").fullmatch
 _CACHED_MAX: Final = 50_000
+# A bound below which no sum with the time of day leaves 64 bits.
 _DELAY_MS_MAX: Final = 1 << 60
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _INDEX_ENTRY = struct.Struct(">iqii")
@@ -61,11 +62,13 @@ class LogTail:
     def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:  # noqa: ARG002  in place
         view = memoryview(buffer).cast("B")
         if (
+            # The blank record at a file's end says its size in 31 bits.
             not 0 < file_bytes <= min(len(view), 0x7FFFFFFF)
             or not 0 <= end - file_offset <= file_bytes
             or not 0 <= file_offset < (1 << 63) - file_bytes
         ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
+        # Here and below: a mapping cannot be closed as long as there is a view of it.
         self.view.release()
         self.view, self.base, self.limit, self.end = view, file_offset, file_offset + file_bytes, end
 
@@ -150,6 +153,7 @@ class IndexTail:
         self.view.release()
         self.view, self._slots, self._entries_at, self._header = view, slots, entries_at, header
         self._entries_max = self.limit = entries_max
+        # RocketMQ counts from 1: slot value 0 says that there is no entry. A new file is all zeros.
         self.count = max(1, count)
 
     def detach(self) -> None:
