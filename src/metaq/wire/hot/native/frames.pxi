@@ -178,6 +178,7 @@ cdef class FrameTable:
         while self.count < self.rows_max and end - at >= 4:
             length = get32(base + at)
             form, header_bytes = 0, 0
+            # The length is judged with its four bytes: a peer of another protocol may never send eight.
             if end - at >= 8:
                 header_bytes = get32(base + at + 4) & 0xFFFFFF
                 form = base[at + 4]
