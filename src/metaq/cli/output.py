@@ -18,7 +18,7 @@ from metaq.model.message import host_of
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3
-# 128 and the number of the signal, as shells have it.
+# Shells report a death by signal as 128 and its number.
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 

@@ -133,7 +133,7 @@ _NUMBERS_OF = {
     cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls) if f.type in {_I32, _I64})
     for cls in _EXT_OF_CODE.values()
 }
-# Its type is a union with UNSET, which the comprehension does not find.
+# The comprehension misses this field: its type is a union with UNSET.
 _NUMBERS_OF[_BackExt] |= {"maxReconsumeTimes"}
 _version = msgspec.json.Decoder(_I32, strict=False).decode
 _JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
@@ -152,7 +152,7 @@ _Row = tuple[int, int, int, int, Any, int, int, int, bool]
 """(kind, code, opaque, flag, ext, frame start behind the length, body start, frame end, binary header)."""
 _COPIED_MAX = 1 << 20
 _UNREADABLE = (0, -1, 0, 0, None)
-# The native twin's, where a peer's nesting must not use up the C stack.
+# The native extension has this limit, so that a peer's nesting does not use up the C stack.
 _DEPTH_MAX: Final = 64
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")

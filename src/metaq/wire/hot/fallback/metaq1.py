@@ -67,7 +67,7 @@ class PartitionGate:
         return sorted(grown.items())
 
     def any_queue(self) -> int:
-        # The high bits: the low ones of such a generator repeat after a few steps.
+        # The low bits of a linear congruential generator repeat after a few steps: the high ones are used.
         self._chance = self._chance * 6364136223846793005 + 1442695040888963407 & _MASK
         return (self._chance >> 33) % len(self.queues)
 
@@ -162,7 +162,7 @@ def put_lines(
             ),
             body, bytes([len(gate.topic)]), gate.topic, _LENGTH.pack(len(properties)), properties,
         ))  # fmt: skip
-        # The size last: what reads the log takes a record with size 0 for its end.
+        # TOTALSIZE is written last: readers take a record with size 0 for the log's end.
         SIZE.pack_into(log.view, at, size)
         log.end, log.store_ms = offset + size, store_ms
         queue.put(offset, size, tags_code_of(tag) if tag else 0)

@@ -69,7 +69,7 @@ def frames(
             # read.
             told = 1 << 62 | broker_id << 52 | fields[5]
         frame = _HEADER.pack(len(body), crc, told, flag) + body
-        # Counted are frames whose end is within the answer: what positions are compared with.
+        # Only frames that end within the answer are counted: the caller compares them with the positions.
         if len(frame) - skip <= size - len(made):
             number, frame_bytes = number + 1, frame_bytes + len(frame)
         made += frame[skip : skip + size - len(made)]

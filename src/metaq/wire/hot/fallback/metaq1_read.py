@@ -22,7 +22,7 @@ def frame_run(
         if end - start < HEAD_BYTES:
             return rows, start, END_SHORT
         size, crc, message_id, flag = HEAD.unpack_from(view, start)
-        # All of the head: a frame of an empty body begins with zeros as well.
+        # The whole head is looked at: a frame with an empty body begins with zeros, too.
         if not size | crc | message_id | flag:
             return rows, start, END_ZERO
         if not 0 <= size <= size_max:

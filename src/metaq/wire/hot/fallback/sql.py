@@ -114,7 +114,7 @@ def _binary(op: Op, left: Value, right: Value) -> Value:
     if left is None or right is None:
         return None
     if isinstance(left, bytes) and isinstance(right, bytes):
-        # RocketMQ's: two texts are equal as texts, but have the order of the doubles that they spell.
+        # RocketMQ compares two texts as texts for =, but as doubles for < and >.
         left, right = java_double(left), java_double(right)
     order = _compare(left, right)
     if op is Op.LESS:
@@ -145,7 +145,7 @@ def _compare(left: bool | float | bytes, right: bool | float | bytes) -> int:
 
 def _like(text: bytes, other: bool | float | bytes) -> bool | float:
     if isinstance(other, bool):
-        # Java's parseBoolean: every other text is false.
+        # Java's parseBoolean takes every other text for false.
         return text.lower() == b"true"
     if isinstance(other, float):
         return java_double(text)
@@ -165,7 +165,7 @@ def property_table(properties: bytes) -> dict[bytes, bytes]:
     table = dict[bytes, bytes]()
     for piece in properties.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")
-        # RocketMQ drops the others too when it reads a property text.
+        # RocketMQ also drops pairs with an empty name or value.
         if name and value:
             table[name] = value
     return table

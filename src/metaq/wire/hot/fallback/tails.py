@@ -28,7 +28,7 @@ SENDER_FLAGS: Final = 0x703
 """The bits of SYSFLAG that a sender decides: compression and several tags."""
 NUMBER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,18})").fullmatch
 _CACHED_MAX: Final = 50_000
-# A bound below which no sum with the time of day leaves 64 bits.
+# Delay and time of day must not add up to more than 64 bits.
 _DELAY_MS_MAX: Final = 1 << 60
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _INDEX_ENTRY = struct.Struct(">iqii")
@@ -68,7 +68,7 @@ class LogTail:
             or not 0 <= file_offset < (1 << 63) - file_bytes
         ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
-        # Here and below: a mapping cannot be closed as long as there is a view of it.
+        # A mapping cannot be closed as long as there is a view of it.
         self.view.release()
         self.view, self.base, self.limit, self.end = view, file_offset, file_offset + file_bytes, end
 

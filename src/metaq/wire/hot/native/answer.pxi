@@ -3,7 +3,7 @@
 cdef enum:
     PULL_COMMITS = 1  # bits of a pull's SYSFLAG
     PULL_BRINGS = 4
-    # RocketMQ's, so that a filter that nothing passes does not hold up the others.
+    # RocketMQ's limit: a filter that nothing passes must not hold up other pulls.
     SCAN_UNITS = 800
     ONEWAY = 2
 

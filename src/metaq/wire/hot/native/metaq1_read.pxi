@@ -18,7 +18,7 @@ def frame_run(
                 break
             at = held.data + start
             size = get32(at)
-            # All of the head: a frame of an empty body begins with zeros as well.
+            # The whole head is looked at: a frame with an empty body begins with zeros, too.
             if size == 0 and get32(at + 4) == 0 and get64(at + 8) == 0 and get32(at + 16) == 0:
                 outcome = RUN_ZERO
                 break

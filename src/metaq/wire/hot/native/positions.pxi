@@ -113,7 +113,7 @@ def frame_sizes(
                 row += 1
         if why != SIZED_COMPRESSED or expanded is None:
             break
-        # Outside of the loop without the GIL: it calls Python, for the few messages that are compressed.
+        # `expanded` is Python and needs the GIL: the inner loop ends for each compressed message.
         bytes_there = expanded(to_bytes(r.body, r.body_size), r.sys_flag)
         if bytes_there < 0:  # it cannot be expanded
             if <int32_t>crc31_of(r.body, r.body_size) != (get32(r.start + 8) & INT32_MAX):

@@ -144,7 +144,7 @@ cdef RecordHead head_of(Record *r):
     head.unique_id = property_bytes(r, b"UNIQ_KEY", 8)
     head.keys = property_bytes(r, b"KEYS", 4)
     delay = property_bytes(r, b"DELAY", 5)
-    # Nine digits fit the C int.
+    # A number of ten digits may not fit the C int.
     head.delay_level = int(delay) if delay.isdigit() and len(delay) < 10 else 0
     return head
 

@@ -23,7 +23,7 @@ cdef class _Spans:
             raise ValueError(f"{count} rows need {count + 1} offsets, there are {self.offsets.size // 4}")
         at = <const int32_t *>self.offsets.data
         for i in range(count + 1):
-            # Checked once for all rows: `bytes_at` and `size_at` may then go without.
+            # All rows are checked here: `bytes_at` and `size_at` rely on it.
             if at[i] < before or at[i] > self.data.size:
                 raise ValueError(f"offset {i} of {count + 1} is not between the one before it and the end of the data")
             before = at[i]

@@ -177,7 +177,7 @@ cdef int double_in(const uint8_t *text, Py_ssize_t size, double *out) except -2:
         if negative:
             out[0] = -out[0]
         return 1
-    # Only what both write alike: Java also reads `1d`, and the words for infinity differ.
+    # Python's parser serves for decimals that Java reads alike; Java also takes `1d`, and names infinity otherwise.
     if size < SHORT_TEXT and is_decimal(text, text + size):
         memcpy(copied, text, size)
         copied[size] = 0
@@ -304,7 +304,7 @@ cdef class Condition:
             step.op = step.worth.kind = op
             if not 0 <= op < OP_COUNT or (op == OP_TEXT or op >= OP_CONTAINS) != isinstance(argument, bytes):
                 raise ValueError(f"no such step: {op} {argument!r}")
-            # `is_within` looks at the first byte.
+            # `is_within` reads the first byte without a check.
             if op >= OP_CONTAINS and not argument:
                 raise ValueError(f"nothing to look for in step {number}")
             if isinstance(argument, tuple):
@@ -326,7 +326,7 @@ cdef class Condition:
                 step.argument = argument
                 if op == OP_PROPERTY and not 0 <= argument < self.name_count:
                     raise ValueError(f"no such property: {argument}")
-        # Once, so that no step has to look whether the stack has its operands, for each message.
+        # The flow is checked once, so that steps need not check the stack for each message.
         self.check_flow()
 
     cdef int check_flow(self) except -1:
@@ -372,7 +372,7 @@ cdef class Condition:
             found[number].kind = OP_NULL
         while at < end:
             stop = find_byte(at, end, 2)
-            # By the first byte: most properties of a message are not in the expression, and cost one look.
+            # Most properties of a message are not in the expression: their first byte tells it.
             next_name = self.firsts[at[0]]
             while next_name:
                 number = next_name - 1
