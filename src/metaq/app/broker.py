@@ -147,7 +147,7 @@ class RunningBroker:
         return f"ready broker {self.name} {self.address}"
 
     def _tick(self) -> None:
-        # First: whatever fails below, the next tick comes.
+        # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         for tick in (self._broker.tick, *(server.tick for server in self._serving.started()), self._tick_store):
             try:
@@ -183,7 +183,8 @@ class RunningBroker:
         self._timer.cancel()
         self._tasks.delivery.stop()
         try:
-            # Unregistered first, while the servers still answer: clients that have the old route are not refused.
+            # The broker unregisters first, while the servers still answer: clients that have the old route are not
+            # refused.
             for registration in self._tasks.registrations:
                 await registration.stop()
             await self._serving.close()

@@ -55,7 +55,7 @@ class BlockingStream:
         """
         with self._errors("receive from"):
             waits = self._plain and awaited > _SMALL_BYTES
-            # Never more than the buffer holds: the kernel would wait for bytes that this call cannot take.
+            # The mark never exceeds the buffer: the kernel would wait for bytes that this call cannot take.
             self._wake_at(min(awaited, len(buffer), _AT_ONCE_BYTES_MAX) if waits else 1)
             try:
                 count = self._socket.recv_into(buffer)
@@ -78,7 +78,7 @@ class BlockingStream:
         """Receive what has come when the low-water mark was not reached in time. Raises TimeoutError: nothing has."""
         timeout = self._socket.gettimeout()
         self._wake_at(1)
-        # Without waiting: the time-out is over already.
+        # This read does not wait: the time-out is over already.
         self._socket.settimeout(0)
         try:
             return self._socket.recv_into(buffer)

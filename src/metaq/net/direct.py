@@ -136,7 +136,7 @@ class DirectStream:
     def stale(self) -> bool:
         """Whether the peer has closed, or sent something unasked: then the stream is unusable."""
         try:
-            # One look without waiting: neither an end nor unasked bytes may be met by the next request.
+            # The socket is looked at without waiting: neither an end nor unasked bytes may be met by the next request.
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
@@ -147,8 +147,8 @@ class DirectStream:
     def cut(self) -> None:
         """End the connection, and with it a wait of the thread that uses it; that thread closes it. For any thread."""
         with contextlib.suppress(OSError):
-            # Not `close`: that would not wake the other thread, and its descriptor's number could be another file's by
-            # then.
+            # `shutdown`, since `close` would not wake the other thread, and the descriptor's number could be another
+            # file's by then.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:

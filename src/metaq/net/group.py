@@ -139,7 +139,7 @@ class Group:
         self._unsent.append(stream)
 
     def _send(self) -> None:
-        # Taken first: what is written meanwhile begins another round.
+        # The set is taken first: what is written meanwhile begins another round.
         streams, self._unsent = self._unsent, []
         for stream in streams:
             stream.send_unsent()

@@ -100,7 +100,7 @@ class Listener:
 
     async def close(self, timeout: float = 1.0) -> None:
         """Stop accepting and close all connections; what is written goes out first, for at most `timeout` seconds."""
-        # First no new connections: otherwise clients that reconnect at once would keep the group from emptying.
+        # New connections are refused first: clients that reconnect at once would keep the group from emptying.
         for server in self._servers:
             server.close()
         # The timer of idle connections would go on for ever.

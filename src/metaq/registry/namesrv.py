@@ -128,7 +128,7 @@ class Registrar:
 
     async def stop(self) -> None:
         """Unregister at every name server that can be reached."""
-        # First: a registration under way would bring the broker back behind its unregistration.
+        # The tasks end first: a registration under way would bring the broker back behind its unregistration.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -48,8 +48,8 @@ class ColdReads:
     def _begin(self) -> None:
         while self._waiting and self._under_way < UNDER_WAY_MAX:
             connection = next(iter(self._waiting))
-            # Taken out and put back at the end: a dict keeps the order of insertion, so each connection gets one read
-            # in its turn.
+            # The connection is taken out and put back at the end: a dict keeps the order of insertion, so each
+            # connection gets one read in its turn.
             mine = self._waiting.pop(connection)
             job, done = mine.popleft()
             if mine:

@@ -130,8 +130,8 @@ class Parking:
         attempt = self._attempt + 1
         self.bytes += size
         parked.bytes += size
-        # Before the loop: a change that is saved already resumes the request at once, and that may park it anew and set
-        # this again.
+        # The field is set before the loop: a change that is saved already resumes the request at once, and that may
+        # park it anew and set this again.
         parked.last = saving.pending
         self._requests.append(request)
         for pending in saving.pending:
@@ -152,7 +152,7 @@ class Parking:
         if error is not None:
             request.refuse(error)
             return
-        # Restored, not reset: `resume` may nest, where a request parks again for a change that is saved by then.
+        # The old value is restored: `resume` may nest, where a request parks again for a change that is saved by then.
         before, self._attempt = self._attempt, attempt
         try:
             request.resume(request.then)

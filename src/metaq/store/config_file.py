@@ -63,8 +63,8 @@ class ConfigFile:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            # Before the rename: otherwise the name may be durable before the text, and a power cut leaves an empty
-            # file.
+            # The text is synced before the rename: otherwise the name may be durable before it, and a power cut leaves
+            # an empty file.
             self._disk.sync_file(file.fileno())
         if self.path.exists():
             backup = self._beside(".bak")
@@ -121,7 +121,7 @@ class BackgroundFile:
     def flush(self) -> None:
         """Return when what was saved is on the disk, or could not be put there."""
         if self._last is not None:
-            # The last one is enough: one thread does them in their order.
+            # Waiting for the last save is enough: one thread does them in their order.
             wait([self._last])
 
     def _write(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:

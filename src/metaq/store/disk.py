@@ -68,7 +68,7 @@ class Disk:
 
     def open(self, path: Path, flags: int) -> int:
         """A descriptor of a file, not inherited by children. Raises OSError."""
-        # Not inherited: a child that outlives the broker would keep deleted log files on the disk.
+        # Descriptors are not inherited: a child that outlives the broker would keep deleted log files on the disk.
         return os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def map(self, path: Path, size: int) -> Mapped:
@@ -111,7 +111,7 @@ class Disk:
     def make_folder(self, path: Path) -> None:
         """Make a folder and those above it, as far as they are missing, with durable entries. Raises OSError."""
         # Each entry is its parent's to sync: a folder whose name a power cut takes, takes the files in it along.
-        # Not `makedirs`: that would sync none of the folders in between.
+        # Folders are made one by one: `makedirs` would sync none of those in between.
         missing = []
         while not path.exists():
             missing.append(path)
@@ -149,7 +149,7 @@ class Disk:
 
     def sync_file(self, descriptor: int) -> None:
         """Make a file's data and size durable; its name is its folder's. Raises OSError."""
-        # Not fdatasync: a new file's size has to be durable, too.
+        # fsync and not fdatasync: a new file's size has to be durable, too.
         os.fsync(descriptor)
 
     def sync_folder(self, path: Path) -> None:

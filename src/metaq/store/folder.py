@@ -115,7 +115,7 @@ class StoreFolder:
         Raises OSError.
         """
         # Deleting thousands of queue files takes long, and the topic may be made again meanwhile. A rename is at once.
-        # Only a guess: the loop goes on until a name is free.
+        # The number is only a guess: the loop goes on until a name is free.
         taken = len(self.moved_aside())
         while True:
             aside = self.consume_queues / f"{topic}{_ASIDE}{taken}"

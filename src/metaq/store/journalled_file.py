@@ -55,7 +55,8 @@ class JournalledFile:
         self._descriptor = -1
         """Of the journal that is written; -1: none is begun."""
         self._bytes = 0
-        # Goes on behind those of an earlier process, which are read, and deleted once the file is written anew.
+        # Numbers go on behind those of an earlier process, whose journals are read, and deleted once the file is
+        # written anew.
         self._number = max(self._numbers(), default=0)
         self._is_behind = self._number > 0
         """File and journals may not hold, or not durably hold, the table: it has to be written whole before the next change."""
@@ -179,7 +180,7 @@ class JournalledFile:
             return
         os.close(self._descriptor)
         self._descriptor = descriptor
-        # Taken now, in the caller's thread: the table goes on changing while the file is written.
+        # The text is made now, in the caller's thread: the table goes on changing while the file is written.
         text = step.snapshot()
         self._folding = True
         self._beside(lambda: self._fold(text, number))
@@ -241,7 +242,7 @@ class JournalledFile:
     # -- the journals' files
     def _numbers(self) -> list[int]:
         """Return the numbers of the journals that there are, ascending."""
-        # By number and not by name: `.10` comes behind `.9`.
+        # Journals are ordered by number and not by name: `.10` comes behind `.9`.
         ends = (path.name.rpartition(".")[2] for path in self.path.parent.glob(f"{self.path.name}{_MARK}*"))
         return sorted(int(end) for end in ends if end.isascii() and end.isdigit())
 
@@ -294,7 +295,7 @@ class BackgroundTable:
 
     def __init__(self, path: Path, disk: Disk | None = None, *, fold_bytes: int = FOLD_BYTES) -> None:
         self._writer = ThreadPoolExecutor(1, f"metaq-save-{path.stem}")
-        # A thread of its own: writing 50 000 topics anew must not delay the next change.
+        # Writing the file anew has a thread of its own: 50 000 topics must not delay the next change.
         self._folder = ThreadPoolExecutor(1, f"metaq-fold-{path.stem}")
         self._last: Future[None] | None = None
         self._last_fold: Future[None] | None = None

@@ -63,7 +63,7 @@ class MappedFile:
                 disk.reserve(descriptor, 0, reserved)
                 if durable:
                     disk.sync_file(descriptor)
-                # Behind the reservation: a full disk leaves no file that a reader would find, and no wrong size.
+                # The name comes behind the reservation: a full disk leaves no file that a reader would find, and no wrong size.
                 temporary.rename(path)
             except BaseException:
                 # Else its blocks would stay taken on a disk that is full already.
@@ -85,7 +85,7 @@ class MappedFile:
         return self._mapping()
 
     def _mapping(self) -> Mapped:
-        # Without the lock: a mapping that is there never changes but to None.
+        # No lock is needed: a mapping that is there never changes but to None.
         if (found := self._mapped) is not None:
             return found
         with _mapping_lock:  # two threads at once would each map it, and one of the mappings would go again
@@ -116,7 +116,7 @@ class MappedFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes from `offset` (counted as the file's name is) by pread: no page fault, no GIL held."""
-        # Never beyond the file: what follows is another file's, and the caller asks that one.
+        # The range ends with the file: what follows is another file's, and the caller asks that one.
         return os.pread(self.descriptor, min(size, self.end - offset), offset - self.start)
 
     def read_cached(self, offset: int, into: memoryview) -> bool:
@@ -292,7 +292,7 @@ class FileRun:
                     f"{found[-1].end:020d} is missing: nothing was touched; restore it from a copy"
                 )
             found.append(MappedFile(Path(entry.path), start, size, self.disk))
-        # Replaced as a whole: other threads may walk the old one.
+        # The list is replaced as a whole: other threads may walk the old one.
         self.files = tuple(found)
         # What an earlier process deleted may come back. What is derived may have holes: it is made again.
         self._settled = derived or not found
@@ -314,7 +314,7 @@ class FileRun:
         files = self.files
         if not files or offset < files[0].start:
             return None
-        # No search: all files have one size, and `load` has refused gaps.
+        # The number follows by division: all files have one size, and `load` has refused gaps.
         ordinal = (offset - files[0].start) // self.file_bytes
         return files[ordinal] if ordinal < len(files) else None
 

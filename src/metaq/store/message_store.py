@@ -57,7 +57,7 @@ class MessageStore:
         self.options, self.clock, self.disk = options, clock, disk or Disk()
         self.delays_ms = delays_of(options.message_delay_level)
         self.folder = StoreFolder(options, self.disk)
-        # First: nothing may be looked at while another broker has the folder.
+        # The lock comes first: nothing may be looked at while another broker has the folder.
         self.folder.open()
         try:
             with reserving(self.folder.root):
@@ -67,7 +67,7 @@ class MessageStore:
             self.folder.close()
             raise
         if threads:
-            # Last: until here an error closes the folder, and no thread works on half-open parts.
+            # Threads start last: until here an error closes the folder, and no thread works on half-open parts.
             for part in (self.flusher, self._populator, self._housekeeper, self._repairs.worker):
                 part.start()
 

@@ -57,7 +57,7 @@ class Facts(Struct, frozen=True):
 
 def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:
     """Gather the facts; changes nothing. Raises StoreCorrupt, StoreForeign: the folder cannot be opened as it is."""
-    # First: a folder that cannot be opened as it is is refused before anything else is read.
+    # The log comes first: a folder that cannot be opened as it is is refused before anything else is read.
     commit_log.run.load("mappedFileSizeCommitLog")
     unfit = [path.name for path in index.load()] if index else []
     tails = Tails.load(folder.tails)
@@ -398,7 +398,7 @@ class Recovery:
                 last = held.unit(end - 1) if end else None
                 held.start_at(end, last.log_end if last else 0)
         if self._index is not None:
-            # Before the dispatch, which makes their entries anew.
+            # The index is cut back before the dispatch, which makes the entries anew.
             self._index.forget(set(plan.index.drop))
             if plan.index.rewind is not None:
                 self._index.rewind(plan.index.rewind)
@@ -415,7 +415,7 @@ class Recovery:
         for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
             for head in heads:
                 dispatcher.dispatch(head, now_ms)
-        # Behind the dispatch: the scan above reads the files, whatever the log's end is.
+        # The end is set behind the dispatch: the scan above reads the files, whatever the end is.
         self._log.start_at(plan.log_end)
         self._log.tail.store_ms = plan.last_ms
         if untouched:

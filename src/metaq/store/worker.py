@@ -48,7 +48,7 @@ class Worker:
         self._step, self._wait, self._on_failure, self._pause = step, wait, on_failure, pause
         self._wake, self._end = threading.Event(), threading.Event()
         self._failures = 0
-        # A daemon: a step that hangs on a dead disk must not keep the process from ending.
+        # The thread is a daemon: a step that hangs on a dead disk must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"metaq-{name}", daemon=True)
 
     @property

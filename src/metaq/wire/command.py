@@ -78,7 +78,7 @@ def frame_bytes(data: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX
     if have < LENGTH_BYTES:
         return 0
     length = int.from_bytes(data[start : start + LENGTH_BYTES], "big")
-    # Before the other checks, and before memory is taken for the frame.
+    # The limit is checked first, before memory is taken for the frame.
     if LENGTH_BYTES + length > limit:
         raise RemoteProtocolError(_not_a_length(bytes(data[start : start + LENGTH_BYTES]), length, limit))
     if length < LENGTH_BYTES:
@@ -214,7 +214,7 @@ def reply(
 def encode(command: Command) -> bytes:
     """Return the whole frame, its 4-byte length included. Raises LocalProtocolError: the protocol cannot carry this."""
     body = command.body
-    # A join and no `+`: bodies of several MiB are copied once.
+    # `join` and not `+`: bodies of several MiB are copied once.
     return b"".join((encode_prefix(command, len(body)), body)) if len(body) else encode_prefix(command, 0)
 
 
@@ -276,7 +276,7 @@ def _decode_json(header: bytes | bytearray | memoryview) -> Command:
     try:
         head = _read_head(header)
     except msgspec.ValidationError:  # of Node or C++, or no command at all
-        # Twice the work for Node and C++ alone: Java, Go and our client are read by the first.
+        # Only headers of Node and C++ are read twice: Java's, Go's and our client's are read by the first decoder.
         return _decode_lenient_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"the header is not JSON: {error}") from error

@@ -70,7 +70,7 @@ def encode_record(
     Hosts are 8 bytes (IPv4) or 20 (IPv6); their bits in `sys_flag` are set to fit. Raises LocalProtocolError: a topic,
     property text or number that the format has no room for.
     """
-    # Whatever the flags say: readers cut the record by these bits, and they must fit the bytes.
+    # The bits are set whatever the flags say: readers cut the record by them, and they must fit the bytes.
     sys_flag = host_flags(sys_flag, born_host, store_host)
     if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
         raise LocalProtocolError(f"the topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
@@ -128,7 +128,7 @@ def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fie
     if end - start < RECORD_BYTES_MIN:
         raise Broken(f"{end - start} bytes are less than the smallest record")
     size, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms = HEAD.unpack_from(view, start)
-    # First: with any other magic none of the fields behind it means anything.
+    # The magic is checked first: with any other one none of the fields behind it means anything.
     if magic != MAGIC:
         raise Broken(f"magic {magic:08x}")
     born = HOST_V6 if sys_flag & _BORN_V6 else HOST_V4
@@ -151,7 +151,7 @@ def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fie
     (properties_bytes,) = _PROPERTIES_LENGTH.unpack_from(view, properties_start - 2)
     if properties_start + properties_bytes != stop or properties_bytes < 0:
         raise Broken(f"properties of {properties_bytes} bytes in a record of {size}")
-    # Last, since it reads all of the body.
+    # The checksum is checked last, since it reads all of the body.
     if check_crc and crc31(view[body_start:body_end]) != crc & 0x7FFFFFFF:
         raise Broken(f"the body does not fit its checksum {crc:08x}")
     return (

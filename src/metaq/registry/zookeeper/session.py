@@ -51,7 +51,7 @@ class Session:
         self._client = KazooClient(
             hosts,
             timeout,
-            # For ever: giving up is decided by the registrar, which makes a new client.
+            # kazoo retries for ever: giving up is decided by the registrar, which makes a new client.
             connection_retry=KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS_MAX),
             logger=self._why.logger,
         )

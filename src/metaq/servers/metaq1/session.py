@@ -376,7 +376,7 @@ class Metaq1Session:
                 space.broker.gatekeeper.check(self.caller, Action.OBSERVE, "stats")
                 return space.stats(line.item)
             case SyncLine():
-                # 503, as the original answers on a broker without a handler for `sync`.
+                # The original answers 503 on a broker without a handler for `sync`.
                 raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
         raise AssertionError(f"{line} is taken elsewhere")
 

@@ -110,7 +110,7 @@ class Questions:
     def expire(self) -> None:
         """End the questions whose time is up."""
         now = self._clock.monotonic()
-        # A list first: `done` may ask again, which changes the tables.
+        # The questions are listed first: `done` may ask again, which changes the tables.
         late = [
             (asker, number)
             for asker, mine in self._waiting.items()

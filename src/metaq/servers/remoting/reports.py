@@ -96,13 +96,13 @@ def settings_text(settings: BrokerSettings) -> str:
         ),  # mqadmin's exportMetrics takes it for the number of cores
         "storePathRootDir": settings.folder,
     }
-    # The later wins: what we have ourselves is told as it is.
+    # The later entry of a name wins: what we have ourselves is told as it is.
     table = DEFAULTS | settings.options.properties() | settings.store.properties() | own
     return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
 
 
 def _three(rates: Rates) -> str:
-    # Over 10 s, 1 min and 10 min. mqadmin's clusterList splits the text at single blanks.
+    # The averages are of 10 s, 1 min and 10 min. mqadmin's clusterList splits the text at single blanks.
     return " ".join(f"{rate:.6f}" for rate in rates)
 
 

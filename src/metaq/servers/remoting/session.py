@@ -157,7 +157,7 @@ class BrokerSession(RemotingSession):
                 frame_bytes(data, start, end, self._frame_bytes_max)  # raises a better text for TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
-            # Only with nothing left over: a sweep cannot put kept bytes in front of those that it reads.
+            # A connection with kept bytes does not join: a sweep cannot put them in front of those that it reads.
             if self._singles >= SINGLES_BEFORE_JOINING and start == end:
                 self._join()
             return start
@@ -319,16 +319,16 @@ class BrokerSession(RemotingSession):
             if version < RETRY_LIMIT_VERSION:
                 retries_max = None
             retries = space.broker.retries
-            # Natively first. What that leaves, such as a message that goes to the dead-letter queue, is done by
-            # `send_back`.
+            # The compiled extension tries first. What it leaves, such as a message for the dead-letter queue, is done
+            # by `send_back`.
             if not retries.give_back(group, log_offset, level, retries_max):
                 retries.send_back(SendBack(
                     group=group.decode(), log_offset=log_offset, delay_level=level, retries_max=retries_max,
                     repeated=repeated,
                 ))  # fmt: skip
             if not oneway:
-                # Not among the acks, which may wait for the disk: RocketMQ stores returned messages with WAIT=false,
-                # too.
+                # The answer is not held with the acks, which may wait for the disk: RocketMQ stores returned messages
+                # with WAIT=false, too.
                 space.answers.add_done(opaque, binary)
         except Saving as saving:
             command = decode(table.frame(row))
@@ -425,7 +425,7 @@ class BrokerSession(RemotingSession):
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
         """Read old messages: a few pulls at once, the others in turns, so that one connection with many delays no
         other."""
-        # Not past the ones that wait already: a connection's pulls of old messages keep their order.
+        # Waiting pulls go first: a connection's pulls of old messages keep their order.
         if self._old_left > 0 and not self._old:
             self._old_left -= 1
             self._read_old(pull, pulled)
@@ -462,7 +462,7 @@ class BrokerSession(RemotingSession):
             self.pull_failed(pull, Refused(Reason.BUSY, text))
 
     def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
-        # Cancelled when the server stops; closed while the disk was read.
+        # The read was cancelled by the server's stop, or the connection closed while the disk was read.
         if future.cancelled() or self.peer.closed:
             return
         error = future.exception()
@@ -523,7 +523,7 @@ class BrokerSession(RemotingSession):
             return
         if space.current is self:
             self._flush()
-        # Two writes and no join: copying the body would cost more.
+        # Head and body are written one by one: joining them would copy the body.
         self.peer.write(head)
         self.peer.write(body)
 
@@ -533,7 +533,7 @@ class BrokerSession(RemotingSession):
     def _answer_failure(self, code: int, reply_to: tuple[int, bool], error: Exception) -> None:
         opaque, binary = reply_to
         serialize = SerializeType.BINARY if binary else SerializeType.JSON
-        # In the form of the request: the Node client, for one, cannot read a binary header.
+        # Answers have the header form of the request: the Node client, for one, cannot read a binary header.
         self.send(self.failure(Command(code, opaque, serialize=serialize), error))
 
     def _flush(self) -> None:

@@ -219,7 +219,7 @@ class CommitLog:
 
     def record(self, offset: int) -> bytes | None:
         """The record that begins at `offset`, or None if none does, or its checksum is wrong."""
-        # The head first: only it says how long the record is, and most wrong offsets are refused by it.
+        # The head is read first: only it says how long the record is, and most wrong offsets are refused by it.
         head = self.read(offset, RECORD_BYTES_MIN)
         size = int.from_bytes(head[:4], "big")
         # Offsets come from clients too (message ids, ends of transactions): any bytes may lie there.

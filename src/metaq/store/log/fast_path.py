@@ -47,10 +47,10 @@ class FastPath:
         Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
         answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
         """
-        # Before the lock, so that it is held for less; the tail keeps store times from going back.
+        # The clock is read before the lock, which is held for less then; the tail keeps store times from going back.
         now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
         with self._lock:
-            # Set before anything can raise: the caller answers by them also after an error.
+            # The results are set before anything can raise: the caller answers by them also after an error.
             outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
@@ -85,7 +85,7 @@ class FastPath:
             outcome.touched, outcome.messages, outcome.size = [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
-            # One time for all connections of the pass.
+            # All connections of the pass get one time.
             now_ms = self._clock.now_ms()
             try:
                 hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
@@ -116,7 +116,7 @@ class FastPath:
             try:
                 hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
                 if outcome.stop > hot.STOP_SLOW:
-                    # The ids that the first run did not use: none may be given twice.
+                    # The ids of the first run are left out: none may be given twice.
                     left = ids[outcome.messages :]
 
                     def run(place: int) -> None:

@@ -56,7 +56,8 @@ class Flusher:
         """
         with self._lock:
             beside = self._beside
-            # Under the lock: between the look and the append a flush could report, and this waiter would be forgotten.
+            # The look is under the lock: between it and the append a flush could report, and this waiter would be
+            # forgotten.
             waits = not self._stopping and self._state.failed is None and self._state.flushed < log_end
             if waits:
                 self._waiters.append((log_end, done))
@@ -132,7 +133,7 @@ class Flusher:
         """Answer those whose bytes are durable; all of them, with False, after a failure."""
         failed, flushed = self._state.failed is not None, self._state.flushed
         with self._lock:
-            # Looked for under the lock and called without it: a callback may ask for the next flush.
+            # Waiters are looked for under the lock and called without it: a callback may ask for the next flush.
             ready = [(end, done) for end, done in self._waiters if failed or end <= flushed]
             self._waiters = [(end, done) for end, done in self._waiters if not failed and end > flushed]
         for end, done in ready:

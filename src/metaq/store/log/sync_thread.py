@@ -28,7 +28,7 @@ class SyncThread:
 
     def __init__(self, commit_log: CommitLog, flushed: int, forget: Callable[[int], object]) -> None:
         self._log, self._forget = commit_log, forget
-        # A descriptor and no callback: the native thread never takes the GIL, so it cannot call Python.
+        # The native thread tells by a descriptor: it never takes the GIL, so it cannot call Python.
         self.told = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         assert _Syncs is not None, "`possible` says so"
         self._syncs = _Syncs(self.told, flushed)
@@ -62,7 +62,7 @@ class SyncThread:
             start = max(flushed, file.start)
             stop = min(end, file.end, start + STEP_BYTES)
             address, size = pages(self._mapped, start - file.start, stop - file.start)
-        # Asked for once: the thread would sync the same range again.
+        # Each range is asked for once: the thread would sync it again.
         if stop > self._asked:
             self._asked = stop
             self._syncs.ask(address, size, stop)

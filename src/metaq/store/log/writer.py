@@ -133,7 +133,7 @@ class Writer:
                 f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
                 f"{self._log.file_bytes} (mappedFileSizeCommitLog)"
             )
-        # Before the lock, so that it is held for less; the tail keeps store times from going back.
+        # The clock is read before the lock, which is held for less then; the tail keeps store times from going back.
         now_ms = self._clock.now_ms()
         with self.lock:
             if not (self._state.takes or (carrying and self._state.carries)):

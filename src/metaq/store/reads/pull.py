@@ -141,7 +141,7 @@ class Puller:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        # Read once: the writer's thread moves both, and the answer must not contradict itself.
+        # Both ends are read once: the writer's thread moves them, and the answer must not contradict itself.
         low, high = queue.min_offset, queue.tail.next_offset
         # RocketMQ's order of checks: its clients get code 19 or 21 by these names.
         if high == 0:
@@ -201,7 +201,7 @@ class Puller:
                 return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
             if body is None:
                 start = first_log - log_start
-                # No copy: the mapping lives as long as the view does.
+                # The bytes are not copied: the mapping lives as long as the view does.
                 view = memoryview(log_data)[start : start + size]
                 return ReadResult(ReadStatus.FOUND, next_offset, low, high, view, count, last_log)
             return ReadResult(ReadStatus.FOUND, next_offset, low, high, body, count, last_log)

@@ -95,7 +95,7 @@ class Floors:
                 self._file.save(msgspec.json.encode(_Saved(dict(table))).decode())
         except OSError as error:
             log.warning("%s is removed, since it could not be written: %s", self._file.path, error)
-            # The backup first: it would be read once the file is gone.
+            # The backup is removed first: it would be read once the file is gone.
             for path in reversed(self._file.paths):
                 path.unlink(missing_ok=True)
             self._parts.disk.sync_folder(self._parts.folder.config)

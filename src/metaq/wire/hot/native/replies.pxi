@@ -91,7 +91,7 @@ cdef class Replies:
         self.out.used += 8
         if binary:
             memset(at + 8, 0, 21)
-            # PYTHON's ordinal.
+            # 3 is the ordinal of PYTHON.
             at[10] = 3
             put16(at + 11, self.version)
             put32(at + 13, opaque)
