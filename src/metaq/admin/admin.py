@@ -124,7 +124,8 @@ class Admin:
         return self._run(brokers.reload(self._open, address))
 
     def close_partitions(self, address: str, topic: str, first: int, last: int) -> list[int]:
-        """Close partitions `first` to `last` of a topic at a broker of ours to puts and gets, until they are opened or it restarts.
+        """Close partitions `first` to `last` of a topic at a broker of ours to puts and gets, until they are opened or
+        it restarts.
 
         Args: address: `host:port` of its remoting server. Returns: all partitions of the topic that are closed there.
         """
@@ -209,6 +210,7 @@ class Admin:
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         core = self._open
+        # After a fork the loop's thread does not exist in the child: an error beats waiting for ever.
         core.check_process()
         return core.thread.run(work)
 

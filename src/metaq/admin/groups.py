@@ -144,6 +144,7 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
         if member.client_id not in unique or member.wants is not None:
             unique[member.client_id] = member
     rate = sum(rate for _, rate in parts)
+    # Any broker's: a member sends the same heartbeat to all.
     known = online[0][1] if online else None
     sorted_members = tuple(unique[key] for key in sorted(unique))
     return GroupProgress(group, core.clock.now_ms(), sorted_members, rate, tuple(queues), known)
@@ -190,9 +191,11 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
         raise GroupNotFound(
             f"consumer group {group} has no progress in topic {topic} at any broker: there is nothing to skip or to repeat"
         )
+    # RocketMQ's request takes a time alone: -1 is its "end of the queue", 0 is older than all.
     time_ms = {EARLIEST: 0, LATEST: -1}.get(start, start) if isinstance(start, str) else start
     assert isinstance(time_ms, int)
     moved_queues = []
+    # Brokers whose master is away are left out: only a master can move it.
     for broker in sorted(brokers & addresses.keys()):
         address = addresses[broker]
         moved = await core.ask(address, ResetOffsets(group, topic, time_ms))

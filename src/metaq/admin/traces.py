@@ -76,6 +76,7 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
     if not message_id or len(message_id) > KEY_CHARS_MAX or message_id.split() != [message_id] or "," in message_id:
         raise ConfigError(f"{message_id[:60]!r} is no message id: producers give 32 or 56 hex characters")
     try:
+        # By key: trace messages carry the ids of the messages that they are about as keys.
         found, silent = await _look_up(core, trace_topic, message_id, unique=False)
     except NoRoute as error:
         raise TraceNotFound(
@@ -149,6 +150,7 @@ async def _stored(core: ClientCore, message_id: str, reports: Iterable[_Report])
 async def _topics_of(core: ClientCore, groups: Iterable[str]) -> set[str]:
     """Return the topics that groups subscribe to, or have progress in. Brokers that do not answer are skipped."""
     addresses = (await masters(core)).values()
+    # Two requests for each and each broker: a look must not become a flood.
     names = sorted(groups)[:GROUPS_MAX]
     members = [core.ask(address, GetConnections(name)) for name in names for address in addresses]
     progress = [core.ask(address, GetConsumeStats(name)) for name in names for address in addresses]
@@ -186,6 +188,7 @@ def _timeline(reports: Iterable[_Report]) -> list[TraceEvent]:
             ends[record.request_id] = record
     for request_id, (record, client) in begun.items():
         events.append(_delivered(record, ends.pop(request_id, None), client))
+    # Deliveries whose beginning is missing: it may be at a broker that did not answer.
     events.extend(map(_ended, ends.values()))
     return events
 

@@ -75,6 +75,7 @@ class StagedTransaction(Struct, frozen=True):
             return Phase.COMMITTING
         if own is not None:
             return own.phase
+        # What is decided at one broker is decided for all, whatever others have heard of it.
         order = (Phase.COMMITTED, Phase.ROLLED_BACK, Phase.PREPARED, Phase.OPEN)
         return next((phase for phase in order if phase in phases), Phase.UNKNOWN)
 
@@ -82,6 +83,7 @@ class StagedTransaction(Struct, frozen=True):
     def decision(self) -> Decision | None:
         """Decision; None: undecided."""
         own = self.states.get(self.coordinator)
+        # The coordinator's comes first: the others have theirs from it.
         states = [own] if own is not None and own.decision else self.states.values()
         return next((state.decision for state in states if state.decision), None)
 

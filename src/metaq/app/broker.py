@@ -147,6 +147,7 @@ class RunningBroker:
         return f"ready broker {self.name} {self.address}"
 
     def _tick(self) -> None:
+        # The next tick is set first, whatever fails below.
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         for tick in (self._broker.tick, *(server.tick for server in self._serving.started()), self._tick_store):
             try:
@@ -182,6 +183,8 @@ class RunningBroker:
         self._timer.cancel()
         self._tasks.delivery.stop()
         try:
+            # The broker unregisters first, while the servers still answer: clients that have the old route are not
+            # refused.
             for registration in self._tasks.registrations:
                 await registration.stop()
             await self._serving.close()
@@ -221,6 +224,7 @@ async def start_broker(
     try:
         running = _compose((options, store_options, metaq1), clock, disk, front, BrokerPeers(name_servers))
     except BaseException:
+        # The ports are taken already: they must be free for the next try.
         await front.serving.close()
         raise
     try:
@@ -270,6 +274,7 @@ def _compose(
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
         loop, own_thread = asyncio.get_running_loop(), threading.get_ident()
+        # From here on syncs run without the GIL, where the compiled module is there.
         store.flusher.watch(loop.add_reader, loop.remove_reader)
 
         def call_soon(work: Callable[[], None]) -> None:

@@ -119,6 +119,7 @@ def read_properties(text: str) -> dict[str, str]:
     for line in _logical_lines(text):
         match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", line, re.DOTALL)
         if match and match.group(1):
+            # Java keeps blanks at the end of a value; nobody means them.
             pairs[_unescape(match.group(1))] = _unescape(match.group(2)).rstrip()
     return pairs
 
@@ -130,6 +131,7 @@ def _logical_lines(text: str) -> Iterator[str]:
         if not joined and (not line or line[0] in "#!"):
             continue
         joined += line
+        # An odd number joins lines: `\\` is a backslash.
         trailing = len(joined) - len(joined.rstrip("\\"))
         if trailing % 2:
             joined = joined[:-1]
@@ -212,6 +214,7 @@ def load(
     if "broker" in serving and (
         address := (environment if environment is not None else os.environ).get("NAMESRV_ADDR")
     ):
+        # First, so that file and flags overwrite it.
         values["broker"]["namesrv_addr"] = address
     if file is not None:
         parsed = _read_file(file)
@@ -259,6 +262,7 @@ def load(
             values[section] = {**pairs, **values[section]}
     where = file or ""
     for section, fallback in (defaults or {}).items():
+        # The sizes of files that are there: with other options RocketMQ and we would refuse the folder.
         found = sizes_found(StoreOptions.read({**fallback, **values[section]})[0]) if section == "store" else {}
         values[section] = {**fallback, **found, **values[section]}
     broker, store = BrokerOptions.read(values["broker"], where)[0], StoreOptions.read(values["store"], where)[0]

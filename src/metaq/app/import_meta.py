@@ -89,6 +89,7 @@ class PartitionImport:
         self._broker, self._store, self._bases = broker, broker.store, broker.metaq1.bases
         self._segments, self._progress, self._stopped = segments, progress, stopped
         self._unflushed = 0
+        # A batch has to fit into one log file, records being larger than frames.
         self._batch_bytes = min(_BATCH_BYTES, self._store.log.file_bytes // 4)
 
     def run(self) -> list[Imported]:
@@ -170,6 +171,7 @@ class PartitionImport:
         end = self._settled(lambda: positions.max)
         imported.end, imported.already = end, max(0, end - imported.begin)
         before = _last_before(segments, end)
+        # The position alone proves nothing: other data may end at the same one.
         if before is None or before.frame.message_id != self._last_id(queue):
             imported.problem = (
                 f"queue {partition} of topic {topic} ends at position {end} with another message than the data has there: "

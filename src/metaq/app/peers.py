@@ -54,6 +54,7 @@ class BrokerPeers:
         if self._closed:
             done(NoAnswer("this broker stops"))
             return
+        # A broker that hangs must not collect all our memory in questions.
         if self._waiting[broker] >= QUESTIONS_MAX:
             done(NoAnswer(f"{QUESTIONS_MAX} questions to the broker {broker} wait for answers already"))
             return
@@ -113,10 +114,12 @@ class BrokerPeers:
     async def _look_up(self, name_servers: NameServers) -> None:
         loop = asyncio.get_running_loop()
         if self._looking_up is None:
+            # The last answer is new enough: the broker is simply not there.
             if loop.time() < self._looked_up + self._look_up_seconds:
                 return
             self._looking_up = loop.create_task(self._read_cluster(name_servers))
             self._looking_up.add_done_callback(self._look_up_ended)
+        # Others wait for the same look-up: the end of one question must not cancel it.
         await asyncio.shield(self._looking_up)
 
     def _look_up_ended(self, task: asyncio.Task[None]) -> None:

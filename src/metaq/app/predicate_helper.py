@@ -9,9 +9,9 @@ Over standard input and output go frames: 4 bytes of length (big-endian) and so 
     answer         a byte for each record (0 no, 1 yes, 2 it raised), then the text of the first exception
     or             0xFF alone: out of memory; the process ends
 
-With `filters` they are filters of MetaQ 1.x groups (docs/predicates.md): classes with `accept(group, message)`, one object of each
-is made, such objects, or functions. Behind the name, a request then has group and topic, each with its length in two bytes before
-it, and frames instead of records.
+With `filters` they are filters of MetaQ 1.x groups (docs/predicates.md): classes with `accept(group, message)`, one
+object of each is made, such objects, or functions. Behind the name, a request then has group and topic, each with its
+length in two bytes before it, and frames instead of records.
 
 It ends with its input. What predicates print goes to standard error, which is the broker's.
 """
@@ -57,6 +57,7 @@ def main() -> None:
     filters = bool(asked.get("filters"))
     predicates, errors = _imported(asked["predicates"], _accept_of if filters else _function)
     judge = _judge_frames if filters else _judge
+    # Behind the imports: what a predicate's libraries need for themselves does not count.
     _limit_memory(asked["memory"])
     _answer(answers, json.dumps({"errors": errors}).encode())
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):

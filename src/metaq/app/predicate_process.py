@@ -60,6 +60,7 @@ class HelperProcess:
             {"predicates": dict(predicates), "memory": memory, "filters": filters}
         ).decode()
         self._path = path
+        # `put` never blocks: the event loop hands in questions.
         self._questions: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -110,11 +111,13 @@ class HelperProcess:
 
     def _started(self) -> subprocess.Popen[bytes] | None:
         command, environment = program(self._path, self._asked)
+        # A session of its own: Ctrl-C at the broker's terminal must not end it, and `killpg` reaches what it starts.
         process = subprocess.Popen(  # noqa: S603  our own program
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
         )
         with self._lock:
             self._process = process
+            # Killed while it was being started: `kill` found no process.
             if self._killed:
                 _kill(process)
                 return None

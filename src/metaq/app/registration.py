@@ -84,6 +84,7 @@ class NameServerRegistration:
             options.register_name_server_period / 1000,
             ordered=broker.topics.set_ordered,
         )
+        # Before the first registration: a topic that is made meanwhile must not be missed.
         broker.topics.watch(registrar.changed)
         await registrar.start()
         await registrar.registered()

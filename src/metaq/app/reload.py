@@ -63,9 +63,11 @@ class Reload:
             reloading.by(told.set)
         while True:
             await told.wait()
+            # Before the file is read: a request that comes meanwhile causes another reload.
             told.clear()
             asked = reloading.begin() if reloading is not None else []
             try:
+                # In a thread: reading files and checking filters may take long; applying is for the loop.
                 ended(asked, self.apply(await asyncio.to_thread(self._load), service))
             except ConfigError as error:
                 text = f"{self._file} is not applied, every option stays as it is: {error}"
@@ -82,6 +84,7 @@ class Reload:
         """
         rules = None
         if service.metaq1 is not None:
+            # Before any option is changed: a configuration that is wrong changes nothing.
             rules = found.rules.keeping(service.metaq1.rules)
             service.metaq1.check(rules)
         changed, refused = list[str](), list[str]()
@@ -92,6 +95,7 @@ class Reload:
             applied = setting.change(changes, self._file)
             changed += [f"{section}.{change}" for change in applied.changed.values()]
             refused += [f"{section}.{change}" for change in applied.refused.values()]
+            # What is not hot stays as it was in `_loaded`, and so is named again at the next reload.
             hot = {name: value for name, value in changes.items() if name in after.hot_names()}
             self._loaded = structs.replace(self._loaded, **{section: before.replace(**hot)})
         if service.metaq1 is not None and rules is not None:

@@ -107,6 +107,7 @@ def read_server_ini(path: str) -> ServerIni:
         for entry in entries(_decoded(one, raw), str(one)):
             _take(parsed, entry, topics_only=one.name == TOPIC_FILE)
     values = {name: said.value for name, said in parsed.values.items()}
+    # 1.x's own default for appClassPath.
     provided = file.resolve().parent.parent / PROVIDED
     if "app_class_path" not in values and provided.is_dir():
         values["app_class_path"] = str(provided)
@@ -133,6 +134,7 @@ def _raw(file: pathlib.Path) -> bytes:
 
 def _decoded(file: pathlib.Path, raw: bytes) -> str:
     """Decode UTF-8, or GBK, in which old files have their comments."""
+    # UTF-8 first: hardly any text in GBK happens to be valid UTF-8, while the other way round is common.
     for encoding in ("utf-8-sig", "gbk"):
         try:
             return raw.decode(encoding)

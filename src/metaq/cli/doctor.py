@@ -120,12 +120,14 @@ def _spark(environ: Mapping[str, str]) -> list[Finding]:
 
 def _disk(data: str) -> list[Finding]:
     folder = pathlib.Path(data).expanduser().absolute()
+    # The store's folder may not be made yet: its disk is that of the nearest folder above.
     while not folder.exists():
         folder = folder.parent
     usage = shutil.disk_usage(folder)
     room = usage.used + usage.free  # Without the blocks reserved for root, as the broker counts for deletion.
     used = 100 * usage.used // room
     text = f"{usage.free / GIB:.1f} GiB free of {room / GIB:.1f} under {folder}, {used} % used"
+    # The broker's own limits, which are RocketMQ's: 90 and 75.
     if used >= 90:
         return [Finding("disk", WRONG, f"{text}: a broker refuses messages above 90 %")]
     if usage.free < _DISK_WANTED or used >= 75:

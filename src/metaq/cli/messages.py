@@ -56,11 +56,13 @@ def send(
 
     with metaq.Producer(namesrv, timeout=timeout) as producer:
         if not lines:
+            # The bytes that the shell gave, also those that are no UTF-8.
             data = os.fsencode(body) if body is not None else sys.stdin.buffer.read()
             _tell(producer.send(make(data)), as_json=as_json)
             return
         count = 0
         texts = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        # Empty lines are left out: a broker takes no empty body.
         while pending := [producer.submit(make(text)) for text in itertools.islice(texts, _WINDOW) if text]:
             for future in pending:
                 receipt = future.result()
@@ -178,6 +180,7 @@ def _draining(stop: Callable[[], None]) -> Iterator[None]:
 
 def _acknowledged(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
     for message in messages:
+        # It is acknowledged when the next one is asked for, so after it was printed.
         with message:  # type: ignore[attr-defined]
             yield message
 

@@ -18,6 +18,7 @@ from metaq.model.message import host_of
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3
+# Shells report a death by signal as 128 and its number.
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 
@@ -52,6 +53,7 @@ def print_json_line(value: Any) -> None:
 def print_json_lines(values: Iterable[Any]) -> None:
     """Print JSON documents, each on one line, many per write if a program reads them."""
     block: list[str] = []
+    # A person wants each line at once.
     full = 1 if sys.stdout.isatty() else _LINES
     try:
         for value in values:
@@ -76,6 +78,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     for row in body:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
+    # Programs read the columns: in a file or pipe rich would cut them at 80.
     console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
     console.print(table)
 

@@ -38,6 +38,7 @@ def command(kind: Pipeline) -> Callable[..., None]:
     def run(
         config: Path | None, as_json: bool, master: str | None = None, spark_log: str = "off", **flags: Any
     ) -> None:
+        # A flag that was not given must not beat what the file says.
         more = {name: ",".join(value) if isinstance(value, list) else value for name, value in flags.items() if value}
         run_pipeline(configure(kind, config if config is not None else {}, **more), master, spark_log, as_json)
 

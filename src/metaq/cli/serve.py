@@ -59,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(arguments.log_level)
     for warning in configuration.warnings:
         log.warning("%s", warning)
+    # Without a file there is nothing that could have changed, and no reload.
     file = arguments.file
     return _run(
         arguments.command, configuration, Reload(file, lambda: _configure(arguments), configuration) if file else None
@@ -74,6 +75,7 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
         from metaq.app.namesrv import start_namesrv
 
         return run(lambda: start_namesrv(configuration.namesrv), reload)
+    # Before the start: it tells how much disk the log files will take.
     log.info("%s", first_use(configuration.store))
     if command == "broker":
         from metaq.app.broker import start_broker

@@ -81,6 +81,7 @@ def dump(
             yield shown
 
     print_json_lines(lines())
+    # On standard error: standard output is for programs.
     print(f"end of the log at offset {reader.end}: {reader.why}", file=sys.stderr)
 
 

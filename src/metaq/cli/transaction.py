@@ -243,6 +243,7 @@ def _end(transaction: str, outcome: Outcome, namesrv: str, *, yes: bool, as_json
         print(f"transaction {transaction} {said}")
         for broker, why in ended.remaining.items():
             print(f"  {broker} is not done with it, and goes on by itself: {why}")
+    # A script must not take another decision, or messages that are still to come, for success.
     if decision.outcome is not outcome or ended.remaining:
         raise typer.Exit(EXIT_FAILED)
 

@@ -136,6 +136,7 @@ class Cron(Struct, frozen=True):
 
 def parse_cron(text: str) -> Cron:
     """Read an expression of Quartz. Raises ConfigError: what is wrong with it, or that it never comes to be due."""
+    # Quartz does not mind small letters.
     words = text.upper().split()
     if len(text) > _CHARS_MAX:
         raise ConfigError(f"a cron expression of {len(text)} characters, the limit is {_CHARS_MAX}")
@@ -160,6 +161,7 @@ def parse_cron(text: str) -> Cron:
         _numbers(_MONTH, words[4], text),
         _numbers(_YEAR, words[6] if len(words) > 6 else "*", text),
     )
+    # 30 February, say: its messages would stay for ever, and nobody would know why.
     if cron.following(datetime(YEARS.start, 1, 1)) is None:  # noqa: DTZ001  any zone: it is the calendar that says no
         raise ConfigError(f"the cron expression {text!r} never comes to be due: no month has such a day")
     return cron
@@ -176,6 +178,7 @@ def _numbers(field: _Field, word: str, text: str) -> tuple[int, ...]:
         if last is not None:
             stop = _number(field, last, text)
         else:
+            # Quartz reads `5/15` as "from 5 to the end, each 15th".
             stop = field.allowed.stop - 1 if every or first is None or step else start
         stride = int(step) if step else 1
         if not 1 <= stride <= len(field.allowed):
@@ -214,6 +217,7 @@ def _weekdays(word: str, text: str) -> tuple[_Day, ...]:
     found, plain = [], []
     for item in word.split(","):
         if item == "L":
+            # `L` alone is the last day of the week, which is 7.
             found.append(_Day(weekdays=frozenset({_SATURDAY})))
         elif match := _LAST_WEEKDAY.match(item):
             found.append(_Day(weekdays=frozenset({_number(_WEEKDAY, match[1], text)}), nth=-1))
@@ -240,6 +244,7 @@ def _weekday(year: int, month: int, day: int) -> int:
 def _nearest_weekday(year: int, month: int, day: int) -> int:
     weekday, last = date(year, month, day).isoweekday(), _days_of_month(year, month)
     if weekday == 6:
+        # Never into another month: from Saturday the 1st to Monday the 3rd.
         return day - 1 if day > 1 else day + 2
     if weekday == 7:
         return day + 1 if day < last else day - 2

@@ -74,8 +74,10 @@ class Message:
         """Check that it can be sent: its fields may have been set since it was made. Raises as the constructor does."""
         if not isinstance(self.topic, str):
             raise TypeError(f"topic is {self.topic!r}: pass its name, a str")
+        # The usual case costs one comparison: this runs for each message sent.
         if type(self.body) is not bytes:
             self.body = as_body(self.body)
+        # As above: an empty tuple needs no check.
         if self.keys or self.keys.__class__ is not tuple:
             self.keys = as_keys(self.keys)
         if self.properties or self.properties.__class__ is not dict:
@@ -142,6 +144,7 @@ def as_body(body: object) -> bytes:
 def as_int(name: str, value: object, low: int, high: int) -> int:
     """Return a whole number of [low, high]. Raises TypeError for a bool, a float and the like; InvalidMessage out of
     bounds."""
+    # True would pass as 1; numpy's integers pass by `__index__`.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}: need a whole number {low}..{high}")
     number = operator.index(value)
@@ -160,6 +163,7 @@ def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
 
     Raises: TypeError: no text. InvalidMessage: an empty key, a blank or a control character.
     """
+    # All three can be iterated over, and would silently give numbers or names for keys.
     if isinstance(keys, bytes | bytearray | Mapping) or not isinstance(keys, Iterable):
         raise TypeError(f"keys is {_type(keys)}: pass a str or several, such as [str(key)]")
     result = (keys,) if isinstance(keys, str) else tuple(keys)
@@ -176,6 +180,7 @@ def check_tag(tag: str) -> str:
     """Return `tag` if a subscription can name it. Raises TypeError: no text; InvalidMessage: no subscription can."""
     if not isinstance(tag, str):
         raise TypeError(f"tag is {_type(tag)}: pass one word of text, {_remedy(tag)}")
+    # A tag expression is split at `||` and trimmed, and `*` means all.
     if not tag or tag != tag.strip() or "|" in tag or "\x01" in tag or "\x02" in tag or tag == "*":
         raise InvalidMessage(f"the tag {tag!r} is empty, '*', or holds '|', outer blanks or control characters")
     return _check_text("tag", tag)
@@ -312,6 +317,7 @@ class StoredMessage:
 
     @property
     def delay_level(self) -> int:
+        # Anything may stand there: a property text comes from a producer.
         text = self.properties.get(props.DELAY, "0")
         return int(text) if text.isdecimal() and len(text) < 10 else 0
 
@@ -362,6 +368,7 @@ class StoredMessage:
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in StoredMessage.__slots__ if name[0] != "_")
 
+    # By identity: the fields may be set.
     __hash__ = object.__hash__
 
 

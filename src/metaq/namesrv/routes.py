@@ -59,6 +59,7 @@ class RouteTable:
         self._brokers[who.broker] = broker
         lease = self._leases.get(who.address)
         moved = lease is None or lease.version != registration.version
+        # Only then, as in RocketMQ: otherwise each registration would undo WIPE_WRITE_PERM_OF_BROKER within 30 s.
         if who.broker_id == MASTER_ID and (first or moved):
             for topic in registration.topics.values():
                 data = QueueData(who.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
@@ -124,6 +125,7 @@ class RouteTable:
         holders = self._queues.get(topic)
         if not holders:
             return None
+        # Clients need both, queues and an address: RocketMQ answers "no route" without either.
         brokers = tuple(self._brokers[name] for name in holders if name in self._brokers)
         return Route(topic, tuple(holders.values()), brokers) if brokers else None
 

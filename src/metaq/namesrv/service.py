@@ -51,6 +51,7 @@ class NameService:
             check_partition_topic(name)
         broker = self._routes.register(registration, connection)
         order = self._kv.table(ORDER_NAMESPACE)
+        # Only slaves are told: they copy their configuration from the master's address.
         if registration.who.broker_id != MASTER_ID and broker.master:
             return Registered(broker.master, self._routes.ha_address(broker.master), order)
         return Registered(order=order)
@@ -85,6 +86,7 @@ class NameService:
         route = self._routes.route(topic)
         if route is None:
             raise Refused(Reason.NO_TOPIC, f"No topic route info in name server for the topic: {topic[:200]}")
+        # Off by default, as in RocketMQ.
         if not self.options.order_message_enable:
             return route
         return structs.replace(route, order=self._kv.get(ORDER_NAMESPACE, topic))

@@ -5,7 +5,8 @@ from typing import Any
 from metaq.net.sweep import SweptStream
 
 def send_now(fd: int, data: bytes) -> int:
-    """Send on a socket what it takes without waiting. Returns how many bytes that was; 0 also for an error, which the next call meets."""
+    """Send on a socket what it takes without waiting. Returns how many bytes that was; 0 also for an error, which the
+    next call meets."""
 
 class ReceiveBuffer:
     """Zeroed memory for `memoryview`, of which the kernel gives a page when something is first written there."""

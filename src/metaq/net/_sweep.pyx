@@ -141,6 +141,8 @@ cdef class Sweep:
         if epoll_ctl(self.fd, EPOLL_CTL_ADD, fd, &event) < 0:
             self._free.append(slot)
             raise OSError(errno, f"epoll_ctl of {fd} failed")
+        # The member counts as behind until its stream has found the transport empty: bytes queued there must not be
+        # overtaken.
         self._slots[slot].fd, self._slots[slot].behind, self._slots[slot].read = fd, True, False
         self._slots[slot].life += 1
         self.members[slot], self.senders[slot] = member, sender
@@ -154,6 +156,7 @@ cdef class Sweep:
     def remove(self, int slot):
         cdef Member *member = self.at(slot)
         cdef epoll_event event
+        # The result does not matter: a descriptor that is closed already has left the epoll by itself.
         epoll_ctl(self.fd, EPOLL_CTL_DEL, member.fd, &event)
         member.fd = -1
         self.members[slot] = self.senders[slot] = None
@@ -178,6 +181,7 @@ cdef class Sweep:
         count = epoll_wait(self.fd, events, PARTS_MAX, 0)
         if count == 0 and awake_ns > 0:
             with nogil:
+                # The GIL is released: the threads that flush and populate go on meanwhile.
                 end = monotonic_ns() + awake_ns
                 while count == 0 and monotonic_ns() < end:
                     count = epoll_wait(self.fd, events, PARTS_MAX, 0)
@@ -185,6 +189,8 @@ cdef class Sweep:
             member = &self._slots[events[place].data.u64]
             size = recv(member.fd, self._data + at, PART_BYTES, MSG_DONTWAIT)
             if size < 0:
+                # The socket was ready a moment ago, and is not any more: no part is made, or its member would be taken
+                # for closed.
                 if errno == EAGAIN or errno == EINTR:
                     continue
                 size = 0  # whoever reads it next meets the same error
@@ -195,6 +201,7 @@ cdef class Sweep:
             part.end = <int32_t>(at + size)
             part.answered = 0
             parts += 1
+            # Only as much as came is passed over: the next part follows at the next cache line.
             at += (size + LINE - 1) // LINE * LINE
         return parts
 

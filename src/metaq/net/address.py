@@ -12,6 +12,8 @@ from metaq.errors import ConfigError
 def split_address(text: str) -> tuple[str, int]:
     """Return host and port of `host:port` or `[v6]:port`. Raises ConfigError."""
     host, colon, port = text.strip().rpartition(":")
+    # Six digits are enough to see that it is no port; `int` of a very long text is slow, and refused above 4 300
+    # digits.
     if not colon or not host or not port.isdecimal() or not 0 <= int(port[:6]) <= 65535:
         raise ConfigError(f"the address {text!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
@@ -25,6 +27,7 @@ def join_address(host: str, port: int) -> str:
 def is_loopback(host: str) -> bool:
     """Return whether a peer's host (as in `Peer.address`) is this machine itself."""
     try:
+        # A link-local IPv6 address comes with its zone behind `%`.
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False

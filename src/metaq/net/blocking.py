@@ -55,10 +55,12 @@ class BlockingStream:
         """
         with self._errors("receive from"):
             waits = self._plain and awaited > _SMALL_BYTES
+            # The mark never exceeds the buffer: the kernel would wait for bytes that this call cannot take.
             self._wake_at(min(awaited, len(buffer), _AT_ONCE_BYTES_MAX) if waits else 1)
             try:
                 count = self._socket.recv_into(buffer)
             except TimeoutError:
+                # With a mark the time-out only says that not so much has come: what has come is taken.
                 if self._low_water == 1:
                     raise
                 count = self._receive_some(buffer)
@@ -76,6 +78,7 @@ class BlockingStream:
         """Receive what has come when the low-water mark was not reached in time. Raises TimeoutError: nothing has."""
         timeout = self._socket.gettimeout()
         self._wake_at(1)
+        # This read does not wait: the time-out is over already.
         self._socket.settimeout(0)
         try:
             return self._socket.recv_into(buffer)
@@ -114,6 +117,7 @@ def dial_blocking(address: str, timeout: float, wrap: Wrap | None = None) -> Blo
     host, port = split_address(address)
     try:
         raw = socket.create_connection((host, port), timeout)
+        # Nagle's algorithm would hold a small request back until the last answer is acknowledged.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if wrap is not None:
             raw = wrap(raw)
@@ -121,4 +125,5 @@ def dial_blocking(address: str, timeout: float, wrap: Wrap | None = None) -> Blo
         raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None
     except OSError as error:
         raise ConnectionFailed(f"cannot connect to {address}: {error.strerror or error}") from error
+    # TLS keeps part of the bytes in OpenSSL, where the kernel's low-water mark does not count them.
     return BlockingStream(raw, address, timeout, plain=wrap is None)

@@ -60,6 +60,7 @@ class DirectStream:
 
         `seconds`: the request's time-out, until `end` has its answer.
         """
+        # Only short time-outs are set in the kernel: setting them costs two system calls.
         if seconds < LOOK_SECONDS:
             self._look_after(seconds)
         try:
@@ -80,6 +81,7 @@ class DirectStream:
         if sent == len(frame):
             try:
                 data = self._receive(_ROOM_BYTES)
+            # The socket blocks: EAGAIN means that SO_RCVTIMEO is over.
             except BlockingIOError:
                 pass
             except OSError as error:
@@ -113,6 +115,7 @@ class DirectStream:
                 raise self._broken(error) from error
             if not data:
                 raise self._closed()
+            # The next `exchange` relies on it: it sets nothing for long time-outs.
             self._look_after(LOOK_SECONDS)
             return data
 
@@ -133,6 +136,7 @@ class DirectStream:
     def stale(self) -> bool:
         """Whether the peer has closed, or sent something unasked: then the stream is unusable."""
         try:
+            # The socket is looked at without waiting: neither an end nor unasked bytes may be met by the next request.
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
@@ -143,6 +147,8 @@ class DirectStream:
     def cut(self) -> None:
         """End the connection, and with it a wait of the thread that uses it; that thread closes it. For any thread."""
         with contextlib.suppress(OSError):
+            # `shutdown`, since `close` would not wake the other thread, and the descriptor's number could be another
+            # file's by then.
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -176,6 +182,7 @@ async def dial_direct(peer: tuple[str, int], address: str, timeout: float, clock
         raw.setblocking(False)
         async with asyncio.timeout(timeout):
             await asyncio.get_running_loop().sock_connect(raw, peer)
+        # Connected on the loop, used by a thread from here on.
         raw.setblocking(True)
         # Nagle's algorithm would hold a small request back until the last answer is acknowledged.
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -96,6 +96,7 @@ class Group:
 
     def remove(self, stream: LimitedStream) -> None:
         self.streams.discard(stream)
+        # A closed connection must not stay in memory for this.
         if self._last_read is stream:
             self._last_read = None
         if not self.streams:
@@ -111,6 +112,7 @@ class Group:
         """Begin to close idle connections."""
         if self.limits.idle_seconds:
             loop = asyncio.get_running_loop()
+            # One timer for all connections; idle ones are closed up to a quarter of the time too late.
             self._timer = loop.call_later(self.limits.idle_seconds / _TICKS_IDLE, self._tick)
 
     def stop(self) -> None:
@@ -137,6 +139,7 @@ class Group:
         self._unsent.append(stream)
 
     def _send(self) -> None:
+        # The set is taken first: what is written meanwhile begins another round.
         streams, self._unsent = self._unsent, []
         for stream in streams:
             stream.send_unsent()
@@ -147,6 +150,7 @@ class Group:
         self.half_read_bytes += more
         limit = self.limits.half_read_bytes_max
         while more > 0 and limit and self.half_read_bytes > limit:
+            # The search is long but rare; `abort` gives the bytes back through `hold`, so the loop ends.
             greediest = max(self.streams, key=lambda stream: stream.held)
             if not greediest.held:
                 break
@@ -160,6 +164,7 @@ class Group:
         self.unanswered_bytes += more
         limit = self.limits.unanswered_bytes_max_total
         while more > 0 and limit and self.unanswered_bytes > limit:
+            # The one with the most, not the one that crossed the limit: that may be a client with one small answer.
             greediest = max(self.behind, key=lambda stream: stream.waiting, default=None)
             if greediest is None or not greediest.waiting:
                 break

@@ -41,6 +41,8 @@ class Listener:
         # Of a free port, the second one beside it may be taken: then another free port is tried.
         tries = FREE_PORTS_MAX if second and port == 0 else 1
         while True:
+            # Bound but not listening: whoever connects before `start` is refused, instead of waiting for a broker that
+            # may never start.
             server = await self._serve(host, port)
             self.host, self.port = server.sockets[0].getsockname()[:2]
             self._servers = [server]
@@ -98,8 +100,10 @@ class Listener:
 
     async def close(self, timeout: float = 1.0) -> None:
         """Stop accepting and close all connections; what is written goes out first, for at most `timeout` seconds."""
+        # New connections are refused first: clients that reconnect at once would keep the group from emptying.
         for server in self._servers:
             server.close()
+        # The timer of idle connections would go on for ever.
         self._group.stop()
         for stream in list(self._group.streams):  # a copy: closing takes them out
             stream.close("the server stops")

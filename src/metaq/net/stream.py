@@ -135,7 +135,7 @@ class Stream(asyncio.BufferedProtocol):
             self._count(transport)
             return
         if self._group.server and self._group.crowded and len(data) <= _JOINED_BYTES_MAX:
-            if not self._unsent:
+            if not self._unsent:  # once per turn of the loop, whatever the number of answers
                 self._group.send_later(self)
             self._unsent += data
             if len(self._unsent) > _JOINED_BYTES_MAX:
@@ -147,8 +147,8 @@ class Stream(asyncio.BufferedProtocol):
             except MemoryError:
                 self._no_memory(data)
         if self._sweep is not None:
-            self._sweep.set_behind(self._slot, behind=True)
-        if self._behind:
+            self._sweep.set_behind(self._slot, behind=True)  # until `answer` finds the transport empty
+        if self._behind:  # only a peer that is behind is measured: the others cost no call
             self._count(transport)
         else:
             self.seen = self._group.tick
@@ -164,7 +164,7 @@ class Stream(asyncio.BufferedProtocol):
         ):  # fmt: skip
             assert send_now is not None, "else there is no descriptor"
             sent = send_now(fd, data)
-            if sent == len(data):
+            if sent == len(data):  # else the transport takes the rest, and waits
                 self.seen = self._group.tick
                 return
             data = data[sent:]
@@ -288,7 +288,7 @@ class Stream(asyncio.BufferedProtocol):
         else:
             self._source = None
             queued, self._queued, self._queued_bytes = b"".join(self._queued), [], 0
-            if queued:
+            if queued:  # answers to later requests, which waited for the end of this one
                 self._write(transport, queued)
         if self._behind or self.waiting:
             self._count(transport)
@@ -320,7 +320,7 @@ class Stream(asyncio.BufferedProtocol):
             log.debug("the connection of %s:%d is read by itself: %s", *self.address, error)
             return False
         self._sweep, self._leftovers = sweep, 0
-        transport.pause_reading()
+        transport.pause_reading()  # after `add`, which can fail: somebody must read the connection
         return True
 
     def leave(self) -> None:
@@ -344,7 +344,7 @@ class Stream(asyncio.BufferedProtocol):
         else:
             self._present(data)
             self._leftovers += 1
-            if self._leftovers >= LEFTOVERS_MAX:
+            if self._leftovers >= LEFTOVERS_MAX:  # a sweep does not answer its kind of requests: the loop is cheaper
                 self.leave()
 
     def answer(self, data: bytes) -> None:
@@ -370,7 +370,7 @@ class Stream(asyncio.BufferedProtocol):
     # -- the end
     def close(self, why: str = "") -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self.send_unsent()
+            self.send_unsent()  # what this turn gathered: from here on the connection counts as closed
             self._tell(why)
             if self._source or self._sources:  # they come first; what comes in now is not looked at
                 self._transport, self._ending, self._close_when_done = None, self._transport, True
@@ -411,7 +411,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
-        self.address = _address(transport.get_extra_info("peername"))
+        self.address = _address(transport.get_extra_info("peername"))  # None: the peer has gone again
         self.local = _address(transport.get_extra_info("sockname"))
         self.plain = is_plain(transport)
         if not self._group.add(self):
@@ -444,7 +444,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the loop's guess is not needed
         if self._private is not None:
-            if self._filled == len(self._private):
+            if self._filled == len(self._private):  # it grows with bytes that came, not by what the head promises
                 self._grow(self._private)
             if self._private is not None:
                 return memoryview(self._private)[self._filled :]
@@ -458,10 +458,10 @@ class Stream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._group.tick
         self._group.was_read(self)
-        began = SYSTEM.monotonic() if nbytes >= _LONG_READ_BYTES else None
+        began = SYSTEM.monotonic() if nbytes >= _LONG_READ_BYTES else None  # a short read has not filled the buffer
         if self._private is not None:
             self._filled += nbytes
-            if self._filled < self._needed:
+            if self._filled < self._needed:  # looking at each read would cost the square of the frame's length
                 return
             self._present(memoryview(self._private)[: self._filled])
         else:
@@ -521,7 +521,7 @@ class Stream(asyncio.BufferedProtocol):
             return
         if self.held:
             rest = bytes(memoryview(self._private)[: self._filled]) if self._private is not None else self._rest
-            if len(rest) >= self._needed:
+            if len(rest) >= self._needed:  # else an unfinished frame, for which the next read brings more
                 self._present(memoryview(rest))
         self._resume_reading()
 
@@ -539,7 +539,7 @@ class Stream(asyncio.BufferedProtocol):
                     self._drop_rest()
             elif self._transport is not None:
                 self._keep(data[consumed:], session.frame_needed())
-        except RemoteProtocolError as error:
+        except RemoteProtocolError as error:  # answers to the frames before it still go out
             self.close(str(error))
         except MemoryError:
             self.abort(f"there is no memory for the {len(data)} bytes that came")
@@ -556,7 +556,7 @@ class Stream(asyncio.BufferedProtocol):
         self.leave()  # a sweep cannot put kept bytes in front of those it reads
         size = len(rest)
         self._needed = needed if needed > size else 0
-        if size <= _PREFIX_BYTES_MAX and needed <= SHARED_BYTES // 2:
+        if size <= _PREFIX_BYTES_MAX and needed <= SHARED_BYTES // 2:  # the rest fits into the shared buffer
             self._rest, self._private = bytes(rest), None
             self._hold(size)
             return

@@ -128,6 +128,8 @@ class Sweep:
         """Add a connection whose transport does not read any more. Returns its slot. Raises OSError."""
         slot = self._native.add(fd, member, sender)
         if not self._count:
+            # The loop watches the sweep only while it has members: an empty one would be one more descriptor in each of
+            # its waits.
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._native.fd, self._turn)
         self._count += 1
@@ -154,6 +156,7 @@ class Sweep:
                 self._handle(self)
             finally:
                 self._wait_ns = 0
+            # Counted per wait: a core is spent on it, which only steady traffic repays.
             self._vigil.count(came=self._parts_read > 0)
 
     def read(self) -> memoryview:

@@ -61,6 +61,8 @@ class Turns:
         left = TURN_BYTES
         try:
             while self._waiting and left > 0:
+                # The turn ends by cost and not by number: one piece of a long answer may be as much work as a hundred
+                # short jobs.
                 left -= self._waiting.popleft().take_turn()
         finally:
             if self._waiting:

@@ -82,6 +82,7 @@ class Registrar:
     async def start(self) -> None:
         """Register everywhere, wait for the answers, and go on in the background. One out of reach is logged and tried
         again."""
+        # All at once: one name server that is away costs its own time-out, not that of the others, too.
         await asyncio.gather(*(self._register(server) for server in self._servers))
         self._tasks = [
             asyncio.create_task(self._keep_registering(server), name=f"registrar of {server.address}")
@@ -117,6 +118,7 @@ class Registrar:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         waiter.add_done_callback(lambda _: done())
+        # What has changed up to now: a registration that began before does not count.
         self._waiters.append((self._changes, waiter))
         loop.call_later(timeout, _finish, waiter)
         self._notify_waiters()
@@ -126,6 +128,7 @@ class Registrar:
 
     async def stop(self) -> None:
         """Unregister at every name server that can be reached."""
+        # The tasks end first: a registration under way would bring the broker back behind its unregistration.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -160,6 +163,7 @@ class Registrar:
         server.paid_until = max(server.paid_until, now) + self._gather
         # After too long a silence the lease may have ended unnoticed, and the table with it: then send all of it.
         names = server.topics if server.all_until > now and server.topics else None
+        # Before the request: what changes while it is under way is sent with the next one.
         server.topics = set()
         version, topics = self._describe(names)
         taken = await self._register_at(server.address, RegisterBroker(self._identity, version, topics))
@@ -181,12 +185,14 @@ class Registrar:
         self._taken.set()
         if order is not None:
             self._ordered_at[address] = order.keys()
+            # Of all name servers together: one that was started anew may know none yet.
             self._ordered({topic for topics in self._ordered_at.values() for topic in topics})
         if self._failing.pop(address, None):
             log.info("registered at name server %s again", address)
         return True
 
     def _notify_waiters(self) -> None:
+        # The slowest counts: a client may ask any of them for the route.
         reported = min((server.reported for server in self._servers), default=self._changes)
         for changes, waiter in self._waiters:
             if changes <= reported:

@@ -44,6 +44,8 @@ class Waiting(NamedTuple):
 
 
 CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
+    # RocketMQ's send statuses: clients take 10 and 12 for "stored", so a producer does not send the message a second
+    # time.
     Lack.FLUSHED: ResponseCode.FLUSH_DISK_TIMEOUT,
     Lack.COPIED: ResponseCode.FLUSH_SLAVE_TIMEOUT,
 }
@@ -73,6 +75,8 @@ class HeldAcks:
         self._acks, self._flusher, self._clock = acks, flusher, clock
         self._call_soon, self._timeout = call_soon, timeout_seconds
         self._too_late = _too_late if too_late is None else too_late
+        # A deque will do: offsets and deadlines both grow, so whatever is to be released or has expired is at the
+        # front.
         self._waiting: deque[Waiting] = deque()
         self._releasing = self._lost = self._copying = False
 
@@ -85,6 +89,8 @@ class HeldAcks:
         If the time is up before, they are written too: as they are, or by `too_late` if they promise what is lacking.
         """
         self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
+        # Counted over all connections: above `unanswered_bytes_max` the appender refuses sends, since no peer's own
+        # limit sees these bytes.
         self._acks.waiting_bytes += len(frames)
         if self._acks.lack(due) is Lack.COPIED:
             if len(self._waiting) == 1:
@@ -134,6 +140,7 @@ class HeldAcks:
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0].deadline <= now:
             waiting = self._pop()
+            # Without a promise (ASYNC_FLUSH on a disk that lags) the answer was only slowed down, and lacks nothing.
             lack = self._acks.lack(waiting.due) if waiting.due.promised else None
             waiting.peer.write(self._too_late(waiting.frames, lack) if lack else waiting.frames)
 
@@ -152,6 +159,7 @@ def _too_late(frames: bytes, lack: Lack) -> bytes:
     while start < len(frames):
         size = frame_bytes(frames, start, len(frames))
         command = decode(frames[start + LENGTH_BYTES : start + size])
+        # Failures stay what they are: an answer that says "refused" must not become one that says "stored".
         if command.code == ResponseCode.SUCCESS and command.ext:
             command.code = CODE_OF[lack]
         parts.append(encode(command))

@@ -48,6 +48,8 @@ class ColdReads:
     def _begin(self) -> None:
         while self._waiting and self._under_way < UNDER_WAY_MAX:
             connection = next(iter(self._waiting))
+            # The connection is taken out and put back at the end: a dict keeps the order of insertion, so each
+            # connection gets one read in its turn.
             mine = self._waiting.pop(connection)
             job, done = mine.popleft()
             if mine:
@@ -63,6 +65,7 @@ class ColdReads:
 
     def _done(self, done: Done, future: asyncio.Future[Any]) -> None:
         self._under_way -= 1
+        # Reads are cancelled only when the server closes its threads: nothing more is begun then.
         if not future.cancelled():
             # asyncio logs an exception that nobody retrieves, and the connection that would may be gone.
             future.exception()

@@ -119,6 +119,7 @@ class PeerServer(Generic[Services]):
     ) -> None:
         self.name, self._place, self._second, self._what = name, place, second, what
         self._open_sessions, self._idle_seconds_min = open_sessions, idle_seconds_min
+        # Made before any address is taken: `limit` may be called at any time, also before `bind`.
         self._listener = Listener(self._own(limits))
         self._sessions: SessionServer | None = None
 

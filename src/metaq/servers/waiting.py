@@ -126,9 +126,12 @@ class Parking:
             raise Refused(Reason.BUSY, wording.too_many.format(connection=parked.bytes, total=self.bytes))
         deadline = self._clock.monotonic() + WAIT_SECONDS
         request = ParkedRequest(resume, refuse, saving.then, parked, len(saving.pending), deadline, size)
+        # Not 0 while `resume` runs: a request that parks again from within it goes on counting its attempts.
         attempt = self._attempt + 1
         self.bytes += size
         parked.bytes += size
+        # The field is set before the loop: a change that is saved already resumes the request at once, and that may
+        # park it anew and set this again.
         parked.last = saving.pending
         self._requests.append(request)
         for pending in saving.pending:
@@ -142,12 +145,14 @@ class Parking:
 
     def _saved(self, request: ParkedRequest, error: Refused | None, attempt: int) -> None:
         request.left -= 1
+        # One refused change decides; the outcomes of the others then meet a request that is over.
         if request.over or (request.left and error is None):
             return
         self._remove(request)
         if error is not None:
             request.refuse(error)
             return
+        # The old value is restored: `resume` may nest, where a request parks again for a change that is saved by then.
         before, self._attempt = self._attempt, attempt
         try:
             request.resume(request.then)
@@ -158,6 +163,8 @@ class Parking:
         request.over = True
         self.bytes -= request.size
         request.parked.bytes -= request.size
+        # Requests end in any order. Only the front is cleaned up, so that removing one costs no walk through the
+        # others.
         while self._requests and self._requests[0].over:
             self._requests.popleft()
 

@@ -65,6 +65,8 @@ class Checkpoint(Struct, frozen=True):
         """Write in place and make it durable. Raises OSError."""
         # In place, as RocketMQ does: the three times lie in one sector, which a power cut does not split.
         made = not path.exists()
+        # The file is not truncated: a crash before the write would leave it empty, and the next start would read the
+        # whole log.
         descriptor = disk.open(path, os.O_RDWR | os.O_CREAT)
         try:
             os.pwrite(descriptor, self.encode(), 0)

@@ -56,15 +56,19 @@ class ConfigFile:
     def save(self, text: str) -> None:
         """Replace the text, durably. Raises OSError: which of the two texts is there after a crash is unknown then."""
         # `.tmp`, `.bak`, rename: RocketMQ's steps, so that either broker finds a whole file whatever the other left.
+        # A name server's folder may be missing at its first save.
         self._disk.make_folder(self.path.parent)
         temporary = self._beside(".tmp")
         descriptor = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
+            # The text is synced before the rename: otherwise the name may be durable before it, and a power cut leaves
+            # an empty file.
             self._disk.sync_file(file.fileno())
         if self.path.exists():
             backup = self._beside(".bak")
+            # A crash behind this leaves no backup, but a whole file: the rename below has not begun.
             backup.unlink(missing_ok=True)
             try:
                 backup.hardlink_to(self.path)  # never a moment without a whole file under the name
@@ -73,6 +77,7 @@ class ConfigFile:
 
                 shutil.copyfile(self.path, backup)
         temporary.replace(self.path)
+        # Both names, of the file and of the backup, lie in this folder: one sync makes both durable.
         self._disk.sync_folder(self.path.parent)
 
     def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
@@ -91,6 +96,7 @@ class BackgroundFile:
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
+        # One thread: saves must not overtake each other.
         self._writer = ThreadPoolExecutor(1, f"metaq-save-{file.path.stem}")
         self._last: Future[None] | None = None
         self._failing = ""
@@ -115,6 +121,7 @@ class BackgroundFile:
     def flush(self) -> None:
         """Return when what was saved is on the disk, or could not be put there."""
         if self._last is not None:
+            # Waiting for the last save is enough: one thread does them in their order.
             wait([self._last])
 
     def _write(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
@@ -134,6 +141,7 @@ def ending(save: Callable[[], None]) -> OSError | None:
     except OSError as error:
         return error
     except MemoryError:
+        # A client waits for the outcome: out of memory is told to it as a failed save.
         return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     except Exception as error:  # a fault of ours
         log.exception("a configuration file could not be saved")

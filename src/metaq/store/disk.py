@@ -25,6 +25,7 @@ PAGE_BYTES: Final = mmap.PAGESIZE
 _MS_SYNC: Final = 4 if sys.platform == "linux" else 0x10
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 _MADV_NORMAL, _MADV_RANDOM = 0, 1
+# glibc's numbers, from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """glibc refuses more (HEAP_MAX_SIZE / 2)."""
@@ -33,6 +34,7 @@ NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_WAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux 4.14
 _NOT_IN_MEMORY: Final = {errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
+# A call through ctypes releases the GIL and keeps its errno apart from other calls' in the thread.
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
@@ -66,6 +68,7 @@ class Disk:
 
     def open(self, path: Path, flags: int) -> int:
         """A descriptor of a file, not inherited by children. Raises OSError."""
+        # Descriptors are not inherited: a child that outlives the broker would keep deleted log files on the disk.
         return os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def map(self, path: Path, size: int) -> Mapped:
@@ -73,8 +76,10 @@ class Disk:
         descriptor = self.open(path, os.O_RDWR)
         try:
             buffer = mmap.mmap(descriptor, size)
+            # The inode tells a test's disk which file it is, also after a rename.
             return Mapped(buffer, ctypes.addressof(ctypes.c_char.from_buffer(buffer)), os.fstat(descriptor).st_ino)
         finally:
+            # `mmap` has made a duplicate of it for itself.
             os.close(descriptor)
 
     def read_cached(self, descriptor: int, into: memoryview, place: int) -> bool:
@@ -98,6 +103,7 @@ class Disk:
         """
         first = start - start % PAGE_BYTES
         pages = ctypes.create_string_buffer(-(-(start + size - first) // PAGE_BYTES))
+        # mincore only asks the page cache: no fault, no wait.
         if _libc.mincore(mapped.address + first, start + size - first, pages) != 0:
             return False
         return b"\0" not in pages.raw  # the lowest bit says it; Linux sets no other
@@ -105,6 +111,7 @@ class Disk:
     def make_folder(self, path: Path) -> None:
         """Make a folder and those above it, as far as they are missing, with durable entries. Raises OSError."""
         # Each entry is its parent's to sync: a folder whose name a power cut takes, takes the files in it along.
+        # Folders are made one by one: `makedirs` would sync none of those in between.
         missing = []
         while not path.exists():
             missing.append(path)
@@ -142,6 +149,7 @@ class Disk:
 
     def sync_file(self, descriptor: int) -> None:
         """Make a file's data and size durable; its name is its folder's. Raises OSError."""
+        # fsync and not fdatasync: a new file's size has to be durable, too.
         os.fsync(descriptor)
 
     def sync_folder(self, path: Path) -> None:
@@ -182,6 +190,7 @@ class Disk:
     def used_percent(self, path: Path) -> float:
         """How full the file system of `path` is, in percent, as `df` tells it: what is reserved for root counts as used."""
         facts = os.statvfs(path)
+        # `f_bavail` and not `f_bfree` below: a broker that does not run as root cannot write into the reserve.
         used = facts.f_blocks - facts.f_bfree
         return 100.0 * used / max(1, used + facts.f_bavail)
 
@@ -207,7 +216,8 @@ def populate(address: int, size: int) -> bool:
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep freed blocks up to 32 MiB instead of returning each to the kernel. Call once at start; False: it refuses.
+    """Tell glibc to keep freed blocks up to 32 MiB instead of returning each to the kernel. Call once at start;
+    False: it refuses.
 
     A pull's answer of 1 MiB is a fresh allocation; by default glibc maps and unmaps it each time, 256 page faults a go
     (measured: 1.0 GB/s of pulls before, 3.0 after).
@@ -247,6 +257,7 @@ def reserving(path: Path) -> Iterator[None]:
 
 def store_error(error: OSError, path: Path) -> StoreError:
     """What to say of a file that could not be made or grown; `path` is named where the error names none."""
+    # The error may be about a folder above, or about the temporary file.
     path = error.filename or path
     if error.errno in NO_ROOM:
         return StoreFull(

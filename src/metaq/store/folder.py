@@ -15,12 +15,14 @@ from metaq.store.disk import Disk, reserving
 
 _OURS: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
+    # A name server's files may lie here, too; the timer files are RocketMQ 5's.
     "namesrv", "logs", "timerwheel", "timerlog", "timercheck",
 })  # fmt: skip
 """What RocketMQ and we put into a store folder."""
 _HARMLESS: Final = frozenset({"lost+found"})
 """An ext4 volume that is mounted as the store's folder has it."""
 
+# No topic's name holds it (`check_partition_topic`), so no topic can have such a folder.
 _ASIDE: Final = ".deleted-"
 
 _open_here: set[Path] = set()
@@ -52,6 +54,7 @@ class StoreFolder:
         with reserving(self.root):
             for folder in self._parts():
                 self._disk.make_folder(folder)
+        # Behind the folders: the lock is a file in one of them. Nothing in them was changed before.
         self._take_lock()
 
     def _parts(self) -> tuple[Path, ...]:
@@ -79,6 +82,7 @@ class StoreFolder:
         # `storePathRootDir` may point at a home folder by mistake: nothing is put between somebody's files.
         names = {path.name for path in self.root.glob("*")} if self.root.exists() else set()
         names = {name for name in names if not name.startswith(".") and name not in _HARMLESS}
+        # One known name is enough: there may be other files beside the store's.
         if names and not names & _OURS:
             shown = ", ".join(sorted(names)[:3])
             raise StoreForeign(
@@ -90,6 +94,7 @@ class StoreFolder:
         path = self.root / "lock"
         root = self.root.resolve()
         refusal = f"the store {self.root} is open in another process: stop that broker, or name another folder"
+        # Also under another path to the same folder: hence `resolve`.
         if root in _open_here:
             raise StoreLocked(refusal)
         with reserving(path):
@@ -100,6 +105,7 @@ class StoreFolder:
             os.close(self._lock)
             self._lock = -1
             raise StoreLocked(refusal) from None
+        # RocketMQ writes this text, too.
         os.pwrite(self._lock, b"lock", 0)
         _open_here.add(root)
 
@@ -109,6 +115,7 @@ class StoreFolder:
         Raises OSError.
         """
         # Deleting thousands of queue files takes long, and the topic may be made again meanwhile. A rename is at once.
+        # The number is only a guess: the loop goes on until a name is free.
         taken = len(self.moved_aside())
         while True:
             aside = self.consume_queues / f"{topic}{_ASIDE}{taken}"
@@ -118,6 +125,7 @@ class StoreFolder:
             except FileNotFoundError:
                 return None
             except OSError:
+                # Any other error is told; a taken name only means the next number.
                 if not aside.exists():
                     raise
 
@@ -148,6 +156,7 @@ class StoreFolder:
         # An administrator may have deleted or replaced one of them a moment ago. If a power cut brought the old one back, it
         # would call files durable which this start has written anew. So would a `.bak` that was not the one that was read.
         tails, before = self.tails.paths
+        # What `load` has read: the file itself unless it is missing or empty, else the backup.
         if tails.exists() and tails.stat().st_size:
             before.unlink(missing_ok=True)
         for path in (self.checkpoint, *self.tails.paths):
@@ -171,5 +180,6 @@ class StoreFolder:
         """Let others have the folder."""
         if self._lock >= 0:
             _open_here.discard(self.root.resolve())
+            # Closing any descriptor of the file would drop a POSIX lock: nothing else here opens it.
             os.close(self._lock)
             self._lock = -1

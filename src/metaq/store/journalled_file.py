@@ -55,6 +55,8 @@ class JournalledFile:
         self._descriptor = -1
         """Of the journal that is written; -1: none is begun."""
         self._bytes = 0
+        # Numbers go on behind those of an earlier process, whose journals are read, and deleted once the file is
+        # written anew.
         self._number = max(self._numbers(), default=0)
         self._is_behind = self._number > 0
         """File and journals may not hold, or not durably hold, the table: it has to be written whole before the next change."""
@@ -119,7 +121,9 @@ class JournalledFile:
     # -- writing
     def save(self, text: str) -> None:
         """Replace the file by a text, and delete all journals. Raises OSError."""
+        # A fold under way would write its older text over this one.
         self._settle()
+        # The next change begins another journal, behind the text that is written here.
         self._close()
         self._file.save(text)
         self._remove(self._number)
@@ -166,6 +170,7 @@ class JournalledFile:
         # Not before the journal is as large as the file: so rewriting stays in proportion to the changes.
         if self._folding or self._is_behind or self._bytes < max(self._fold_bytes, self._size()):
             return
+        # The fold removes the journals up to this one; the next one, begun below, follows the text that it writes.
         number = self._number
         try:
             descriptor = self._begin(step.goes_on())
@@ -175,6 +180,7 @@ class JournalledFile:
             return
         os.close(self._descriptor)
         self._descriptor = descriptor
+        # The text is made now, in the caller's thread: the table goes on changing while the file is written.
         text = step.snapshot()
         self._folding = True
         self._beside(lambda: self._fold(text, number))
@@ -194,6 +200,7 @@ class JournalledFile:
 
     def fold(self, step: Step) -> None:
         """Write the file anew and delete the journals, when nothing changes. A failure is logged, and the journals stay."""
+        # Nothing has changed since the file was written.
         if self._descriptor < 0 and not self._is_behind and not self._numbers():
             return
         try:
@@ -235,6 +242,7 @@ class JournalledFile:
     # -- the journals' files
     def _numbers(self) -> list[int]:
         """Return the numbers of the journals that there are, ascending."""
+        # Journals are ordered by number and not by name: `.10` comes behind `.9`.
         ends = (path.name.rpartition(".")[2] for path in self.path.parent.glob(f"{self.path.name}{_MARK}*"))
         return sorted(int(end) for end in ends if end.isascii() and end.isdigit())
 
@@ -250,6 +258,7 @@ class JournalledFile:
             data = journal.line(first) + more
             _write(descriptor, data)
             self._disk.sync_file(descriptor)
+            # Its name too, before any change in it is told as done.
             self._disk.sync_folder(path.parent)
         except BaseException:
             os.close(descriptor)
@@ -286,6 +295,7 @@ class BackgroundTable:
 
     def __init__(self, path: Path, disk: Disk | None = None, *, fold_bytes: int = FOLD_BYTES) -> None:
         self._writer = ThreadPoolExecutor(1, f"metaq-save-{path.stem}")
+        # Writing the file anew has a thread of its own: 50 000 topics must not delay the next change.
         self._folder = ThreadPoolExecutor(1, f"metaq-fold-{path.stem}")
         self._last: Future[None] | None = None
         self._last_fold: Future[None] | None = None
@@ -355,4 +365,5 @@ def _write(descriptor: int, data: bytes) -> None:
     """Write all of `data`. Raises OSError."""
     view = memoryview(data)
     while view:
+        # A short write happens on a nearly full disk; the next one then raises ENOSPC.
         view = view[os.write(descriptor, view) :]

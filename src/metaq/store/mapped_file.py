@@ -55,6 +55,7 @@ class MappedFile:
         """
         temporary = path.with_name(path.name + TEMPORARY)
         with reserving(path):
+            # Not synced here: a queue's folders become durable with its first checkpoint (`ConsumeQueue.sync`).
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
@@ -62,8 +63,10 @@ class MappedFile:
                 disk.reserve(descriptor, 0, reserved)
                 if durable:
                     disk.sync_file(descriptor)
+                # The name comes behind the reservation: a full disk leaves no file that a reader would find, and no wrong size.
                 temporary.rename(path)
             except BaseException:
+                # Else its blocks would stay taken on a disk that is full already.
                 temporary.unlink(missing_ok=True)
                 raise
             finally:
@@ -82,6 +85,7 @@ class MappedFile:
         return self._mapping()
 
     def _mapping(self) -> Mapped:
+        # No lock is needed: a mapping that is there never changes but to None.
         if (found := self._mapped) is not None:
             return found
         with _mapping_lock:  # two threads at once would each map it, and one of the mappings would go again
@@ -112,6 +116,7 @@ class MappedFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes from `offset` (counted as the file's name is) by pread: no page fault, no GIL held."""
+        # The range ends with the file: what follows is another file's, and the caller asks that one.
         return os.pread(self.descriptor, min(size, self.end - offset), offset - self.start)
 
     def read_cached(self, offset: int, into: memoryview) -> bool:
@@ -203,6 +208,7 @@ class MappedFile:
                 start = os.lseek(self.descriptor, place, os.SEEK_DATA)
             except OSError:  # ENXIO: nothing but holes from here
                 return
+            # Where the file system knows no holes, all of the file is data: slower, and right all the same.
             stop = os.lseek(self.descriptor, start, os.SEEK_HOLE)
             yield start, stop
             place = stop
@@ -286,6 +292,7 @@ class FileRun:
                     f"{found[-1].end:020d} is missing: nothing was touched; restore it from a copy"
                 )
             found.append(MappedFile(Path(entry.path), start, size, self.disk))
+        # The list is replaced as a whole: other threads may walk the old one.
         self.files = tuple(found)
         # What an earlier process deleted may come back. What is derived may have holes: it is made again.
         self._settled = derived or not found
@@ -307,6 +314,7 @@ class FileRun:
         files = self.files
         if not files or offset < files[0].start:
             return None
+        # The number follows by division: all files have one size, and `load` has refused gaps.
         ordinal = (offset - files[0].start) // self.file_bytes
         return files[ordinal] if ordinal < len(files) else None
 
@@ -318,6 +326,7 @@ class FileRun:
         path = self.folder / f"{start:0{NAME_DIGITS}d}"
         file = MappedFile.create(path, start, self.file_bytes, reserved, self.disk, durable=durable)
         with _files_lock:
+            # Before the file can be found: whoever finds it must see that its name is not durable yet.
             self.unsynced = True
             self.files = (*self.files, file)
         return file
@@ -325,6 +334,8 @@ class FileRun:
     def drop_before(self, offset: int) -> list[MappedFile]:
         """Delete the files that end at or below `offset`; returns them. Raises OSError."""
         with _files_lock:
+            # Taken from the table first: no reader finds a file that is being deleted, and those who hold it keep
+            # reading.
             gone = [file for file in self.files if file.end <= offset]
             self.files = self.files[len(gone) :]
         self._delete(gone)
@@ -407,4 +418,5 @@ class FileRun:
 
 def any_byte(data: bytes) -> bool:
     """Whether `data` holds anything but zeros."""
+    # A comparison runs at memory speed, a loop over the bytes does not.
     return data != bytes(len(data))

@@ -61,6 +61,7 @@ class MessageReader:
         """
         if self._index is None:
             return []
+        # RocketMQ's limit of one answer: each hit is a read of its own.
         count_max = min(count_max, self._options.max_msgs_num_batch)
         offsets = self._index.query(f"{topic}#{key}".encode(), count_max, begin_ms, end_ms)
         # Records from before a deletion, or that a topic has let go of, stay in the index as long as in the log.

@@ -57,6 +57,7 @@ class MessageStore:
         self.options, self.clock, self.disk = options, clock, disk or Disk()
         self.delays_ms = delays_of(options.message_delay_level)
         self.folder = StoreFolder(options, self.disk)
+        # The lock comes first: nothing may be looked at while another broker has the folder.
         self.folder.open()
         try:
             with reserving(self.folder.root):
@@ -66,12 +67,14 @@ class MessageStore:
             self.folder.close()
             raise
         if threads:
+            # Threads start last: until here an error closes the folder, and no thread works on half-open parts.
             for part in (self.flusher, self._populator, self._housekeeper, self._repairs.worker):
                 part.start()
 
     def _open(self, tail: hot.LogTail) -> None:
         options, folder = self.options, self.folder
         state = self.state = State(folder.root)
+        # Then records go through a descriptor: no pages to populate, and cheaper syncs.
         synced = options.flush_disk_type == "SYNC_FLUSH"
         size = options.mapped_file_size_commit_log
         self.log = CommitLog(folder.commit_log, size, self.disk, tail, state.fail, by_writes=synced)
@@ -80,6 +83,7 @@ class MessageStore:
             if options.message_index_enable
             else None
         )
+        # Before the recovery, which compares the queues found with the log.
         self._queues = Queues(folder, options, self.disk)
         untouched = self._recover()
         parts = Parts(
@@ -155,11 +159,13 @@ class MessageStore:
         if not self.state.close():
             return
         # Threads first, so that nothing changes behind the last checkpoint; the flusher's last flush answers who still waits.
+        # The repair thread first: it marks units as not durable, which only a later checkpoint would write.
         self._repairs.worker.stop()
         self._populator.stop()
         self.flusher.stop()
         self._housekeeper.stop()
         in_order = self._checkpoint_at_end()
+        # Also after a failed checkpoint: mappings and descriptors go, the abort file stays.
         self._writer.close()
         try:
             if in_order:

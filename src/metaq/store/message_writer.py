@@ -60,6 +60,7 @@ class MessageWriter:
               has written it to `metaqDeleted.json`; otherwise a later start finds them again.
         Raises OSError: the files are still there; a start that knows of the deletion removes them.
         """
+        # Renamed under the writer's lock, deleted by the thread: thousands of files would hold up every append.
         moved = self._writer.delete_topic(topic, place)
         if moved:
             self._housekeeper.remove(moved)
@@ -74,9 +75,11 @@ class MessageWriter:
         Raises: StoreError: no record begins there; nothing has changed. StoreFailed: it could not be done wholly, and the
         store has stopped; a start finds the log cut there, or not as far.
         """
+        # No checkpoint may be under way: it would promise records that are being cut.
         with self._housekeeper.work:
             if not self._state.takes:
                 raise self._state.refusal()
+            # Refuses a wrong place before anything has changed.
             left = self._writer.snapshot_below(log_offset)
             try:
                 # First: a crash in the middle must not find tails that promise more.

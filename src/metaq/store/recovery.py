@@ -51,11 +51,13 @@ class Facts(Struct, frozen=True):
     deleted: Mapping[str, int] = field(default_factory=dict)
     """Topic → the log offset below which records of this name are of a topic that was deleted there."""
     began_empty: bool = False
-    """The tails say that the log was empty: all its records are this broker's, none a RocketMQ's, and none is known to be durable."""
+    """The tails say that the log was empty: all its records are this broker's, none a RocketMQ's, and none is known to
+    be durable."""
 
 
 def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:
     """Gather the facts; changes nothing. Raises StoreCorrupt, StoreForeign: the folder cannot be opened as it is."""
+    # The log comes first: a folder that cannot be opened as it is is refused before anything else is read.
     commit_log.run.load("mappedFileSizeCommitLog")
     unfit = [path.name for path in index.load()] if index else []
     tails = Tails.load(folder.tails)
@@ -358,6 +360,7 @@ class Recovery:
         if data is None:
             return None
         record = data.read(log_offset, size)
+        # The body does not matter here: only whose record it is.
         heads, _, _ = hot.scan_records(record, 0, len(record), log_offset, 1, check_crc=False)
         return heads[0] if heads else None
 
@@ -395,6 +398,7 @@ class Recovery:
                 last = held.unit(end - 1) if end else None
                 held.start_at(end, last.log_end if last else 0)
         if self._index is not None:
+            # The index is cut back before the dispatch, which makes the entries anew.
             self._index.forget(set(plan.index.drop))
             if plan.index.rewind is not None:
                 self._index.rewind(plan.index.rewind)
@@ -411,6 +415,7 @@ class Recovery:
         for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
             for head in heads:
                 dispatcher.dispatch(head, now_ms)
+        # The end is set behind the dispatch: the scan above reads the files, whatever the end is.
         self._log.start_at(plan.log_end)
         self._log.tail.store_ms = plan.last_ms
         if untouched:

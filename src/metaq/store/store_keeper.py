@@ -53,6 +53,7 @@ class StoreKeeper:
     @property
     def disk_ratio(self) -> float:
         """How full the log's file system is, 0..1."""
+        # The log's file system, as in RocketMQ.
         return self._parts.disk.used_percent(self._parts.folder.commit_log) / 100
 
     @property

@@ -48,6 +48,7 @@ class Worker:
         self._step, self._wait, self._on_failure, self._pause = step, wait, on_failure, pause
         self._wake, self._end = threading.Event(), threading.Event()
         self._failures = 0
+        # The thread is a daemon: a step that hangs on a dead disk must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"metaq-{name}", daemon=True)
 
     @property
@@ -74,6 +75,7 @@ class Worker:
     def _run(self) -> None:
         while not self._end.is_set():
             self._wake.wait(self._wait())
+            # Before the step: a wake-up that comes during it leads to another one.
             self._wake.clear()
             if self._end.is_set():
                 return
@@ -81,6 +83,7 @@ class Worker:
                 self._step()
             except Exception as error:  # noqa: BLE001  told, logged and tried again
                 self._failed(error)
+                # On `_end` and not on `_wake`: a thread that is woken for each message would try without a pause.
                 self._end.wait(self._pause(self._failures))
             else:
                 if self._failures:
@@ -95,5 +98,6 @@ class Worker:
         ):  # the 1st, 2nd, 4th, 8th ... time: a full disk must not fill the log
             expected = isinstance(error, OSError | StoreFull)
             log.error("%s; it is tried again", self.trouble, exc_info=None if expected else error)
+        # A full disk is no fault: it passes when somebody makes room, and stopping the store would not.
         if self._failures == FAILURES_MAX and self._on_failure is not None and not is_no_room(error):
             self._on_failure(self.trouble)

@@ -20,6 +20,7 @@ from metaq.wire.fastjson import NUMBER_CHARS_MAX
 
 T = TypeVar("T")
 
+# `\Z` and not `$`, here and below: `$` also matches before a line feed at the end.
 _WHOLE = re.compile(r"[+-]?\d+\Z")
 _TRAILING_ZEROS = re.compile(r"\.0*\Z")
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*\Z")
@@ -126,6 +127,7 @@ def text(value: Any) -> str | None:
     if isinstance(value, int | float | Decimal):
         return str(value)
     try:
+        # In fastjson's own form: the text is to be what stood there.
         return fastjson.dumps_java(value).decode()
     except RecursionError:
         raise Mismatch("a text") from None
@@ -147,12 +149,14 @@ def _number_text(value: str, need: str) -> str | None:
     """Return the text of a number without the commas that group its digits; None for null."""
     if value in _NULLS:
         return None
+    # Before any conversion: `int` takes quadratic time, and a peer may send megabytes.
     if len(value) > NUMBER_CHARS_MAX:
         raise Mismatch(need)
     return value.replace(",", "")
 
 
 def _truncated(value: float | Decimal, need: str) -> int:
+    # By Decimal: a double above 2^53 would lose digits on its way.
     number = Decimal(value)
     if not number.is_finite() or number.adjusted() >= NUMBER_CHARS_MAX:  # 1e400000000 is short to write
         raise Mismatch(need)
@@ -238,6 +242,7 @@ class Value:
             if tree is not None and tree not in ("", []):
                 raise self.wrong("an object")
             return Value(None, f".{field}", self)
+        # A field whose value is null is there: no similar one takes its place.
         found = tree.get(field)
         if found is None and field not in tree:
             found = self._similar(field)
@@ -248,6 +253,7 @@ class Value:
             self._folded = {}
             for name, value in self.tree.items():
                 if isinstance(name, str):
+                    # The first of two similar names counts.
                     self._folded.setdefault(_fold(name), value)
         folded = _fold(field)
         return self._folded.get(folded, self._folded.get(f"is{folded}"))
@@ -259,6 +265,7 @@ class Value:
     # The same for a field, without making a Value where the wanted type came: a registration of 10 000 topics has 70 000 fields.
     def whole_in(self, field: str, default: int = 0, bits: int = 64) -> int:
         found = self.tree.get(field) if type(self.tree) is dict else None
+        # `type` and not `isinstance`: True is an int, too.
         if type(found) is int and _LOWEST[bits] <= found < -_LOWEST[bits]:
             return found
         return self[field].whole(default, bits)
@@ -318,6 +325,8 @@ class Value:
             raise self.wrong("an object")
         for key, item in self.tree.items():
             value = Value(item, (key,), self)
+            # fastjson makes a null of such an object, and RocketMQ's tables are mostly ConcurrentHashMaps, which take
+            # none.
             if not nulls and (key is None or item is None or item in ("", [])):
                 raise value.wrong("a key and a value that are not null")
             if key is None or item is None:

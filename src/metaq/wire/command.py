@@ -44,6 +44,7 @@ HEAD_BYTES = 8
 SERIALIZE_TYPES = 2
 
 _TLS_CLIENT_HELLO = 0x16
+# Read as a length, such a start is a frame of more than a gigabyte: the limit catches it, these words explain it.
 _HTTP_STARTS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN")
 
 
@@ -77,10 +78,13 @@ def frame_bytes(data: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX
     if have < LENGTH_BYTES:
         return 0
     length = int.from_bytes(data[start : start + LENGTH_BYTES], "big")
+    # The limit is checked first, before memory is taken for the frame.
     if LENGTH_BYTES + length > limit:
         raise RemoteProtocolError(_not_a_length(bytes(data[start : start + LENGTH_BYTES]), length, limit))
     if length < LENGTH_BYTES:
         raise RemoteProtocolError(f"a frame of {length} bytes has no room for its header length")
+    # Judged as soon as eight bytes are there: a peer must not send 16 MiB first, only to hear that its header is
+    # impossible.
     if have >= HEAD_BYTES:
         header = int.from_bytes(data[start + 5 : start + HEAD_BYTES], "big")
         if data[start + LENGTH_BYTES] >= SERIALIZE_TYPES:
@@ -158,6 +162,7 @@ class _LenientHead(msgspec.Struct):
     version: _Int32 = 0
 
 
+# In alphabetical order, as Java writes them: the fallback's quick path looks for the code in front.
 class _WrittenHead(msgspec.Struct):
     """The JSON header as we write it, keys in the order of the fields. UNSET ones are left out."""
 
@@ -209,6 +214,7 @@ def reply(
 def encode(command: Command) -> bytes:
     """Return the whole frame, its 4-byte length included. Raises LocalProtocolError: the protocol cannot carry this."""
     body = command.body
+    # `join` and not `+`: bodies of several MiB are copied once.
     return b"".join((encode_prefix(command, len(body)), body)) if len(body) else encode_prefix(command, 0)
 
 
@@ -233,6 +239,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Command:
     size = len(frame)
     if size < LENGTH_BYTES:
         raise RemoteProtocolError(f"a frame of {size} bytes has no room for its header length")
+    # Three bytes: the fourth is the type, which Node and C++ take for a part of the length.
     header_end = LENGTH_BYTES + int.from_bytes(frame[1:4], "big")
     if header_end > size:
         raise RemoteProtocolError(f"a header of {header_end - LENGTH_BYTES} bytes does not fit a frame of {size}")
@@ -251,6 +258,8 @@ def _encode_json(command: Command) -> bytes:
         return msgspec.json.encode(
             _WrittenHead(
                 command.code,
+                # Left out if empty. Java's client crashes on answers to sends without ext fields, but those always have
+                # some.
                 command.ext or msgspec.UNSET,
                 command.flag,
                 command.language,
@@ -267,6 +276,7 @@ def _decode_json(header: bytes | bytearray | memoryview) -> Command:
     try:
         head = _read_head(header)
     except msgspec.ValidationError:  # of Node or C++, or no command at all
+        # Only headers of Node and C++ are read twice: Java's, Go's and our client's are read by the first decoder.
         return _decode_lenient_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"the header is not JSON: {error}") from error
@@ -318,10 +328,12 @@ def _decode_binary(header: bytes) -> Command:
         remark, position = _take(header, position, remark_bytes)
         (ext_bytes,) = _VALUE.unpack_from(header, position)
         position += 4
+        # Signed numbers of a peer: a negative size would read backwards.
         if not 0 <= ext_bytes <= len(header) - position:
             raise RemoteProtocolError(f"ext fields of {ext_bytes} bytes do not fit a header of {len(header)}")
         end = position + ext_bytes
         ext: dict[str, str] = {}
+        # Of a name that comes twice the last value counts, as in Java's map.
         while position < end:
             key, position = _take(header, position + 2, _KEY.unpack_from(header, position)[0])
             value, position = _take(header, position + 4, _VALUE.unpack_from(header, position)[0])

@@ -28,6 +28,7 @@ def compress(body: bytes, kind: int = COMPRESSION_ZLIB, level: int = LEVEL) -> b
         return bytes(_module("lz4.frame", kind).compress(body, compression_level=level))
     if kind == COMPRESSION_ZSTD:
         return bytes(_module("zstandard", kind).ZstdCompressor(level=level).compress(body))
+    # Both numbers of zlib: 0 is what clients before 4.9.4 send.
     if kind in _NAMES:
         return zlib.compress(body, level)
     raise ConfigError(f"compression type {kind >> 8} is unknown: there are ZLIB, LZ4 and ZSTD")
@@ -55,6 +56,7 @@ def inflate(data: bytes | memoryview, limit: int) -> bytes:
     """Return a zlib stream (RFC 1950) expanded. Raises BadRequest: more than `limit` bytes, broken, or cut short."""
     stream = zlib.decompressobj()
     try:
+        # One byte more than allowed tells "too long" from "just fits".
         expanded = stream.decompress(data, limit + 1)
     except zlib.error as error:
         raise _broken(0, len(data), error) from error
@@ -103,6 +105,7 @@ def _broken(kind: int, size: int, why: object) -> BadRequest:
 
 def _module(name: str, kind: int) -> Any:
     try:
+        # Imported at the first such body: most brokers and clients never meet one.
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(

@@ -39,6 +39,7 @@ class Connection:
         call."""
         if self._filled < len(self._large):
             return self._large[self._filled :]
+        # Everything is used: begin at the front again, which costs no copy.
         if self._start == self._end:
             self._start = self._end = 0
         left = self._end - self._start
@@ -52,6 +53,7 @@ class Connection:
 
     def received(self, count: int) -> None:
         """Count `count` bytes that were put into the last `room`. Once broken, they are dropped."""
+        # Where the next frame would begin is unknown: nothing behind the broken one can be read.
         if self._broken is not None:
             return
         if self._filled < len(self._large):
@@ -76,6 +78,7 @@ class Connection:
         Raises RemoteProtocolError, again at every later call.
         """
         if self._broken is not None:
+            # A new exception each time: one that is raised twice grows its traceback.
             raise RemoteProtocolError(*self._broken.args)
         try:
             return self._next_large() if len(self._large) else self._next_small()
@@ -101,6 +104,7 @@ class Connection:
                 command = decode(frame)
             self._start += size
             return command
+        # Only with all eight bytes of the head: `frame_bytes` has judged them by then.
         if size > SMALL_BYTES and have >= HEAD_BYTES:
             # Unwritten memory: zeroing it would cost a tenth of all that is done with a large answer.
             self._large, self._filled = memoryview(hot.unwritten(size)), have
@@ -114,6 +118,7 @@ class Connection:
             return None
         header_end = HEAD_BYTES + int.from_bytes(frame[LENGTH_BYTES + 1 : HEAD_BYTES], "big")
         self._large, self._filled = memoryview(b""), 0
+        # The header alone: `decode` copies the body, which here stays where it was received.
         command = decode(frame[LENGTH_BYTES:header_end])
         command.body = frame[header_end:]
         return command

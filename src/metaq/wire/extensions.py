@@ -31,6 +31,7 @@ OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}
 
 def level_of(fields: Mapping[str, str]) -> int:
     """Return the level of the broker that sent these ext fields or this runtime table; 0 for a RocketMQ."""
+    # A mark that cannot be read counts as none: then only RocketMQ's own protocol is spoken.
     text = fields.get(MARK_FIELD, "0")
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 

@@ -27,6 +27,7 @@ NUMBER_CHARS_MAX = 40
 
 ObjectKey = tuple[tuple[str, Any], ...]
 
+# fastjson skips comments, too.
 _BLANK = re.compile(r"(?:[ \t\r\n\f\b]|//[^\n]*|/\*(?s:.)*?\*/)*")
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _SINGLE_QUOTED = re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
@@ -60,12 +61,14 @@ def loads(data: bytes | memoryview | str) -> Any:
     Raises BadRequest: not even fastjson's JSON, nested deeper than 64, or a number longer than 40 characters.
     """
     try:
+        # In one pass of native code; the parser below is far slower.
         return _standard_decode(data)  # nearly all texts
     except RecursionError:
         raise BadRequest(f"JSON is nested deeper than {DEPTH_MAX}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
+        # A byte order mark: editors put one into configuration files.
         text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadRequest(f"JSON is not UTF-8: {error.reason} at byte {error.start}") from None
@@ -94,6 +97,7 @@ class _Parser:
         return self._text[self._at : self._at + 1]
 
     def value(self, depth: int) -> Any:
+        # Python's own stack would end later, at a depth that differs by version, and inside our caller.
         if depth > DEPTH_MAX:
             raise BadRequest(f"JSON is nested deeper than {DEPTH_MAX}")
         char = self.next_char()
@@ -121,6 +125,7 @@ class _Parser:
             if self.next_char() != ":":
                 raise self.error("':'")
             self._at += 1
+            # Of a name that comes twice the last value counts, as in fastjson.
             result[key] = self.value(depth + 1)
             if self._closed("}"):
                 return result
@@ -197,6 +202,7 @@ class _Parser:
         return match.group()
 
     def _number(self, word: str) -> int | Decimal:
+        # Before `int`, which takes quadratic time.
         if len(word) > NUMBER_CHARS_MAX:
             raise BadRequest(f"JSON holds a number of {len(word)} characters, the limit is {NUMBER_CHARS_MAX}")
         match = _NUMBER.match(word)
@@ -260,6 +266,7 @@ def _write(tree: Any) -> str:
 
 
 def _write_key(key: Any) -> str:
+    # An object as a key.
     if isinstance(key, tuple):
         return _write(dict(key))
     return _encode(key if isinstance(key, bool | int | Decimal | None) else str(key)).decode()
@@ -269,6 +276,7 @@ def _write_pretty(tree: Any, depth: int) -> str:
     if not isinstance(tree, Mapping) or not tree:
         return _write(tree)
     end = "\n" + "\t" * depth + "}"
+    # As in RocketMQ's own files: bare keys, and all of them on one line.
     if all(isinstance(key, int) for key in tree):
         return "{" + ",".join(f"{key}:{_write(value)}" for key, value in tree.items()) + end
     indent = "\n" + "\t" * (depth + 1)

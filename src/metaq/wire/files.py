@@ -52,6 +52,7 @@ class NamedConfigs(Struct, Generic[Config], frozen=True):
 
     def change(self, entries: Mapping[str, str | None], version: DataVersion) -> str:
         """Return a journal's line: a file with the changed entries only, and the names of those that are gone."""
+        # In the form of the file itself: one parser reads both.
         text = self.whole({key: entry for key, entry in entries.items() if entry is not None}, version)
         text = text.translate(_ON_ONE_LINE)  # those within names are escaped, and stay
         gone = [key for key, entry in entries.items() if entry is None]
@@ -61,6 +62,7 @@ class NamedConfigs(Struct, Generic[Config], frozen=True):
         """Return version and changes of a journal's line; None for an entry that is gone. Raises BadRequest."""
         tree = beans.parse(text, "line")
         version, table = self.of_tree(tree)
+        # A line never changes and removes the same entry, so the order of the two does not matter.
         return version, {**table, **dict.fromkeys(tree[_REMOVED].texts())}
 
 
@@ -83,6 +85,7 @@ class DeletedTopics:
 
     def parse(self, text: str) -> tuple[DataVersion, dict[str, int]]:
         table = beans.parse(text, "file")[self._table]
+        # An empty file would mean that no topic was deleted, and bring old messages back.
         if table.tree is None:
             raise table.wrong("a table of log offsets")
         return DataVersion(), {topic.key(): place.given_whole() for topic, place in table.entries()}
@@ -151,6 +154,7 @@ class DelayOffsets:
     def parse(self, text: str) -> DelayProgress:
         tree = beans.parse(text, "file")
         log_offset = tree[self._log_offset].whole(-1)
+        # Missing in a RocketMQ's file: then the positions are taken as they are.
         return DelayProgress(delay_offsets_of_tree(tree), log_offset if log_offset >= 0 else None)
 
     def text(self, content: DelayProgress) -> str:
@@ -181,6 +185,7 @@ class ConsumerFilters:
         by_topic: dict[str, dict[str, Tree]] = {}
         for (topic, group), one in content.items():
             by_topic.setdefault(topic, {})[group] = {
+                # For RocketMQ, should it take the folder over: it computes with these bits, we do not.
                 "bloomFilterData": {"bitNum": BLOOM_BITS, "bitPos": bit_positions(group, topic)},
                 "bornTime": one.born_ms,
                 "clientVersion": one.version,
@@ -215,6 +220,7 @@ def bit_positions(group: str, topic: str) -> list[int]:
     digest = murmur3_first(f"{group}#{topic}".encode())
     low, high = _signed(digest & 0xFFFFFFFF), _signed(digest >> 32)
     sums = (_signed((low + number * high) & 0xFFFFFFFF) for number in range(1, _BLOOM_POSITIONS + 1))
+    # The complement and not the absolute value: RocketMQ flips the bits, and abs(-2^31) is none.
     return [(~value if value < 0 else value) % BLOOM_BITS for value in sums]
 
 

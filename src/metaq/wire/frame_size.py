@@ -49,9 +49,11 @@ def _inflated_bytes(body: bytes) -> int:
     count = 0
     try:
         while not stream.eof:
+            # Piece by piece: only the size is wanted, and 64 MiB of it need not lie in memory.
             step = len(stream.decompress(body, _STEP_BYTES))
             body = stream.unconsumed_tail
             count += step
+            # The second case is a stream that is cut short: it would go on for ever without progress.
             if count > FRAME_BODY_BYTES_MAX or not (step or body or stream.eof):
                 return -1
     except zlib.error:

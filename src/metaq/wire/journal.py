@@ -21,6 +21,7 @@ def line(text: str) -> bytes:
     """Encode a text without line breaks: its CRC-32 as 8 hexadecimal digits, a blank, the text as UTF-8, a line
     feed."""
     data = text.encode()
+    # Text with a checksum of fixed width: a person can read and cut it, and a torn line shows.
     return b"%08x %b\n" % (zlib.crc32(data), data)
 
 
@@ -35,6 +36,7 @@ def lines(data: bytes) -> Lines:
     while (end := data.find(b"\n", place)) >= 0:
         text = _text(data[place:end])
         if text is None:
+            # Not an error yet: only whole lines behind it prove that no crash did this.
             damaged_at = place if damaged_at < 0 else damaged_at
         elif damaged_at >= 0:
             raise BadRequest(f"the line at byte {damaged_at} is damaged, and whole ones follow it")

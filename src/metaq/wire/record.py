@@ -70,6 +70,7 @@ def encode_record(
     Hosts are 8 bytes (IPv4) or 20 (IPv6); their bits in `sys_flag` are set to fit. Raises LocalProtocolError: a topic,
     property text or number that the format has no room for.
     """
+    # The bits are set whatever the flags say: readers cut the record by them, and they must fit the bytes.
     sys_flag = host_flags(sys_flag, born_host, store_host)
     if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
         raise LocalProtocolError(f"the topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
@@ -127,6 +128,7 @@ def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fie
     if end - start < RECORD_BYTES_MIN:
         raise Broken(f"{end - start} bytes are less than the smallest record")
     size, magic, crc, queue_id, flag, queue_offset, log_offset, sys_flag, born_ms = HEAD.unpack_from(view, start)
+    # The magic is checked first: with any other one none of the fields behind it means anything.
     if magic != MAGIC:
         raise Broken(f"magic {magic:08x}")
     born = HOST_V6 if sys_flag & _BORN_V6 else HOST_V4
@@ -139,6 +141,7 @@ def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fie
     reconsume_times, prepared_offset, body_bytes = _BEFORE_BODY.unpack_from(view, place + 8 + store)
     body_start = place + 24 + store
     body_end = body_start + body_bytes
+    # At least a topic's length and the properties' length must follow.
     if body_bytes < 0 or body_end + 3 > stop:
         raise Broken(f"body of {body_bytes} bytes in a record of {size}")
     topic_start = body_end + 1
@@ -148,6 +151,7 @@ def split(view: memoryview, start: int, end: int, check_crc: bool = True) -> Fie
     (properties_bytes,) = _PROPERTIES_LENGTH.unpack_from(view, properties_start - 2)
     if properties_start + properties_bytes != stop or properties_bytes < 0:
         raise Broken(f"properties of {properties_bytes} bytes in a record of {size}")
+    # The checksum is checked last, since it reads all of the body.
     if check_crc and crc31(view[body_start:body_end]) != crc & 0x7FFFFFFF:
         raise Broken(f"the body does not fit its checksum {crc:08x}")
     return (
@@ -186,6 +190,7 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(f"{len(properties)} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
         size = BATCH_ENTRY_BYTES_MIN + len(body) + len(properties)
+        # Magic and checksum as 0, as Java's client sends them: the broker computes its own.
         parts += BATCH_HEAD.pack(size, 0, 0, flag, len(body)), body
         parts += _PROPERTIES_LENGTH.pack(len(properties)), properties
     return b"".join(parts)
@@ -275,6 +280,7 @@ def java_hash(text: bytes) -> int:
 
     Bytes that are not UTF-8 count as U+FFFD, which is what Java decodes them to.
     """
+    # ASCII, nearly all keys: each byte is one UTF-16 unit.
     units: bytes = text if text.isascii() else text.decode("utf-8", "replace").encode("utf-16-be")
     result = 0
     if units is text:

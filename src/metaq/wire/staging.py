@@ -115,6 +115,7 @@ def sections_of(body: bytes | memoryview) -> tuple[tuple[Chunk, ...], DecideBody
     while at < total:
         if decide is not None:
             raise BadRequest("a section follows the decision, which is to be the last one")
+        # Each chunk is a record and a judgement: one request must not hold the event loop for long.
         if len(chunks) == SECTIONS_MAX:
             raise BadRequest(f"more than {SECTIONS_MAX} chunks in one request: send them in several")
         names_at = at + _HEAD_BYTES
@@ -249,6 +250,7 @@ def _list(values: Iterable[Struct], bytes_max: int) -> bytes:
     for value in values:
         pieces.append(_encode(value))
         size += len(pieces[-1])
+        # Behind the entry that reaches it: a single one larger than the limit comes alone, and the list goes on.
         if size >= bytes_max:
             break
     return b"[" + b",".join(pieces) + b"]"

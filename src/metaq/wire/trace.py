@@ -51,6 +51,7 @@ def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterato
         ids: beginning of the message ids; four hexadecimal digits follow.
         offset_ids: those of all messages, joined by commas.
     """
+    # Made once for a run: only id, tags, keys and size differ from message to message.
     before = _joined("Pub", shared.time_ms, shared.region, shared.group, shared.topic, "")[:-1]
     host = f"{FIELD_END}{shared.store_host.translate(_CLEAN)}{FIELD_END}"
     between = f"{FIELD_END}{shared.cost_ms}{FIELD_END}{int(shared.kind)}{FIELD_END}"
@@ -76,6 +77,7 @@ def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterato
             body_bytes, tail = to_middle - BATCH_HEAD.size, stop - middle
             properties = props.parse(body[middle + 2 : stop].decode("utf-8", "replace"))
             tags, others = properties.get(props.TAGS, ""), properties.get(props.KEYS, "")
+            # A trace message has one set of keys: records of other keys go into the next one.
             if texts and others != keys:
                 yield texts, message_ids, keys
                 texts, message_ids = [], []
@@ -106,6 +108,7 @@ def decode(body: bytes) -> Trace:
         name, *fields = piece.split(FIELD_END)
         try:
             records.append(_READERS[name](fields))
+        # Records of other clients and versions: the others in the same message are still worth reading.
         except (KeyError, IndexError, ValueError, BadRequest):
             unreadable += 1
     return Trace(tuple(records), unreadable)
@@ -142,6 +145,7 @@ def _settled_text(record: Settled) -> str:
 
 def _joined(*fields: object) -> str:
     text = FIELD_END.join([field if type(field) is str else _field(field) for field in fields])
+    # Looked for only afterwards: names and ids nearly never hold a separator.
     if RECORD_END in text or text.count(FIELD_END) != len(fields) - 1:  # a separator within a value
         text = FIELD_END.join(_field(field).translate(_CLEAN) for field in fields)
     return text + RECORD_END

@@ -235,6 +235,7 @@ class SqlCompiler:
                 return left
 
     def _unary(self) -> _Part:
+        # They bind tightest in RocketMQ's grammar: `NOT a > 3` is `(NOT a) > 3`.
         prefixes = list[_Token]()
         while ((token := self._next).text in {"+", "-"} and token.kind == "sign") or self._is_not():
             prefixes.append(self._advance())
@@ -298,6 +299,7 @@ class SqlCompiler:
         number = float(token.text)
         if number == float("inf"):
             raise self._error(token.at, f"the number {_short(token.text)} is larger than a double can be (1.8e308)")
+        # RocketMQ refuses 0.0 as well, as if it were too small.
         if number == 0.0:
             raise self._error(
                 token.at, f"the number {_short(token.text)} is smaller than the smallest double above 0; for 0 write 0"
@@ -382,6 +384,7 @@ class SqlCompiler:
         if not negated and low.kind is high.kind is _Kind.NUMBER and _is_more(_number(low), _number(high)):
             raise self._error(low.at, "BETWEEN from a larger number to a smaller one matches nothing")
         self._count(len(value.steps), value.at)
+        # A copy: both comparisons need the value, and `_compared` takes its steps over.
         again = _Part(value.kind, list(value.steps), value.at, value.stack)
         if negated:
             return self._joined(
@@ -395,6 +398,7 @@ class SqlCompiler:
         )
 
     def _among(self, left: _Part, *, negated: bool) -> _Part:
+        # As in RocketMQ, where only a property may stand before IN.
         if left.kind is not _Kind.PROPERTY:
             raise self._error(left.at, "expected a property before IN")
         self._require("sign", "(")
@@ -403,6 +407,7 @@ class SqlCompiler:
             texts.append(self._literal("a text"))
         if not self._take("sign", ")"):
             raise self._unexpected("',' or ')'")
+        # Without repetitions: how the list is searched depends on its length.
         texts = list(dict.fromkeys(texts))
         self._searches += len(texts) > FEW_TEXTS
         return self._extended(left, Op.NOT_IN if negated else Op.IN, tuple(texts))

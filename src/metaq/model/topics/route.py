@@ -34,6 +34,7 @@ class OrderLayout(Struct, frozen=True):
                 not broker
                 or set(broker) & set(":,")
                 or not (count.isascii() and count.isdecimal())
+                # Cut: `int` of a very long text is slow.
                 or not 0 < int(count[:8]) <= QUEUES_MAX
             ):
                 raise ConfigError(
@@ -127,6 +128,7 @@ class Route(Struct, frozen=True):
         if not self.order:
             return found
         usable = set(found)
+        # In the layout's order: producers hash keys over this list, and must all have the same.
         return [queue for queue in OrderLayout.of(self.order).queues(self.topic) if queue in usable]
 
 
@@ -136,6 +138,7 @@ def guessed(topic: str, template: Route, queues: int) -> Route:
     As in RocketMQ's producer: the broker creates the topic at its first send.
     """
     made = tuple(
+        # `read_queues` twice: RocketMQ's producer takes the number for both from it.
         structs.replace(data, read_queues=min(data.read_queues, queues), write_queues=min(data.read_queues, queues))
         for data in template.queues
     )

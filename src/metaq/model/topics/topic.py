@@ -89,6 +89,7 @@ def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
     `own`: names of its clusters and brokers, each of which is a topic too (304 lists them).
     """
     own = set(own)
+    # Reply topics are named after clusters.
     hidden = own | SYSTEM_TOPIC_NAMES | {reply_topic(name) for name in own}
     return sorted(name for name in set(found) - hidden if not name.startswith(_HIDDEN_PREFIXES))
 
@@ -96,6 +97,7 @@ def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
 def _check(name: str, what: str, chars_max: int, rule: re.Pattern[str] = _NAME, chars: str = "[%|a-zA-Z0-9_-]") -> str:
     if not name or name.isspace():
         raise Refused(Reason.INVALID, f"the {what} name is blank")
+    # Before the pattern, and shortened: the text goes into logs and answers.
     if len(name) > chars_max:
         raise Refused(
             Reason.INVALID, f"the {what} name {name[:40]!r}... has {len(name)} characters, the limit is {chars_max}"

@@ -24,6 +24,7 @@ CHUNK_BYTES_MAX: Final = 1 << 20
 """Largest body of a chunk with several messages (a batch, docs/formats/batch.md): little is put into a queue in one go.
 A chunk of one message is limited by maxMessageSize, as any send."""
 
+# No `@`, which stands before the coordinator's name in an id.
 _NAME = re.compile(r"[A-Za-z0-9_.:%-]+\Z")
 
 

@@ -79,8 +79,10 @@ class Layout:
         """
         nodes = {} if broker.slave is not None else {self.checksum(broker.broker_id): config_checksum(config)}
         for topic, published in topics.items():
+            # Whether or not it may be published and subscribed: clients before 1.4.3 know no difference.
             nodes[self.topic("topics", topic, broker)] = str(published.partitions)
             text = topic_text(published.partitions, broker)
+            # acceptPublish=false: without the node no producer finds the partitions here.
             if published.publish:
                 nodes[self.topic("topics-pub", topic, broker)] = text
             if published.subscribe:

@@ -91,6 +91,7 @@ class ZookeeperRegistrar:
 
     async def start(self) -> None:
         """Register. Return when that is done, or has failed for now; go on in the background."""
+        # A ZooKeeper that is away must not keep the broker from serving those who know its address.
         self._task = asyncio.create_task(self._keep(), name="ZooKeeper registrar")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_WORD_SECONDS):
@@ -119,6 +120,7 @@ class ZookeeperRegistrar:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        # A request that gets no answer ends with the session, which is closed already.
         self._thread.shutdown(wait=False)
         if self.registered:
             await asyncio.sleep(self._settings.sync_time)
@@ -158,6 +160,7 @@ class ZookeeperRegistrar:
                 await self._sleep(None if done else RETRY_SECONDS)
                 continue
             self.registered = False
+            # See HOPELESS_SESSIONS: `_keep` begins with a new client.
             if loop.time() - away_since > self._settings.session_timeout * HOPELESS_SESSIONS:
                 return
             self._wake.clear()
@@ -305,12 +308,14 @@ class _Kept:
                     return repr(text[:URI_CHARS_MAX])
                 session.replace(path, uri)
         self.place = True
+        # Should another broker replace the node, the next round must see it.
         session.watch(path)
         return ""
 
     def farewell(self, session: Session, layout: Layout, broker: Metaq1Broker) -> None:
         """Remove the persistent node for very old clients, and ours below it; closing the session removes the rest."""
         if broker.slave is None:
+            # Children first: ZooKeeper deletes no node that has some.
             session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
             session.remove(layout.broker(broker.broker_id))
 

@@ -51,6 +51,7 @@ class Session:
         self._client = KazooClient(
             hosts,
             timeout,
+            # kazoo retries for ever: giving up is decided by the registrar, which makes a new client.
             connection_retry=KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS_MAX),
             logger=self._why.logger,
         )
@@ -61,6 +62,7 @@ class Session:
         self._tell(lambda: self._set_connected(state == KazooState.CONNECTED))
 
     def _tell(self, what: Callable[[], None]) -> None:
+        # kazoo's threads may report once more when the broker has stopped.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(what)
 
@@ -151,6 +153,7 @@ class Session:
 
     def ensure(self, paths: Iterable[str]) -> None:
         """Make persistent nodes without text, in this order, where there are none."""
+        # In order and without waiting: ZooKeeper handles one client's requests one after the other.
         for _, result in self._in_bulk(paths, lambda path: self._client.create_async(path, None)):
             with contextlib.suppress(NodeExistsError):
                 result.get(timeout=ANSWER_SECONDS)

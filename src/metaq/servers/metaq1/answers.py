@@ -97,6 +97,7 @@ class Answers:
     def close(self) -> None:
         """Drop everything: the connection has ended."""
         self._slots.clear()
+        # Counted over all connections, too: what a closed one held must not keep others from being read.
         self._add(-self._bytes)
 
     def say(self, *data: bytes | memoryview) -> None:
@@ -121,6 +122,7 @@ class Answers:
     def later(self) -> Slot:
         """Add the place of a late answer."""
         self.flush()
+        # What was gathered so far has just gone out: it belongs before the late answer.
         slot = Slot(self)
         self._slots.append(slot)
         self._add(_SLOT_BYTES)
@@ -143,6 +145,7 @@ class Answers:
         while slots and (data := slots[0].data) is not None:
             slot = slots.popleft()
             self._add(-(_SLOT_BYTES + len(data) + sum(map(len, slot.behind))))
+            # The answers to commands behind the late one waited here for it.
             for part in (data, *slot.behind):
                 self._write(part)
         self.flush()

@@ -12,6 +12,7 @@ from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.clock import Clock
 from metaq.model.topics.topic import TOPIC_CHARS_MAX
 
+# The original's period.
 RESET_SECONDS: Final = 30 * 60.0
 """Period after which counters of topics begin anew."""
 TOPICS_MAX: Final = 10_000
@@ -57,6 +58,7 @@ class Counters:
         """Count `count` events of a topic, `value` in all: their number, or their bytes."""
         self.totals[what] += value
         rules = self._settings.rules
+        # Names come from clients: those that can be no topic's are not kept.
         if len(topic) <= TOPIC_CHARS_MAX and rules.settings(topic).stat and rules.accepts(topic):
             sums = self._sums.setdefault(what, {})
             found = sums.get(topic)

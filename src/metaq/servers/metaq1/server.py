@@ -94,6 +94,7 @@ class Metaq1Server:
             url=SCHEME + join_address(*place),
             version=version.encode(),
             fast_path=services.fast_path,
+            # 1.x answers carry neither region nor trace switch; only the buffer is used.
             acks=Replies(b"", trace_on=False),
             outcome=AppendOutcome(),
             parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
@@ -127,6 +128,7 @@ def metaq1_server(
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
         assert broker.metaq1 is not None, "the broker serves MetaQ 1.x"
+        # The port that was really bound: with serverPort=0 it is known only now.
         place = settings.options.host_name or services.host, server.port
         return Metaq1Server(
             broker, settings, TransactionSteps(broker.metaq1.transactions), services.call_soon, place, version

@@ -81,6 +81,7 @@ LATE_GETS_MAX: Final = 4
 
 CODE_OF: Final[Mapping[Reason, Code]] = {
     Reason.INVALID: Code.ERROR,
+    # 403 is the original's code for closed partitions.
     Reason.NO_PERMISSION: Code.FORBIDDEN,
     Reason.NO_TOPIC: Code.ERROR,
     Reason.NO_GROUP: Code.ERROR,
@@ -92,6 +93,7 @@ CODE_OF: Final[Mapping[Reason, Code]] = {
     Reason.NOT_FOUND: Code.NOT_FOUND,
     Reason.ILLEGAL_MESSAGE: Code.ERROR,
     Reason.STALE: Code.ERROR,
+    # The original answers 503 when the queue of a thread pool is full.
     Reason.BUSY: Code.UNAVAILABLE,
     Reason.THROTTLED: Code.UNAVAILABLE,
     Reason.UNAVAILABLE: Code.UNAVAILABLE,
@@ -166,6 +168,7 @@ class Metaq1Session:
         """The parked command that holds up the connection."""
         self._ending: str | None = None
         """Why the connection is closed once all answers are out; None: it goes on."""
+        # `printf ... | nc` shuts its side at once, and waits for the answers.
         peer.on_half_closed = self._half_closed
 
     # -- metaq.broker.channel.Channel
@@ -190,6 +193,7 @@ class Metaq1Session:
         if self._stopped:
             return 0
         space, reader, start, size = self._space, self._reader, 0, len(data)
+        # The original stores longer messages, which no get can ever return: ours refuses them.
         reader.body_bytes_max = space.settings.options.max_transfer_size - FRAME_HEADER_BYTES
         rest, rest_at, until = b"", -1, space.broker.clock.monotonic() + TURN_SECONDS
         """`data` from `rest_at` on as bytes, for the commands that the fast path leaves."""
@@ -213,6 +217,7 @@ class Metaq1Session:
                 if self._take(line):
                     start = end
                     if space.broker.clock.monotonic() >= until and start < size and not self._stopped:
+                        # Pausing and resuming presents the rest of the input in another turn of the loop.
                         self.peer.pause()
                         self.peer.resume()
                         break
@@ -221,6 +226,7 @@ class Metaq1Session:
             if space.broker.held_pulls.grown:
                 space.broker.answer_pulls()
         if self._ending is not None:
+            # Nothing behind a `quit`, or behind a line that cannot be read, is looked at.
             start = size
             if not self._answers.late:
                 raise RemoteProtocolError(self._ending)
@@ -330,6 +336,7 @@ class Metaq1Session:
             case QuitLine():
                 self._end("it said quit")
                 return True
+        # Answers keep the order of their commands: those to puts, which may be held, come before this one's.
         if self._acks and not isinstance(line, PutLine | TransactionLine):
             self._flush_acks()
             if self._answers.full:  # of other connections' late answers: another answer would have to wait, too
@@ -369,6 +376,7 @@ class Metaq1Session:
                 space.broker.gatekeeper.check(self.caller, Action.OBSERVE, "stats")
                 return space.stats(line.item)
             case SyncLine():
+                # The original answers 503 on a broker without a handler for `sync`.
                 raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
         raise AssertionError(f"{line} is taken elsewhere")
 
@@ -392,6 +400,7 @@ class Metaq1Session:
         except Saving as saving:
             if saving.then is None:
                 raise
+            # The rest of the put comes back through here, to open the fast path and to make the answer's body.
             raise Saving(*saving.pending, then=functools.partial(self._stored, topic, saving.then)) from None
         self._space.fast_path.open(self._gates, topic, stored.partition, self.caller)
         return put_body(stored.message_id, stored.partition, stored.position)

@@ -110,6 +110,7 @@ class StatsBodies:
         ]
 
     def _topics(self) -> Iterable[Sequence[object]]:
+        # Topics without a partition come last, as in the original.
         empty = []
         for topic, published in self._partitions.published().items():
             figures = list(self._partitions.figures(topic))

@@ -67,6 +67,7 @@ class TransactionSteps:
             case Step.FORGET:
                 branches.forget(key)
             case Step.RECOVER:
+                # As in the original: no line end behind the last key, and an empty body for none.
                 return "\r\n".join(map(str, branches.recover(line.qualifier))).encode()
         return b""
 

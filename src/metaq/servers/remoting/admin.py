@@ -44,6 +44,7 @@ class AdminHandlers:
             raise Refused(
                 Reason.INVALID, f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}"
             )
+        # The header's `order` is not taken over: RocketMQ 4.9.8 stores false whatever mqadmin sends.
         config = TopicConfig(
             header.topic,
             header.read_queues,
@@ -104,6 +105,7 @@ class AdminHandlers:
         header = call.header
         log.info("%s moves group %s in topic %s", call.session.remote, header.group, header.topic)
         moved = self._broker.reset_offsets(header.group, header.topic, header.timestamp, force=header.force)
+        # RocketMQ makes a list for C++ callers, which cannot read its JSON with objects as keys.
         return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
 
     # -- configuration
@@ -136,6 +138,7 @@ class AdminHandlers:
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
     def _config(self, _call: Call[NoHeader]) -> Reply:
+        # RocketMQ sends the topics' DataVersion as JSON text within one ext field.
         version = bodies.data_version(self._broker.topics.version).decode()
         return Reply(
             headers.VersionReplyHeader(version=version), settings_text(self._broker.reports.settings()).encode()

@@ -79,6 +79,8 @@ class Questions:
             done(Unanswered.TOO_MANY)
         else:
             command = spelling.request(question)
+            # `push` numbers the request. The answer cannot come before the question is filed below: both run on the
+            # loop.
             asker.push(command)
             self._waiting.setdefault(asker, {})[command.opaque] = _Question(
                 spelling, done, self._clock.monotonic() + seconds
@@ -101,12 +103,14 @@ class Questions:
 
     def gone(self, asker: Asker) -> None:
         """End the questions of a closed connection."""
+        # A copy: each `_end` takes one out.
         for number in list(self._waiting.get(asker, ())):
             self._end(asker, number, Unanswered.GONE)
 
     def expire(self) -> None:
         """End the questions whose time is up."""
         now = self._clock.monotonic()
+        # The questions are listed first: `done` may ask again, which changes the tables.
         late = [
             (asker, number)
             for asker, mine in self._waiting.items()

@@ -39,6 +39,8 @@ class ClientHandlers:
             beat = bodies.heartbeat_of(call.body)
             self._broker.beat(session_of(call), call.language, call.version, beat, call.caller)
         except (BadRequest, Refused) as error:
+            # The broker's log is to name the client and its groups, also when the rest of the heartbeat cannot be read:
+            # RocketMQ's clients show their users nothing.
             if beat is not None:
                 names = beat.client_id, [view.group for view in beat.consumers]
             else:
@@ -56,6 +58,7 @@ class ClientHandlers:
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ConsumerGroupHeader, Action.OBSERVE)
     def _members(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:
         group = call.header.consumer_group
+        # Clients sort the list themselves before they share the queues out, so its order does not matter.
         client_ids = self._broker.members.client_ids(group)
         # Code 1 and text as RocketMQ has them.
         if not client_ids:
@@ -77,9 +80,12 @@ class ClientHandlers:
         an error."""
         _, _, wanted = bodies.client_check_of(call.body)
         self._broker.filters.check(wanted, call.caller.address)
+        # Predicates are checked where they run: an unknown name must fail the consumer's start, not its first pull.
         if wanted.expression_type == PREDICATE:
             self._broker.predicates.check(wanted.expression)
 
+    # Java class filters of RocketMQ 3.x and 4.x: refused with a text that names the alternative, instead of "not
+    # supported".
     @handles(RequestCode.REGISTER_FILTER_SERVER, NoHeader, Action.OBSERVE)
     def _filter_server(self, call: Call[NoHeader]) -> None:  # noqa: ARG002  whatever it says
         raise Refused(Reason.INVALID, no_classes(self._broker.predicates))

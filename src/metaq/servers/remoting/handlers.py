@@ -159,6 +159,7 @@ def table_of(*owners: object) -> dict[int, Handler]:
             if mark is None:
                 continue
             known = {field.name for field in fields(mark.header)}
+            # The resource is found once, at the start: the check of access runs for each request.
             resource = next((name for name in _RESOURCES if name in known), "")
             for code in mark.codes:
                 if code in table:

@@ -28,10 +28,12 @@ class MessageHandlers:
     def _send(self, call: Call[headers.SendHeader]) -> Answer:
         host, port = call.session.peer.address
         sent = self._broker.sends.send(
+            # A link-local IPv6 address has its zone behind `%`, which a record's born host has no room for.
             send_of(call.header, call.body, host_bytes(host.partition("%")[0], port), call.version)
         )
         if call.oneway:
             return LATER
+        # It leaves with the read event's other acks, which may have to wait for the disk or a replica.
         if sent.wait:
             self._workspace.acks.add_send(*call.reply_to, sent.queue_id, sent.message_id, sent.put.queue_offset)
             return LATER
@@ -50,6 +52,7 @@ class MessageHandlers:
     # -- out
     @handles(PULLS, headers.PullHeader, Action.SUBSCRIBE)
     def _pull(self, call: Call[headers.PullHeader]) -> Later:
+        # Nobody would read the messages, and holding such a pull would cost memory.
         if not call.oneway:
             session = session_of(call)
             session.pull_one(self._broker.pulls.make(session, call.caller, pull_of(call.header), call.reply_to))
@@ -69,6 +72,7 @@ class MessageHandlers:
             )
         )
         store = self._broker.store
+        # Every record is indexed before its append returns: the log's newest store time is the index's, too.
         answer = headers.QueryMessageReplyHeader(
             index_last_update_ms=store.log.newest_ms, index_last_update_offset=store.reader.indexed_log
         )
@@ -89,6 +93,7 @@ class MessageHandlers:
             raise Refused(Reason.NOT_FOUND, f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: {where}")
         return headers.OffsetReplyHeader(offset=offset)
 
+    # Lower offsets are taken, too, as in RocketMQ: mqadmin's resetOffsetByTime moves offline groups back by it.
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, headers.UpdateOffsetHeader, Action.SUBSCRIBE)
     def _update_offset(self, call: Call[headers.UpdateOffsetHeader]) -> None:
         header = call.header

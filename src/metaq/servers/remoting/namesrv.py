@@ -38,8 +38,11 @@ class NamesrvServer:
                 BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
             ),
             Parking(service.clock, WAITED_IN_VAIN),
+            # A name server asks its clients nothing.
             Questions(service.clock, {}),
             RateLimitedLog(log),
+            # RocketMQ's name servers take administration from anybody (CVE-2023-37582 came that way); ours only from
+            # this machine.
             Gatekeeper(administered_locally),
             service.options.frame_bytes_max,
         )
@@ -77,6 +80,7 @@ class BrokerRegistration:
     @handles(RequestCode.REGISTER_BROKER, headers.RegisterBrokerHeader, Action.REGISTER)
     def _register(self, call: Call[headers.RegisterBrokerHeader]) -> Reply:
         header, body = call.header, call.body
+        # 0 means "not checked": older brokers send none.
         if header.body_crc32 and crc31(body) != header.body_crc32:
             raise Refused(
                 Reason.INVALID, f"crc32 not match: the registration of {header.broker_name} was damaged on its way"
@@ -87,6 +91,8 @@ class BrokerRegistration:
         who = BrokerIdentity(
             header.cluster, header.broker_name, header.broker_id, header.broker_address, header.ha_address
         )
+        # The session is handed in, too: the end of a broker's connection ends its registration, long before the lease
+        # of 120 s does.
         told = self._service.register(Registration(who, version, topics), call.session)
         answer = headers.RegisterBrokerReplyHeader(ha_address=told.master_ha_address, master_address=told.master)
         return Reply(answer, bodies.kv_table(told.order) if told.order is not None else b"")

@@ -38,6 +38,7 @@ def check_of(check: TransactionCheck) -> Command:
     """Return CHECK_TRANSACTION_STATE (39). The client does not answer it, but sends END_TRANSACTION (37) some time."""
     half = check.half
     unique_id = half.properties.get(props.UNIQUE_ID)
+    # Java's client copies both offsets into its END_TRANSACTION, so they are those of the half message's newest copy.
     header = CheckTransactionHeader(
         half_queue_offset=half.queue_offset,
         log_offset=half.log_offset,

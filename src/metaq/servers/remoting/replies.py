@@ -30,6 +30,8 @@ class ReplyHandlers:
     @handles(REPLIES, headers.SendHeader, Action.PUBLISH)
     def _reply(self, call: Call[headers.SendHeader]) -> Later:
         send = send_of(call.header, call.body, session_of(call).born_host, call.version)
+        # Answered once the requester has taken the reply or failed to: RocketMQ's code tells of the push alone, not of
+        # the stored copy.
         self._broker.replies.reply(
             send, lambda outcome: call.session.answer_late(call.command, lambda: self._answer(outcome))
         )

@@ -47,12 +47,14 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "getMessageEntireTimeMax": "0",
         "putMessageDistributeTime": "",
         "pageCacheLockTimeMills": "0",
+        # Units and index entries are written with the record, in one call: nothing is ever behind.
         "dispatchBehindBytes": "0",
         "dispatchMaxBuffer": "0",
         "commitLogMinOffset": str(facts.log_min),
         "commitLogMaxOffset": str(facts.log_end),
         "earliestMessageTimeStamp": str(facts.earliest_ms),
         "remainHowManyDataToFlush": _size(facts.log_end - facts.log_flushed),
+        # RocketMQ's own value where its transient store pool is off; 0 would look like a pool that has run dry.
         "remainTransientStoreBufferNumbs": str(2**31 - 1),
         "EndTransactionQueueSize": NO_POOL,
         "EndTransactionThreadPoolQueueCapacity": NO_POOL,
@@ -86,6 +88,7 @@ def settings_text(settings: BrokerSettings) -> str:
         "brokerIP1": settings.host,
         "brokerIP2": settings.host,
         "listenPort": str(settings.port),
+        # RocketMQ always sets it so, whatever its file says.
         "haListenPort": str(settings.port + 1),
         "checkCRCOnRecover": str(settings.store.check_crc_on_recover).lower(),
         "clientCallbackExecutorThreads": str(
@@ -93,11 +96,13 @@ def settings_text(settings: BrokerSettings) -> str:
         ),  # mqadmin's exportMetrics takes it for the number of cores
         "storePathRootDir": settings.folder,
     }
+    # The later entry of a name wins: what we have ourselves is told as it is.
     table = DEFAULTS | settings.options.properties() | settings.store.properties() | own
     return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
 
 
 def _three(rates: Rates) -> str:
+    # The averages are of 10 s, 1 min and 10 min. mqadmin's clusterList splits the text at single blanks.
     return " ".join(f"{rate:.6f}" for rate in rates)
 
 

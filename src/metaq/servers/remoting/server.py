@@ -72,6 +72,7 @@ class RemotingServer:
         held = HeldAcks(broker.acks, broker.store.flusher, broker.clock, call_soon, timeout)
         self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
         if sweep.available():
+            # One sweep for all connections of this server: the more of them it reads in a pass, the less each costs.
             self.workspace.sweep = SweptSends(self.workspace).sweep
         self.handling = Handling(
             table_of(
@@ -101,6 +102,7 @@ class RemotingServer:
         self.handling.tick()
 
     def close(self) -> None:
+        # A read that hangs on a slow disk must not hold up the stop: its connection is closed already.
         self._cold_readers.shutdown(wait=False, cancel_futures=True)
 
 

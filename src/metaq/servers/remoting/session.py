@@ -55,6 +55,7 @@ LONG_BODY_BYTES = 64 * 1024
 """Smallest body of a pull's answer that is written by itself: copying it costs more than a write."""
 
 CODE_OF: Mapping[PullOutcome, int] = {
+    # Clients decode the pull header for exactly these four codes, and take any other for a failure.
     PullOutcome.FOUND: int(ResponseCode.SUCCESS),
     PullOutcome.GO_ON: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
     PullOutcome.NOTHING_NEW: int(ResponseCode.PULL_NOT_FOUND),
@@ -93,6 +94,8 @@ class Workspace:
         self.held_acks, self.cold_reads = held_acks, cold_reads
         self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
+        # The region and the trace switch are part of each send's answer, so they are compiled into the buffers: see
+        # `_options_changed`.
         self.answers, self.acks = self._replies(), self._replies()
         """`acks`: success answers to sends and ends of transactions, apart because they may have to wait for the
         disk."""
@@ -154,10 +157,12 @@ class BrokerSession(RemotingSession):
                 frame_bytes(data, start, end, self._frame_bytes_max)  # raises a better text for TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
+            # A connection with kept bytes does not join: a sweep cannot put them in front of those that it reads.
             if self._singles >= SINGLES_BEFORE_JOINING and start == end:
                 self._join()
             return start
         finally:
+            # The rows are views of the loop's shared buffer, which the next connection overwrites.
             table.release()
             try:
                 self._flush()
@@ -167,6 +172,8 @@ class BrokerSession(RemotingSession):
                 raise
             finally:
                 space.current = None
+                # Once per read event and not per message, and behind our own answers: others' pulls wait for what these
+                # sends brought.
                 if space.broker.held_pulls.grown:
                     space.broker.answer_pulls()
 
@@ -207,6 +214,8 @@ class BrokerSession(RemotingSession):
                         self._singles = self._singles + 1 if rows <= SINGLE_ROWS else 0
                         break
                     kind = table.kind(row)
+                    # The row that stopped the run: of another kind, or for a topic without a gate. With a gate now, the
+                    # run goes on at it.
                     if kind not in _APPENDED or (kind != _ENDING and self._open_gate(row)):
                         continue
                 self._one(row)
@@ -310,12 +319,16 @@ class BrokerSession(RemotingSession):
             if version < RETRY_LIMIT_VERSION:
                 retries_max = None
             retries = space.broker.retries
+            # The compiled extension tries first. What it leaves, such as a message for the dead-letter queue, is done
+            # by `send_back`.
             if not retries.give_back(group, log_offset, level, retries_max):
                 retries.send_back(SendBack(
                     group=group.decode(), log_offset=log_offset, delay_level=level, retries_max=retries_max,
                     repeated=repeated,
                 ))  # fmt: skip
             if not oneway:
+                # The answer is not held with the acks, which may wait for the disk: RocketMQ stores returned messages
+                # with WAIT=false, too.
                 space.answers.add_done(opaque, binary)
         except Saving as saving:
             command = decode(table.frame(row))
@@ -343,6 +356,7 @@ class BrokerSession(RemotingSession):
                 super().resume(command, work)
         finally:
             if self.gone:
+                # Nobody reads them any more, and the buffers are shared with the other connections.
                 space.acks.take()
                 space.answers.take()
             self._flush()
@@ -411,6 +425,7 @@ class BrokerSession(RemotingSession):
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
         """Read old messages: a few pulls at once, the others in turns, so that one connection with many delays no
         other."""
+        # Waiting pulls go first: a connection's pulls of old messages keep their order.
         if self._old_left > 0 and not self._old:
             self._old_left -= 1
             self._read_old(pull, pulled)
@@ -447,6 +462,7 @@ class BrokerSession(RemotingSession):
             self.pull_failed(pull, Refused(Reason.BUSY, text))
 
     def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
+        # The read was cancelled by the server's stop, or the connection closed while the disk was read.
         if future.cancelled() or self.peer.closed:
             return
         error = future.exception()
@@ -491,6 +507,7 @@ class BrokerSession(RemotingSession):
             pulled.min_offset, pulled.max_offset,
         )  # fmt: skip
         if pulled.long is not None:
+            # What is gathered goes out first: everything written later waits behind the long answer.
             if space.current is self:
                 self._flush()
             self.peer.write_from(hot.pull_reply(*facts, len(pulled.long)), self._pieces(pulled.long))
@@ -506,6 +523,7 @@ class BrokerSession(RemotingSession):
             return
         if space.current is self:
             self._flush()
+        # Head and body are written one by one: joining them would copy the body.
         self.peer.write(head)
         self.peer.write(body)
 
@@ -515,6 +533,7 @@ class BrokerSession(RemotingSession):
     def _answer_failure(self, code: int, reply_to: tuple[int, bool], error: Exception) -> None:
         opaque, binary = reply_to
         serialize = SerializeType.BINARY if binary else SerializeType.JSON
+        # Answers have the header form of the request: the Node client, for one, cannot read a binary header.
         self.send(self.failure(Command(code, opaque, serialize=serialize), error))
 
     def _flush(self) -> None:

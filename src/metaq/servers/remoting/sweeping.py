@@ -51,6 +51,7 @@ class SweptSends:
             for lost in sweep.answered(parts):
                 if lost is not None:
                     lost.abort("its answer is lost")
+        # The rest is presented after the answers are sent: it came behind them, and its own answers have to as well.
         for member, data in left:
             member.take(data)
         if space.broker.held_pulls.grown:
@@ -69,6 +70,8 @@ class SweptAnswers:
 
     def __init__(self, sweep: Sweep, parts: memoryview, answers: bytes) -> None:
         self._sweep, self._answers = sweep, answers
+        # Parts and members are copied now: the next pass overwrites the parts, and a slot may be another connection's
+        # by then.
         self._parts, self._members = memoryview(bytearray(parts)).cast("i"), sweep.answered(parts)
 
     def write(self, data: bytes) -> None:

@@ -47,6 +47,7 @@ class TransactionHandlers:
     @handles(RequestCode.END_TRANSACTION, EndTransactionHeader, Action.PUBLISH)
     def _end(self, call: Call[EndTransactionHeader]) -> Answer:
         told = self._broker.transactions.end(end_of(call.header), call.caller)
+        # Java and Go send this request oneway, Node never.
         if call.oneway:
             return LATER
         # Both wait for the disk: also the answer about an end that came before, which may not be there yet.

@@ -1,7 +1,8 @@
 """Syncs of mapped memory by a thread that does not need the interpreter.
 
-One stretch is synced at a time. One more may be asked for meanwhile; asking again before that has begun replaces it, so each is to
-begin where the log is durable now and to reach further than the last. After a sync that failed there is none any more.
+One stretch is synced at a time. One more may be asked for meanwhile; asking again before that has begun replaces it, so
+each is to begin where the log is durable now and to reach further than the last. After a sync that failed there is none
+any more.
 """
 
 class Syncs:

@@ -49,6 +49,7 @@ class CommitLog:
         self.settled_min = 0
         """LogOffset below which deleted files stay deleted. The file deleted last may come back in a power cut until `settle`."""
         self._attached: MappedFile | None = None
+        # Between the populator, which makes the next file ahead, and a writer that needs it at the same moment.
         self._making = threading.Lock()
 
     @property
@@ -81,6 +82,7 @@ class CommitLog:
         self._end = end
         # An earlier process may have deleted the file before, and been killed before that was settled.
         self.settled_min = max(0, self.min - self.run.file_bytes)
+        # Where the end is a file's border, the file behind it may not be made yet.
         if file := self.run.find(end):
             self._attach(file, end)
         else:  # the hot path asks the tail, not the log, where the end is
@@ -105,6 +107,7 @@ class CommitLog:
         """
         following = self._file_from(self._attached.end if self._attached else self._end)
         if self._attached:  # only now: had the disk no room for the next file, the current one must stay open
+            # RocketMQ's blank record: readers that walk the log see by it that the next record is in the next file.
             self.tail.pad()
             self.detach()
         self._attach(following, following.start)
@@ -190,6 +193,7 @@ class CommitLog:
 
     def release_before(self, offset: int) -> None:
         """Unmap files that end before `offset`: from now on they are read by pread."""
+        # Mappings are only dropped, not closed: an answer that waits in a socket's queue may be a view of one.
         for file in self.run.files:
             if file.end < offset and file is not self._attached:
                 file.release()
@@ -215,6 +219,7 @@ class CommitLog:
 
     def record(self, offset: int) -> bytes | None:
         """The record that begins at `offset`, or None if none does, or its checksum is wrong."""
+        # The head is read first: only it says how long the record is, and most wrong offsets are refused by it.
         head = self.read(offset, RECORD_BYTES_MIN)
         size = int.from_bytes(head[:4], "big")
         # Offsets come from clients too (message ids, ends of transactions): any bytes may lie there.
@@ -228,6 +233,7 @@ class CommitLog:
         data = head if size <= len(head) else head + self.read(offset + len(head), size - len(head))
         if len(data) != size:
             return None
+        # The checksum is verified: a record that was damaged on the disk is not handed out.
         heads, _, _ = hot.scan_records(data, 0, size, offset, 1, True)
         return data if heads else None
 
@@ -284,6 +290,7 @@ class CommitLog:
     def cut(self, end: int) -> None:
         """Make the log end at `end`, durably, and go on there. Raises OSError: how much of it was done is unknown."""
         with self._making:  # the populator must not make the next file of a log that is just being cut
+            # A tail may not be attached to a file that is cut.
             self.detach()
             self.truncate(end, zero=True)
             self.run.sync_folder()
@@ -315,5 +322,6 @@ def _i64(value: int) -> bytes:
 
 def store_time_of(head: bytes) -> int:
     """STORETIMESTAMP of a record of which the first 91 bytes are given."""
+    # Byte 39 is the lowest of SYSFLAG; an IPv6 host is 12 bytes longer, and moves all that follows it.
     place = 68 if head[39] & _BORN_HOST_V6 else 56
     return int.from_bytes(head[place : place + 8], "big")

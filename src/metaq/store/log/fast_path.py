@@ -47,8 +47,10 @@ class FastPath:
         Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
         answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
         """
+        # The clock is read before the lock, which is held for less then; the tail keeps store times from going back.
         now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
         with self._lock:
+            # The results are set before anything can raise: the caller answers by them also after an error.
             outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
@@ -83,6 +85,7 @@ class FastPath:
             outcome.touched, outcome.messages, outcome.size = [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
+            # All connections of the pass get one time.
             now_ms = self._clock.now_ms()
             try:
                 hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
@@ -113,6 +116,7 @@ class FastPath:
             try:
                 hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
                 if outcome.stop > hot.STOP_SLOW:
+                    # The ids of the first run are left out: none may be given twice.
                     left = ids[outcome.messages :]
 
                     def run(place: int) -> None:
@@ -137,7 +141,8 @@ class FastPath:
         level_queue: int,
         gates: Mapping[bytes, hot.TopicGate],
     ) -> None:
-        """Append copies of delayed records where they belong, rows [outcome.row, end), until STOP_END or STOP_SLOW (see `hot.deliver`).
+        """Append copies of delayed records where they belong, rows [outcome.row, end), until STOP_END or STOP_SLOW (see
+        `hot.deliver`).
 
         Raises as `append_rows` does, and `outcome` says the same.
         """
@@ -168,6 +173,7 @@ class FastPath:
         log, index = self._log.tail, self._index_tail
         now_ms = self._clock.now_ms()
         with self._lock:
+            # No refusal is raised here: the slow path words it.
             if not self._state.takes:
                 return None
             done = hot.give_back(log, index, delays, log_offset, topic, queue_id, retries_max, level, now_ms, outcome)
@@ -198,6 +204,7 @@ class FastPath:
         """
         with self._appending(outcome, carrying=carrying) as now_ms:
             data = self._log.recent(place) if record is None else record
+            # The chunk lies in an older file: the caller reads it, outside the lock.
             if data is None:
                 outcome.stop = hot.STOP_SLOW
                 return
@@ -274,7 +281,8 @@ class FastPath:
             self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
 
     def _make_room_ahead(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
-        """Make room as `_make_room`, and reserve units in further queue files: a chunk lies in one log file, not in one queue file."""
+        """Make room as `_make_room`, and reserve units in further queue files: a chunk lies in one log file, not in one
+        queue file."""
         if outcome.stop == hot.STOP_QUEUE_FULL and (queue := self._queue_of(outcome)):
             queue.prepare(outcome.needed)
             return queue.tail.room() >= outcome.needed
@@ -297,6 +305,7 @@ class FastPath:
                 run(outcome.row)
                 messages += outcome.messages
                 size += outcome.size
+                # Several of the runs may touch a queue: it is named once.
                 touched += [queue for queue in outcome.touched if queue not in touched]
         finally:
             outcome.touched, outcome.messages, outcome.size = touched, messages, size
@@ -305,6 +314,7 @@ class FastPath:
         """Make the room for which a run has stopped. Returns False if only the slow path can. Raises StoreFull."""
         if outcome.stop == hot.STOP_LOG_FULL:
             if outcome.needed > self._log.file_bytes:
+                # Larger than a log file: the slow path refuses it with a text.
                 return False
             self._writer.roll()
             return True

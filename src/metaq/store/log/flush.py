@@ -24,6 +24,7 @@ class Flusher:
     def __init__(self, commit_log: CommitLog, interval_ms: Callable[[], int], state: State) -> None:
         self._log, self._interval_ms, self._state = commit_log, interval_ms, state
         self._lock = threading.Lock()
+        # One sync at a time, whichever thread asks: the second one would wait in the kernel for the same pages.
         self._syncing = threading.Lock()
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
@@ -55,6 +56,8 @@ class Flusher:
         """
         with self._lock:
             beside = self._beside
+            # The look is under the lock: between it and the append a flush could report, and this waiter would be
+            # forgotten.
             waits = not self._stopping and self._state.failed is None and self._state.flushed < log_end
             if waits:
                 self._waiters.append((log_end, done))
@@ -69,6 +72,7 @@ class Flusher:
         """Make the log durable up to here, and answer those who wait. The thread's own step; others may call it too."""
         with self._syncing:
             if self._state.failed is None:
+                # A native thread may have taken the work over: see `watch`.
                 if self._beside is None:
                     self._sync()
                 else:
@@ -116,6 +120,7 @@ class Flusher:
     def _settle(self, beside: SyncThread) -> None:
         with self._lock:
             done, error = beside.look()
+            # Two threads may settle: the one with the older news must not take the mark back.
             self._state.flushed = max(self._state.flushed, done)
         if error:
             self._fail(error)
@@ -128,6 +133,7 @@ class Flusher:
         """Answer those whose bytes are durable; all of them, with False, after a failure."""
         failed, flushed = self._state.failed is not None, self._state.flushed
         with self._lock:
+            # Waiters are looked for under the lock and called without it: a callback may ask for the next flush.
             ready = [(end, done) for end, done in self._waiters if failed or end <= flushed]
             self._waiters = [(end, done) for end, done in self._waiters if not failed and end > flushed]
         for end, done in ready:
@@ -142,6 +148,7 @@ class Flusher:
             self._state.flushed = min(self._state.flushed, log_end)
             if self._beside is not None:
                 self._beside.cut(log_end)
+            # Their messages are gone: neither this flush nor a later one may acknowledge them.
             gone = [done for end, done in self._waiters if end > log_end]
             self._waiters = [(end, done) for end, done in self._waiters if end <= log_end]
         for done in gone:
@@ -150,6 +157,7 @@ class Flusher:
     def stop(self) -> None:
         """End the thread after a last flush."""
         with self._lock:
+            # From here on nobody is queued any more: a waiter behind the last flush would wait for ever.
             self._stopping = True
         self.worker.stop()
         self.flush()  # what came since the thread's last step

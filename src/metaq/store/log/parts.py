@@ -72,6 +72,7 @@ class State:
                 f"{why}: what is durable is unknown, nothing is acknowledged any more; check the disk and restart"
             )
             self._look()
+            # The list is copied under the lock: whoever comes later is told at once, by `when_failed`.
             told = self._told
         log.critical("the store %s has failed: %s", self._root, self.failed)
         for tell in told:  # without the lock, which they may take

@@ -23,6 +23,7 @@ from metaq.store.worker import Worker
 
 log = logging.getLogger(__name__)
 AHEAD_BYTES_MIN: Final = 4 * 1024 * 1024
+# A quarter of a second (`_SECONDS_AHEAD`) at 256 MiB/s.
 AHEAD_BYTES_MAX: Final = 64 * 1024 * 1024
 _SECONDS_AHEAD: Final = 0.25
 UNHURRIED_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -74,6 +75,7 @@ class Populator:
         seconds = now - self._looked_at[1]
         ahead = window(end - self._looked_at[0], max(seconds, _LOOK_SECONDS))
         unhurried = ahead <= UNHURRIED_BYTES_MAX
+        # Kept until then: the rate of a burst is taken over the whole of it.
         if seconds >= _LOOK_SECONDS:
             self._looked_at = (end, now)
         if self._log.next_file_due():
@@ -81,6 +83,7 @@ class Populator:
                 self._log.make_next_file()
             except StoreError as error:  # writers will meet it themselves, and say so, when the file is needed
                 log.warning("the next log file cannot be made yet: %s", error)
+        # What writers have passed over already is not populated any more.
         start, stop = max(end, self._populated), end + ahead
         while start < stop and self.works and not self.worker.stopping:
             file = self._log.run.find(start)
@@ -90,6 +93,7 @@ class Populator:
                 file.touch_singly(singly=unhurried)
                 self._advised = file, unhurried
             size = min(_STEP_BYTES, stop - start, file.end - start)
+            # A kernel that cannot is asked once, not in each round.
             self.works = file.populate(start, size)
             start += size
         self._populated = max(self._populated, start)

@@ -42,6 +42,7 @@ def runs_of(data: memoryview, log_offset: int, file_bytes: int) -> list[RawRun]:
     while start < len(data):
         border = file_bytes - (log_offset + start) % file_bytes + start
         stop = min(border, len(data))
+        # The network is not trusted with the log: a record damaged on the way would be acknowledged as a copy.
         heads, end, outcome = hot.scan_records(data, start, stop, log_offset, _RECORDS_MAX, check_crc=True)
         for head in heads:
             if topic_of(head) is None or head.queue_id < 0:  # its queue's folder is named after them

@@ -9,6 +9,7 @@ from metaq.store.mapped_file import FileRun
 from metaq.store.queues.dispatch import is_queued
 from metaq.wire import hot
 
+# Bounds the memory of a walk, however large the log is.
 _STEP: Final = 4096
 BACKWARDS_MS_MAX: Final = 2000
 """Tolerated step back of store times, ms: a clock may be set. Records behind a tail that was cut off are older than that,
@@ -36,6 +37,7 @@ class LogScan:
             if heads:
                 yield heads
             self.end = file.end if outcome == hot.END_BLANK else file.start + place
+            # END_CLEAN at a limit that is no file's end: the loop's condition ends the walk.
             if outcome not in {hot.END_BLANK, hot.END_CLEAN}:
                 self.why = WHY[outcome]
                 return
@@ -49,7 +51,8 @@ WHY: Final = {
 
 
 class NeedsWholeLog(Exception):
-    """A record's queue offset is not the one that its consume queue goes on with: units were lost, the whole log is to be read."""
+    """A record's queue offset is not the one that its consume queue goes on with: units were lost, the whole log is to
+    be read."""
 
     def __init__(self, queue: QueueKey) -> None:
         super().__init__(queue)

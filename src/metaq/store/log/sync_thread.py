@@ -28,6 +28,7 @@ class SyncThread:
 
     def __init__(self, commit_log: CommitLog, flushed: int, forget: Callable[[int], object]) -> None:
         self._log, self._forget = commit_log, forget
+        # The native thread tells by a descriptor: it never takes the GIL, so it cannot call Python.
         self.told = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         assert _Syncs is not None, "`possible` says so"
         self._syncs = _Syncs(self.told, flushed)
@@ -52,6 +53,7 @@ class SyncThread:
         end, file = self._log.end, self._file
         if file is None or not file.start <= flushed < file.end:
             # Whatever was asked for before is over: it was of another file, and `flushed` is behind it.
+            # One file at a time: a mapping is one file's, and msync takes a range of one mapping.
             file = next((file for file in self._log.run.files if file.end > flushed), None)
             self._file, self._mapped = file, None if file is None else file.mapped
         if file is None or self._mapped is None or file.start >= end:
@@ -60,6 +62,7 @@ class SyncThread:
             start = max(flushed, file.start)
             stop = min(end, file.end, start + STEP_BYTES)
             address, size = pages(self._mapped, start - file.start, stop - file.start)
+        # Each range is asked for once: the thread would sync it again.
         if stop > self._asked:
             self._asked = stop
             self._syncs.ask(address, size, stop)
@@ -86,5 +89,7 @@ class SyncThread:
         """End the thread. Nobody may ask or wait any more."""
         self._forget(self.told)
         self._syncs.end()
+        # Before the descriptor is closed: the thread may just be writing to it, and its number may be another file's at
+        # once.
         self._thread.join()
         os.close(self.told)

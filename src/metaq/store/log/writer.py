@@ -30,6 +30,7 @@ from metaq.store.queues.table import QueueKey
 from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
 
+# Both hosts as IPv6, 12 bytes more each: the check is for the worst case.
 _HOSTS_V6_MORE: Final = 24
 _PAIR_END: Final = PAIR_END.encode()
 
@@ -132,6 +133,7 @@ class Writer:
                 f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
                 f"{self._log.file_bytes} (mappedFileSizeCommitLog)"
             )
+        # The clock is read before the lock, which is held for less then; the tail keeps store times from going back.
         now_ms = self._clock.now_ms()
         with self.lock:
             if not (self._state.takes or (carrying and self._state.carries)):
@@ -144,6 +146,7 @@ class Writer:
                 self._index.grow(keys, now_ms)
             if bytes_in_log + BLANK_BYTES > self._log.tail.room():
                 self.roll()
+            # 0 for records without a unit, as in RocketMQ: prepared and rolled-back ones.
             queue_offset = queue.max_offset if queue else 0
             log_offset = self._log.end
             row = 0
@@ -238,6 +241,7 @@ class Writer:
             for run in runs:
                 for records, heads, keys in groups(run, keys_max, restarts):
                     touched |= self._append_group(records, heads, keys, restarts, now_ms)
+                # The rest of the file is copied as well: both logs stay the same bytes.
                 if run.blank:
                     self._log.end_file(run.blank)
                     self._rolled()
@@ -302,6 +306,7 @@ class Writer:
             if self._is_dispatched(head):
                 queue = self._queues.made(head.topic.decode(), head.queue_id)
                 unit = head.log_offset, head.size, tags_code(head, self._delays_ms)
+                # The queue file is full: `prepare` has made the next one.
                 if not queue.tail.put(*unit):
                     queue.advance()
                     queue.tail.put(*unit)
@@ -311,7 +316,8 @@ class Writer:
         return set(counts)
 
     def snapshot_below(self, log_offset: int) -> Snapshot:
-        """Return the snapshot that would be if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
+        """Return the snapshot that would be if the log ended at `log_offset`.
+        Raises StoreError: no record begins or ends there."""
         with self.lock:
             return self._snapshot_below(log_offset)
 
@@ -327,10 +333,12 @@ class Writer:
             if end := queue.first_at(log_offset):
                 ends.append(QueueEnd(queue, end))
                 unit = queue.unit(end - 1)
+                # Units of records that retention has deleted say nothing about the log's newest one.
                 is_there = unit is not None and unit.size > 0 and not unit.is_fill and unit.log_offset >= log.min
                 if unit is not None and is_there and (newest is None or unit.log_offset > newest.log_offset):
                     newest = unit
         begin = newest.log_offset if newest else log.min
+        # A clock may have been set back: the newest record need not have the latest store time.
         times = [head.store_ms for heads in LogScan(log.run, begin, log_offset, check_crc=False) for head in heads]
         return Snapshot(log_offset, max(times, default=0), tuple(ends), newest, None)
 

@@ -243,11 +243,13 @@ class Archiver:
                         size += len(frames)
                     offset += found.count
             file.flush()
+            # Before it has its name: the log file may be deleted as soon as the archive is there.
             disk.sync_file(file.fileno())
         if offset >= part.high and position + size != end:
             temporary.unlink()
             return None
         if size:
+            # The same bytes: a crash came behind the rename. Others are those of a deleted topic of that name.
             if path.exists() and _differ(path, temporary):
                 temporary = self._keep_aside(path) / temporary.name
             temporary.replace(path)

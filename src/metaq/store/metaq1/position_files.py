@@ -79,6 +79,7 @@ class PositionFiles:
         file_last = (unit * UNIT_BYTES // FILE_BYTES + 1) * FILE_BYTES // UNIT_BYTES - 1
         last = min(unit + ahead - 1, file_last)
         file = self.reserve(unit, last)
+        # As in consume queues: read-ahead would make a whole file of pages for each of many queues.
         file.touch_singly()
         reserved = min(FILE_BYTES, -(-((last + 1) * UNIT_BYTES - file.start) // RESERVE_BYTES) * RESERVE_BYTES)
         tail.attach(file.buffer, file.start // UNIT_BYTES, reserved // UNIT_BYTES)
@@ -140,6 +141,7 @@ class PositionFiles:
     def highest(self) -> int | None:
         """Return the last unit that is written; None: none is."""
         for file in reversed(self.run.files):
+            # A written unit is never all zeros: its first bit is set.
             data = file.read(file.start, FILE_BYTES).rstrip(b"\0")
             if data:
                 return (file.start + len(data) - 1) // UNIT_BYTES
@@ -150,6 +152,7 @@ class PositionFiles:
     def sync(self, first: int, stop: int) -> None:
         """Make units [first, stop) durable, and the names of their files. Raises OSError."""
         if self.run.unsynced:
+            # The queue's folder, its topic's, and `positions` itself may be new.
             self.run.sync_folder(above=3)
         for file in self.run.files:
             start, end = max(file.start, first * UNIT_BYTES), min(file.end, stop * UNIT_BYTES)

@@ -100,6 +100,7 @@ class Filler:
 
     def agrees(self, offset: int) -> bool:
         """Whether the last units up to this one fit the sizes of their messages."""
+        # A few will do: units that were computed from other sizes differ everywhere behind the place.
         first = max(self._queue.min_offset, offset - _AGREE)
         if first >= offset:
             return True
@@ -129,7 +130,8 @@ class Filler:
                 found.sizes[row] = end - begin
 
     def backward(self, low: int, first: int) -> int:
-        """Write the units before `low`, which is known, down to `first`. Returns from where on they are known. Raises Gone, Begins."""
+        """Write the units before `low`, which is known, down to `first`. Returns from where on they are known.
+        Raises Gone, Begins."""
         found = sizes_of(self._store, self._queue, first, low)
         if found.lost:
             return self._bridge(low, first + found.lost[-1])

@@ -267,6 +267,7 @@ class QueuePositions:
         if unit is None or not self._owner.is_recent(unit.log_offset):  # the event loop must not wait for the disk
             return False
         try:
+            # Compressed messages are left to the thread: expanding them could hold up the loop.
             found = sizes_of(self._owner.store, queue, tail.next_offset, stop, None)
             for size in found.sizes:
                 if tail.room() < 1:
@@ -345,6 +346,7 @@ class QueuePositions:
         if self._waiting is None:
             self._waiting = Pending()
             back = back and self._opened
+            # Going back leaves the tail alone: native puts go on meanwhile.
             self.busy = not back
             if back:
                 self._owner.ask(functools.partial(self._do, functools.partial(self._go_back, self.low)))

@@ -240,6 +240,7 @@ def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
                 if not rows:
                     return  # the file is shorter than it was
                 continue
+            # Its sizes are right: only this one record is lost, and the next one is found without a search.
             damaged = source.is_record(place, limit, check_crc=False)
             if damaged:
                 yield Damage(file.path, place, damaged, "a record's body does not fit its checksum")
@@ -284,6 +285,7 @@ class Borders:
                     sized = [(path, path.stat().st_size) for path in files]
                     if sized:
                         queues.append((sum(size for _, size in sized), sized))
+        # The largest first: they have units near most places of the log.
         queues.sort(key=lambda queue: -queue[0])
         return [files for _, files in queues[:_QUEUES_ASKED]]
 
@@ -366,6 +368,7 @@ def find_end(files: Sequence[LogFile], borders: Borders) -> LogEnd:
         tail -= 1
     end = LogEnd(files[tail].start)
     for number, file in enumerate(files[tail:]):
+        # From a record near the end: the walk from the file's begin would read all of it.
         low = file.start if number else borders.before(file.end, file.start)
         end = _end_in(file, low, borders) or end
     return end
@@ -410,7 +413,8 @@ def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
 
 
 def _stale(source: _Bytes, place: int, records: memoryview, newest_ms: int, borders: Borders) -> tuple[int | None, int]:
-    """Return where, among whole records from `place` on, one is too old to follow the others, and the newest store time so far."""
+    """Return where, among whole records from `place` on, one is too old to follow the others, and the newest store time
+    so far."""
     # Behind a tail that RocketMQ has cut off lie whole old records; newer ones may have grown up to one of them exactly.
     parts = hot.decode_columns(records, 0, len(records), False)
     for ms, size in zip(memoryview(parts["store_ms"]).cast("q"), memoryview(parts["size"]).cast("i"), strict=True):

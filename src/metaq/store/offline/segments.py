@@ -31,6 +31,7 @@ _ZIP_FAULTS: Final = frozenset(
 )
 """`error` is what zlib and struct raise."""
 _NAME: Final = re.compile(r"(\d{1,40})(\.meta|\.meta\.arc|\.arc|\.meta\.zip|\.zip)\Z", re.ASCII)
+# A topic may have hyphens of its own: the last one counts.
 _FOLDER: Final = re.compile(r"(.+)-(\d{1,9})\Z", re.ASCII)
 _POSITION_MAX: Final = (1 << 63) - 1
 
@@ -57,7 +58,8 @@ class Found(NamedTuple):
 
 
 def frame_parts(frame: Frame) -> tuple[bytes | None, bytes]:
-    """Split a frame's body. Returns attribute (None: none) and payload, which is all of it if the promised attribute is broken."""
+    """Split a frame's body. Returns attribute (None: none) and payload, which is all of it if the promised attribute is
+    broken."""
     try:
         return split_attribute(frame.flag, frame.body)
     except BadRequest:

@@ -51,6 +51,7 @@ class ConsumeQueue:
     The disk is touched when the first unit is put, so that a topic of 1 024 queues costs nothing before.
     """
 
+    # A broker may have 10 000 of these, most of them idle.
     __slots__ = ("_prepared", "min_offset", "queue_id", "run", "synced", "tail", "topic")
 
     def __init__(self, root: Path, topic: str, queue_id: int, file_bytes: int, disk: Disk) -> None:
@@ -138,6 +139,7 @@ class ConsumeQueue:
             file.buffer[at : at + 8] = data[:8]
             file.buffer[at + 12 : at + 20] = data[12:]
             file.buffer[at + 8 : at + 12] = data[8:12]
+            # The next checkpoint writes it again.
             self.synced = min(self.synced, offset)
 
     def start_at(self, next_offset: int, log_end: int) -> None:
@@ -169,7 +171,8 @@ class ConsumeQueue:
         return self.synced == self.max_offset and not self.run.unsynced
 
     def mark_unsynced(self) -> None:
-        """Make the next `sync` write all units behind `synced`, and the files' names, also if the kernel takes them for written."""
+        """Make the next `sync` write all units behind `synced`, and the files' names, also if the kernel takes them for
+        written."""
         stop = self.max_offset * UNIT_BYTES
         for file in self.run.files:
             file.rewrite(max(file.start, self.synced * UNIT_BYTES), min(file.end, stop))
@@ -178,6 +181,7 @@ class ConsumeQueue:
     def sync(self) -> None:
         """Make all units durable, and the names of their files. Raises OSError."""
         stop = self.max_offset
+        # The name first: units in a file whose name is lost are lost.
         if self.run.unsynced:
             self.run.sync_folder(above=2)  # the folder may be new, the topic's too
         for file in self.run.files:
@@ -216,6 +220,7 @@ class ConsumeQueue:
 
     def unit_bytes(self, start: int, count: int) -> bytes:
         """Return the same as stored, 20 bytes each."""
+        # Crosses file borders, unlike a pull: searches and repairs want the whole range.
         found = b""
         stop = min(start + count, self.max_offset)
         while max(start, self.min_offset) == start < stop and (file := self.run.find(start * UNIT_BYTES)):
@@ -251,6 +256,7 @@ class ConsumeQueue:
             units = self.units(offset, 1)
             return store_time(units[0].log_offset) if units else -1
 
+        # A record that retention has taken counts as -1, older than every time: it lies at the begin.
         right = low + bisect_left(range(low, high), timestamp_ms, key=time_of)
         if right == low:
             return right if time_of(right) >= 0 else 0
@@ -260,6 +266,7 @@ class ConsumeQueue:
         right_ms = time_of(right)
         if left_ms < 0 or right_ms < 0:
             return 0
+        # RocketMQ's choice: the closer one, of two equally close the older.
         return right - 1 if timestamp_ms - left_ms <= right_ms - timestamp_ms else right
 
     def end_below(self, log_end: int, guess: int = 0) -> int:

@@ -66,6 +66,7 @@ class IndexFile:
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Yield LogOffsets under a hash, newest first, of records stored in [begin_ms, end_ms] (to the second)."""
         buffer, header = self.file.buffer, self.header
+        # Read without a lock: an entry is whole before a slot points at it.
         (ordinal,) = _SLOT.unpack_from(buffer, HEADER.size + _SLOT.size * (key_hash % self.slots))
         while 0 < ordinal < header.next_ordinal:
             found_hash, log_offset, seconds, previous = ENTRY.unpack_from(buffer, self.entries_at(ordinal))
@@ -82,6 +83,8 @@ class IndexFile:
         # The slot would point behind the last entry, and the chain that it led to would be lost.
         ordinal = max(1, self.header.next_ordinal)
         if self.entries_at(ordinal) + ENTRY.size <= self.file.size:
+            # The entry is written before its slot, and the header last: so the entry behind the last one tells what the
+            # slot was.
             key_hash, _, _, previous = ENTRY.unpack_from(self.file.buffer, self.entries_at(ordinal))
             slot_at = HEADER.size + _SLOT.size * (key_hash % self.slots)
             if _SLOT.unpack_from(self.file.buffer, slot_at)[0] == ordinal and 0 <= previous < ordinal:
@@ -131,6 +134,7 @@ class Index:
         for path in sorted(self.folder.glob("*")) if self.folder.is_dir() else ():
             if len(path.name) != _NAME_DIGITS or not path.name.isdigit():
                 continue
+            # The sizes are options: RocketMQ with others may have written here.
             if path.stat().st_size != self.file_bytes:
                 unfit.append(path)
             else:
@@ -208,6 +212,7 @@ class Index:
         reserved = min(self.file_bytes, HEADER.size + _SLOT.size * self.slots + RESERVE_BYTES)
         path = self._free_name(now_ms)
         file = IndexFile(MappedFile.create(path, 0, self.file_bytes, reserved, self._disk), self.slots)
+        # indexCount begins at 1, as in RocketMQ: ordinal 0 means an empty slot.
         file.file.buffer[: HEADER.size] = HEADER.pack(0, 0, 0, 0, 0, 1)
         self.detach()
         self._unsynced = True
@@ -219,6 +224,7 @@ class Index:
         last = self.files[-1].name if self.files else ""
         while True:
             local = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  names are local time in this format
+            # Two files in one millisecond would have the same name: hence the loop.
             name = f"{local:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
             if name > last and not (self.folder / name).exists():
                 return self.folder / name
@@ -239,11 +245,13 @@ class Index:
         """
         found: set[int] = set()
         key_hash = hot.index_hash(key)
+        # Newest first, and no further than the time asked for: old files stay out of the page cache.
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
                 for log_offset in file.find(key_hash, begin_ms, end_ms):
                     found.add(log_offset)  # a set: after a crash the last record may be indexed twice
                     if len(found) >= count_max:
+                        # Ascending, as RocketMQ reads the records then: in the order of the log.
                         return sorted(found)
             if file.header.next_ordinal > 1 and file.header.begin_ms < begin_ms:
                 break  # the files before it are older still
@@ -299,6 +307,7 @@ class Index:
             kept = {file.name for file in self.files}
             left = tuple(name for name in self.durable.files if name in kept)
             whole = left and left[-1] == self.durable.files[-1]
+            # The mark's header is the last file's: without that file it says nothing.
             self.durable = structs.replace(self.durable, files=left) if whole else None
         return [file.file.path for file in gone]
 

@@ -79,6 +79,7 @@ class Queues:
         """
         with self._lock:  # nobody may make a queue of that name between the look at the table and the rename
             for key in [key for key in self.table if key[0] == topic]:
+                # Before the rename: who opens a file by its path afterwards must see the mark.
                 self.table.pop(key).give_up()
         return self._folder.move_aside(topic)
 
@@ -102,6 +103,7 @@ def find_queues(folder: StoreFolder, options: StoreOptions, disk: Disk) -> Itera
         for topic in topics:
             yield from _queues_of(topic, folder, options, disk)
         return
+    # Opening is waiting for the disk: with thousands of folders on a cold one it takes most of a start.
     with ThreadPoolExecutor(_THREADS, "metaq-load") as threads:
         for queues in threads.map(lambda topic: list(_queues_of(topic, folder, options, disk)), topics):
             yield from queues

@@ -21,6 +21,7 @@ PIECE_BYTES: Final = 128 * 1024
 """Size of a piece, at most; a larger record is a piece by itself."""
 _VIEW_BYTES_MIN: Final = 16 * 1024
 _UNITS_READ: Final = 1024
+# Bytes read for one byte wanted, at most: beyond that single reads are cheaper.
 _EXTENT_MAX: Final = 8
 _COUNT_MAX: Final = 1 << 30
 
@@ -97,6 +98,7 @@ class LongBody:
         """The next piece; empty behind the last. Raises OSError, StoreError."""
         while self._left:
             before = self._unit
+            # One record at least, whatever its size: else a record above PIECE_BYTES would never go out.
             piece = self._read()
             if 0 < len(piece) <= self._left:
                 self._left -= len(piece)
@@ -155,6 +157,7 @@ class ColdBody(LongBody):
         try:
             return self.next()
         except NotInMemory:
+            # The thread begins with the same unit.
             self._unit = before
             return None
         finally:

@@ -28,6 +28,7 @@ from metaq.store.reads.long_body import (
 from metaq.store.reads.repair import Repairs
 from metaq.wire import hot
 
+# RocketMQ's: 800 units a pull, so that a filter that nothing passes does not hold up the broker.
 _SCAN_BYTES_MIN: Final = 16_000
 _VIEW_BYTES_MIN: Final = 64 * 1024
 """Runs of records from this size on go out as a view of the mapping; shorter ones are cheaper copied."""
@@ -76,9 +77,10 @@ class ReadResult(Struct):
 class Puller:
     """Answers pulls from log and queues.
 
-    Records within `hot_bytes` of the log's end that this process has written are read through the mappings, in the calling
-    thread; older ones by pread, in a job for another thread. A page fault on the event loop stalls everybody (measured: 2 000 random reads of 4 KiB stall it
-    for up to 18 ms through mappings, 0.8 ms through pread in threads; and the log's mapping reads nothing ahead).
+    Records within `hot_bytes` of the log's end that this process has written are read through the mappings, in the
+    calling thread; older ones by pread, in a job for another thread. A page fault on the event loop stalls everybody
+    (measured: 2 000 random reads of 4 KiB stall it for up to 18 ms through mappings, 0.8 ms through pread in threads;
+    and the log's mapping reads nothing ahead).
     """
 
     def __init__(self, commit_log: CommitLog, queues: Queues, options: StoreOptions, repairs: Repairs) -> None:
@@ -109,8 +111,10 @@ class Puller:
         return hot.PullPath(
             self._log.tail,
             fresh_from=self._fresh_from,
+            # Beyond either, `pull` answers: from the disk, or in the small portions for old records.
             near_bytes=min(self._hot_bytes, self._recent_bytes),
             behind_max=_UNITS_MAPPED_MAX,
+            # Larger ones go out as a view, which the path does not make.
             body_bytes_max=_VIEW_BYTES_MIN - 1,
             bytes_max=self._bytes_in_memory,
             count_max=self.options.max_transfer_count_on_message_in_memory,
@@ -137,7 +141,9 @@ class Puller:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        # Both ends are read once: the writer's thread moves them, and the answer must not contradict itself.
         low, high = queue.min_offset, queue.tail.next_offset
+        # RocketMQ's order of checks: its clients get code 19 or 21 by these names.
         if high == 0:
             return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if offset < low:
@@ -153,6 +159,7 @@ class Puller:
                 return ReadResult(ReadStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
             first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
             units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
+            # Never across the end of a queue file, as in RocketMQ: the client goes on with the next pull.
             stop = min(high, file.end // UNIT_BYTES, offset + units_max)
             if self._repairs.losses:  # a pull ends before a lost message, or begins behind it
                 following, stop = self._repairs.after_lost(queue, offset), self._repairs.lost_from(queue, offset, stop)
@@ -194,6 +201,7 @@ class Puller:
                 return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
             if body is None:
                 start = first_log - log_start
+                # The bytes are not copied: the mapping lives as long as the view does.
                 view = memoryview(log_data)[start : start + size]
                 return ReadResult(ReadStatus.FOUND, next_offset, low, high, view, count, last_log)
             return ReadResult(ReadStatus.FOUND, next_offset, low, high, body, count, last_log)
@@ -205,6 +213,8 @@ class Puller:
         unit = queue.unit(place)
         if unit is None or (unit.size > 0 and unit.log_offset == self._log.end):  # its record is just being written
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, place, low, high)
+        # The consumer must not hang at it: the thread mends the unit or declares the message lost, and the next pull
+        # goes on.
         self._repairs.ask(queue, place)
         if place > offset:
             return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, place, low, high)
@@ -218,6 +228,7 @@ class Puller:
         return self._log.end - self._log.min <= self.options.hot_bytes
 
     def _cold(self, file: MappedFile, look: _Look) -> ReadResult:
+        # The range is fixed before the thread runs: the queue grows meanwhile.
         place, size = look.offset * UNIT_BYTES, (look.stop - look.offset) * UNIT_BYTES
 
         def read() -> ReadResult:
@@ -280,6 +291,7 @@ class Puller:
             long = ColdBody(cold, extent, self._scratch) if cold else MappedBody(units, first_unit, extent)
         elif found.count:
             if scratch is not None and log_file is not None:
+                # Copied out of the scratch buffer, which the next read overwrites.
                 body = read_cold(scratch.reader(log_file), found)
             else:
                 body = read_cold(self._log.read, found) if cold else self._read_mapped(found)

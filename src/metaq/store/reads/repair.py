@@ -49,6 +49,7 @@ class Repairs:
     def ask(self, queue: ConsumeQueue, offset: int) -> None:
         """Have the thread check the units from `offset` on. Cheap; from any thread."""
         with self._lock:
+            # One request for a queue at a time: consumers meet the same unit again and again.
             self._asked.setdefault((queue.topic, queue.queue_id), (queue, offset))
         self.worker.wake()
 
@@ -109,6 +110,7 @@ class Repairs:
         missing, stop = self._extent(queue, first)
         if not missing:
             return  # another thread was faster
+        # Good neighbours bound the search: the log between them is read, not all of it.
         before = self._good(queue, first - 1)
         behind = self._good(queue, stop) if stop < queue.max_offset else None
         found: dict[int, Unit] = {}
@@ -119,6 +121,7 @@ class Repairs:
             if of_this and head.queue_offset in missing and is_queued(head.sys_flag):
                 found[head.queue_offset] = Unit(head.log_offset, head.size, tags_code(head, self._delays_ms))
         with self._exclusive:
+            # The log may have been cut meanwhile.
             lost = sorted(offset for offset in missing - found.keys() if offset < queue.max_offset)
             for offset, rebuilt in found.items():
                 queue.mend(offset, rebuilt)
@@ -149,6 +152,7 @@ class Repairs:
                     known[-1] = range(known[-1].start, offset + 1)
                 else:
                     known.append(range(offset, offset + 1))
+            # Sorted and not overlapping: pulls find their place by bisection.
             known.sort(key=lambda gone: gone.start)
             self.losses = True
 

@@ -98,6 +98,7 @@ def decide(
         kept_from: with topics that have a time of their own, LogOffset of the oldest message that any topic keeps. Files below
             it have expired, and go at any hour.
     """
+    # Measured once a look: the ten files of one run may free more than is needed, as in RocketMQ.
     forced = used_percent > FORCE_PERCENT and options.clean_file_forcibly_enable
     if forced:
         why = f"the disk is {used_percent:.0f} percent full"
@@ -116,8 +117,11 @@ def decide(
             if kept_from is not None:
                 is_up = file.end <= kept_from
             else:
+                # By store time and not by the file's modification time, which RocketMQ takes and a copy of the folder
+                # loses.
                 is_up = now_ms - file.last_ms >= options.file_reserved_time * _HOUR_MS
             if not forced and not is_up:
+                # Oldest first, and no gap: a file that stays keeps all behind it.
                 break
             if owed is not None and owed < file.end:
                 # On a full disk nothing can be written anew, so waiting would be for ever: the oldest such file goes, alone.

@@ -95,6 +95,7 @@ class Floors:
                 self._file.save(msgspec.json.encode(_Saved(dict(table))).decode())
         except OSError as error:
             log.warning("%s is removed, since it could not be written: %s", self._file.path, error)
+            # The backup is removed first: it would be read once the file is gone.
             for path in reversed(self._file.paths):
                 path.unlink(missing_ok=True)
             self._parts.disk.sync_folder(self._parts.folder.config)
@@ -139,6 +140,7 @@ class Floors:
         moved: dict[str, int] = {}
         for topic in sorted(self._due):
             floor = max(self.table.get(topic, 0), self._parts.log.min)
+            # At most ten files at a look, as with the log itself: a mistake in the settings can be stopped.
             place, more = _wanted(floor, files, rules[topic], now_ms)
             if place > floor and all(ask(topic, place) for ask in self._asked):
                 moved[topic] = place
@@ -156,6 +158,7 @@ class Floors:
         # The settled begin: a floor may be forgotten only if no power cut brings back a log file below it.
         log_min = self._parts.log.settled_min
         table = {topic: floor for topic, floor in {**self.table, **moved}.items() if floor > log_min}
+        # Saved before a reader sees it: a message that was gone once must not come back after a crash.
         self._file.save(msgspec.json.encode(_Saved(table)).decode())
         self.table = table
         for queue in queues:

@@ -45,7 +45,9 @@ class Housekeeper:
     def __init__(self, parts: Parts, writer: Writer, flusher: Flusher) -> None:
         self._parts, self._writer, self._flusher = parts, writer, flusher
         self.floors = Floors(parts, flusher.flush)
+        # Before anybody reads: recovery has put all min offsets to the log's begin.
         self.floors.apply()
+        # Reentrant: retention makes a checkpoint while it holds it.
         self.work = threading.RLock()
         """Held while anything is synced, written down or deleted."""
         self._tick_ms = -1
@@ -158,6 +160,7 @@ class Housekeeper:
         ends = [queue.max_offset for queue in dirty]  # before the sync: units that come meanwhile may miss it
         for queue in dirty:
             queue.run.unsynced = False  # first: a file that is made meanwhile is due again
+        # syncfs wants any descriptor of the file system.
         descriptor = self._parts.disk.open(self._parts.folder.consume_queues, os.O_RDONLY)
         try:
             self._parts.disk.sync_all(descriptor)
@@ -270,7 +273,9 @@ class Housekeeper:
         self._flusher.flush()
         if parts.state.failed is not None:
             return
+        # Before the files go: tails that name a record of theirs would be void, and the start would read the whole log.
         self._write_down_before(log_min)
+        # The log first: units and entries that point below its begin are passed over until they are corrected.
         parts.log.run.drop_before(log_min)
         log.info("%d log files deleted, %s: the log begins at %d now", expired.files, expired.why, log_min)
         for queue in parts.queues.all():

@@ -27,6 +27,7 @@ from metaq.wire.extensions import KEEP_SECONDS, MEMBER_WANTS
 def subscription_tree(data: SubscriptionData) -> Tree:
     return {
         "classFilterMode": data.class_filter,
+        # Sorted: the same subscription is the same bytes, whatever the order of a set.
         "codeSet": sorted(data.tag_hashes),
         "expressionType": data.expression_type,
         "subString": data.expression,
@@ -43,7 +44,9 @@ def subscription_of_tree(tree: Value) -> SubscriptionData:
     """
     return SubscriptionData(
         tree.text_in("topic"),
+        # A subscription without an expression gets all messages, as in RocketMQ.
         tree.text_in("subString", "*"),
+        # Empty and null mean tags: Node leaves the field out.
         tree.text_in("expressionType") or "TAG",
         frozenset(tree["tagsSet"].texts()),
         frozenset(tree["codeSet"].wholes(32)),
@@ -62,6 +65,7 @@ _CONSUME_FROM = {
     "CONSUME_FROM_FIRST_OFFSET": ConsumeFrom.FIRST,
     "CONSUME_FROM_TIMESTAMP": ConsumeFrom.TIMESTAMP,
 }
+# In the order of Java's enum, since fastjson may write its number.
 _MODELS = ("BROADCASTING", "CLUSTERING")
 _ACTIVELY, _PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
 
@@ -127,6 +131,7 @@ def client_check_of(body: Body) -> tuple[str, str, SubscriptionData]:
 
 def _connections_tree(connections: Iterable[ClientConnection]) -> list[Tree]:
     return [
+        # MEMBER_WANTS is ours: RocketMQ's tools ignore fields that they do not know.
         {"clientAddr": one.address, "clientId": one.client_id, "language": one.language, "version": one.version}
         | ({} if one.wants is None else {MEMBER_WANTS: dict(one.wants)})
         for one in connections

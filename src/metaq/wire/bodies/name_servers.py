@@ -36,6 +36,7 @@ def route(data: Route) -> bytes:
         ],
     }
     if data.order is not None:
+        # Left out and not null: with it, clients take their queues from it alone.
         tree["orderTopicConf"] = data.order
     return fastjson.dumps(tree)
 
@@ -129,6 +130,7 @@ def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, Topi
         at += 4
         for _ in range(count):
             at, piece = _piece(data, at)
+            # Blanks cannot be part of a name, so the split is exact.
             name, reads, writes, perm, filter_type = bytes(piece).decode().split(" ")
             tree = {"readQueueNums": reads, "writeQueueNums": writes, "perm": perm, "topicFilterType": filter_type}
             topics[name] = topic_of_tree(Value(tree, f"the compressed registration of {name:.60}"), name)
@@ -140,6 +142,7 @@ def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, Topi
 def _piece(data: bytes, at: int) -> tuple[int, bytes]:
     (size,) = struct.unpack_from(">i", data, at)
     end = at + 4 + size
+    # Sizes come from a peer: a negative one would go back in the buffer for ever.
     if size < 0 or end > len(data):
         raise ValueError(f"a part of {size} bytes at {at}")
     return end, data[at + 4 : end]

@@ -45,6 +45,7 @@ def kv_table(table: Mapping[str, str]) -> bytes:
 
 def settings_of(body: Body) -> dict[str, str]:
     """Decode the answer to GET_BROKER_CONFIG (26), lines `key=value`. Any other line is passed over."""
+    # At the first `=`: values hold more of them.
     pairs = (line.partition("=") for line in bytes(body).decode("utf-8", "replace").splitlines())
     return {key.strip(): value.strip() for key, found, value in pairs if found}
 

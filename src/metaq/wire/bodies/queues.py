@@ -21,6 +21,7 @@ def queue_key(queue: MessageQueue) -> fastjson.ObjectKey:
 def queue_of_key(key: Value) -> MessageQueue:
     """Return the queue in such a key: an object, the text of one, or the object of a pair."""
     tree = key.tree
+    # `fastjson` makes tuples of objects that are keys, since dicts cannot be keys.
     if isinstance(tree, tuple):
         key = Value(dict(tree), key.path)
     elif isinstance(tree, str):
@@ -86,6 +87,7 @@ SEPARATOR = "@"
 
 def group_offsets_tree(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> Tree:
     """Return the tree of (topic, group) → queue id → offset, with `topic@group` for a key."""
+    # RocketMQ's key, in its file and on the wire.
     return {"offsetTable": {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in offsets.items()}}
 
 

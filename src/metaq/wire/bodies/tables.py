@@ -26,6 +26,7 @@ def topic_tree(topic: TopicConfig) -> Tree:
 def topic_of_tree(tree: Value, name: str = "") -> TopicConfig:
     return TopicConfig(
         tree.text_in("topicName", name),
+        # 16: RocketMQ's TopicConfig has it where the field is missing.
         queues_in(tree, "readQueueNums", 16),
         queues_in(tree, "writeQueueNums", 16),
         tree.whole_in("perm", 6, 32),

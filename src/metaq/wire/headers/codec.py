@@ -88,6 +88,7 @@ def _kind(hint: Any) -> tuple[type, _Bits]:
     options = [option for option in typing.get_args(hint) if option is not type(None)]
     if typing.get_origin(hint) is Annotated:
         return typing.get_args(hint)[0], typing.get_args(hint)[1]
+    # Optional fields are bounded like the others.
     if options and not isinstance(hint, type):  # X | None
         return _kind(options[0])
     return hint, _Bits(64)
@@ -105,6 +106,7 @@ def read_items(wanted: tuple[Item, ...], ext: Mapping[str, str]) -> dict[str, An
         elif kind is int:
             values[attribute] = _whole(name, text, bits)
         elif kind is bool:
+            # Anything else is false, as Java's `Boolean.parseBoolean` has it.
             values[attribute] = text.lower() in _TRUE
         else:
             values[attribute] = _real(name, text)

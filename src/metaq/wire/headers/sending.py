@@ -45,6 +45,7 @@ class SendHeader(Header, kw_only=True):
 
     @classmethod
     def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        # By the fields and not by the code: 310 is the letters' code, but a field `b` is what tells.
         return cls(**read_items(items(cls), ext)) if "b" in ext else cls.from_long_ext(ext)
 
     @classmethod

@@ -84,7 +84,8 @@ class FrameTable:
     def ending(self, row: int) -> tuple[bytes, int, int, int, bytes]:
         """Of a transaction's end: (group, the half message's QueueOffset, its LogOffset, commitOrRollback, msgId)."""
     def back(self, row: int) -> tuple[bytes, int, int, int | None, bool, int]:
-        """Of a message that comes back: (group, LogOffset, delayLevel, maxReconsumeTimes, metaqRepeated, the client's version)."""
+        """Of a message that comes back: (group, LogOffset, delayLevel, maxReconsumeTimes, metaqRepeated, the client's
+        version)."""
 
 class Replies:
     """Answers of one read event, in one buffer, in the order of their requests."""
@@ -244,10 +245,11 @@ class TopicGate:
         delays: DelayGate | None = None,
         retries_max: int | None = None,
     ) -> None:
-        """`slow`: names of properties, 1 to 63 bytes each; who has one is not plain. With `wait_is_slow`, neither is one with
-        WAIT=false: it is to be answered before the others. With `transactions`, half messages for the topic and their ends are
-        plain, although TRAN_MSG is among the slow names; with `delays`, messages that ask for a delay level are, although DELAY is.
-        `retries_max` of a retry topic: what was retried so often, or as often as its own header allows, is not plain, nor is a batch."""
+        """`slow`: names of properties, 1 to 63 bytes each; who has one is not plain. With `wait_is_slow`, neither is
+        one with WAIT=false: it is to be answered before the others. With `transactions`, half messages for the topic
+        and their ends are plain, although TRAN_MSG is among the slow names; with `delays`, messages that ask for a
+        delay level are, although DELAY is. `retries_max` of a retry topic: what was retried so often, or as often as
+        its own header allows, is not plain, nor is a batch."""
 
 STOP_END: Final = 0  # all rows done
 STOP_SLOW: Final = (
@@ -291,20 +293,20 @@ def append(
 
     Plain: kind SEND or BATCH; topic in `gates`; 0 <= queue id < queues; no transaction, IPv6 or inner-batch bits, IPv4
     hosts; property text well formed, <= 32767 bytes as stored and without what the gate calls slow; body
-    1..body_bytes_max, a request's body <= the log's message_bytes_max. Stored properties are the sent ones in their order less WAIT, with the log's CLUSTER at
-    the end; a batch entry keeps WAIT. Properties of a batch as a whole other than WAIT and CLUSTER are not plain. A oneway
-    row is appended without an answer.
+    1..body_bytes_max, a request's body <= the log's message_bytes_max. Stored properties are the sent ones in their
+    order less WAIT, with the log's CLUSTER at the end; a batch entry keeps WAIT. Properties of a batch as a whole other
+    than WAIT and CLUSTER are not plain. A oneway row is appended without an answer.
 
     A half message (SEND with TRAN_MSG=true, PGROUP and only such properties as the broker does not decide, each once; the bit of
     a prepared transaction in its flags is dropped) goes to the gate's half queue with all its properties, the CLUSTER, REAL_TOPIC
     and REAL_QID. An end (ENDING) that commits or rolls back is plain if its half message is whole and in the attached file,
-    has its unit in the half queue, is of the same group, has the unique id if both say one, may end, and all that it stores has room: the message, with the half
-    message's properties, to the topic and queue that it names, if it commits; and an op record. What is not goes the slow
-    way, also for want of room.
+    has its unit in the half queue, is of the same group, has the unique id if both say one, may end, and all that it
+    stores has room: the message, with the half message's properties, to the topic and queue that it names, if it
+    commits; and an op record. What is not goes the slow way, also for want of room.
 
-    A delayed message (SEND with one DELAY, a level that is open, and else as a half message) goes to the level's queue with all its
-    properties, the CLUSTER, REAL_TOPIC and REAL_QID; its unit holds `now_ms` and the level's delay in place of the tag's hash. Who
-    asks for level 0, or for what is no number of at most nine digits, is not delayed.
+    A delayed message (SEND with one DELAY, a level that is open, and else as a half message) goes to the level's queue
+    with all its properties, the CLUSTER, REAL_TOPIC and REAL_QID; its unit holds `now_ms` and the level's delay in
+    place of the tag's hash. Who asks for level 0, or for what is no number of at most nine digits, is not delayed.
 
     A batch is contiguous in log and queue, all in one file. TOTALSIZE is written
     last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.
@@ -325,10 +327,11 @@ def append_parts(
 ) -> None:
     """`append` for the bytes of many connections, as one run: `outcome` counts them all.
 
-    `parts`: rows of six 32-bit numbers (slot, life, start, end, used, answered), as of `metaq.net.sweep`; data[start:end] came from the
-    sender senders[slot], its gates and its host; None: not one whose sends may be appended. Sets `used` to where the first
-    frame begins that is not plain, not whole or has no room, and `answered` to the bytes in `replies` behind the part's
-    answers. What is left of a part does not stop the next one; one whose end is not behind its start has no bytes.
+    `parts`: rows of six 32-bit numbers (slot, life, start, end, used, answered), as of `metaq.net.sweep`;
+    data[start:end] came from the sender senders[slot], its gates and its host; None: not one whose sends may be
+    appended. Sets `used` to where the first frame begins that is not plain, not whole or has no room, and `answered` to
+    the bytes in `replies` behind the part's answers. What is left of a part does not stop the next one; one whose end
+    is not behind its start has no bytes.
 
     Raises IndexError: no such slot. ValueError: a part is not in `data`. The parts before it are done then. RunLost.
     """
@@ -366,16 +369,18 @@ def give_back(
     now_ms: int,
     outcome: AppendOutcome,
 ) -> tuple[int, int, int, int] | None:
-    """Append what stands for the record at `log_offset`, which a consumer gave back: it waits at its delay level for this queue of
-    this topic. (LogOffset, QueueOffset, store time, level); `outcome` as after `append`. None: nothing was written, the slow path decides.
+    """Append what stands for the record at `log_offset`, which a consumer gave back: it waits at its delay level for
+    this queue of this topic. (LogOffset, QueueOffset, store time, level); `outcome` as after `append`. None: nothing
+    was written, the slow path decides.
 
-    `level` 0: the third for what comes back for the first time, each time a level later. The new record has the body, flag, birth,
-    keys, sender's bits of SYSFLAG and properties of the old one, with RETRY_TOPIC and ORIGIN_MESSAGE_ID if they were not there, and
-    WAIT=false, DELAY, REAL_TOPIC and REAL_QID; one more reconsume time; its unit says when it is due, and PREPAREDTRANSACTIONOFFSET names the
-    old record (record.copy_mark).
+    `level` 0: the third for what comes back for the first time, each time a level later. The new record has the body,
+    flag, birth, keys, sender's bits of SYSFLAG and properties of the old one, with RETRY_TOPIC and ORIGIN_MESSAGE_ID if
+    they were not there, and WAIT=false, DELAY, REAL_TOPIC and REAL_QID; one more reconsume time; its unit says when it
+    is due, and PREPAREDTRANSACTIONOFFSET names the old record (record.copy_mark).
 
-    The old one must be whole, in the attached file, of a topic that clients may name, retried less than `retries_max` times, with
-    at most 1536 bytes of at most 24 properties, each there once, and at most four keys; hosts are IPv4, the level is open, and there is room.
+    The old one must be whole, in the attached file, of a topic that clients may name, retried less than `retries_max`
+    times, with at most 1536 bytes of at most 24 properties, each there once, and at most four keys; hosts are IPv4, the
+    level is open, and there is room.
     """
 
 def check_batch(body: Buffer, gate: TopicGate, log: LogTail) -> int:
@@ -397,13 +402,15 @@ def expand(
     """Append copies of the messages of a chunk, from its entry `row` on, where its REAL_TOPIC and REAL_QID say: log record, unit
     and index entries of each.
 
-    `record` is the chunk as the log holds it at LogOffset `place`, its body a batch (docs/formats/batch.md), which was judged when it was staged: nothing
-    but its form is looked at, whatever the gate calls slow or too long. A copy is what `append` makes of an entry, with the chunk's
-    birth, reconsume times and sender's bits of SYSFLAG; its PREPAREDTRANSACTIONOFFSET names the chunk (record.copy_mark).
+    `record` is the chunk as the log holds it at LogOffset `place`, its body a batch (docs/formats/batch.md), which was
+    judged when it was staged: nothing but its form is looked at, whatever the gate calls slow or too long. A copy is
+    what `append` makes of an entry, with the chunk's birth, reconsume times and sender's bits of SYSFLAG; its
+    PREPAREDTRANSACTIONOFFSET names the chunk (record.copy_mark).
 
-    `whole`: all of the rest or nothing, back to back in log and queue, and `outcome.needed` is what all of it needs; else message by
-    message until a file is full, and `needed` is what one needs. `outcome.row` is the first entry not appended. STOP_SLOW: it is no
-    such chunk, or there is no gate with its queue; nothing was written. Raises IndexError: `row` is behind the last entry.
+    `whole`: all of the rest or nothing, back to back in log and queue, and `outcome.needed` is what all of it needs;
+    else message by message until a file is full, and `needed` is what one needs. `outcome.row` is the first entry not
+    appended. STOP_SLOW: it is no such chunk, or there is no gate with its queue; nothing was written. Raises
+    IndexError: `row` is behind the last entry.
     """
 
 def append_record(
@@ -440,8 +447,8 @@ def append_records(
     """Append records[row:] to one queue as `append_record` does, with units and index entries. Returns the first that is not
     appended: there is no room for it in one of the files, or it has more than 4 keys; or len(records).
 
-    A record has the attributes of `metaq.store.log.writer.PutRecord`; topic and queue id are the queue's. Raises as `append_record`
-    does; the records before are appended then.
+    A record has the attributes of `metaq.store.log.writer.PutRecord`; topic and queue id are the queue's. Raises as
+    `append_record` does; the records before are appended then.
     """
 
 # ------------------------------------------------------------------ frames of MetaQ 1.x
@@ -464,17 +471,18 @@ def frame_sizes(
 ) -> tuple[int, int]:
     """How many bytes the frame of each message has, for [row, end) of the consume-queue units of one queue.
 
-    `data`: a log file (byte 0 is LogOffset `base`), nothing of it trusted but that it stays mapped. `first_offset`: QueueOffset of
-    unit 0. `sizes`: writable, 4 bytes each in the machine's order, for all units; rows that are done are written. `expanded(body,
-    SYSFLAG)`: bytes of a compressed body once it is expanded, -1: it cannot be. Then one that fits its checksum counts as it is
-    stored, the other is damaged. Without it a compressed body stops. What a frame is: docs/formats/positions.md.
+    `data`: a log file (byte 0 is LogOffset `base`), nothing of it trusted but that it stays mapped. `first_offset`:
+    QueueOffset of unit 0. `sizes`: writable, 4 bytes each in the machine's order, for all units; rows that are done are
+    written. `expanded(body, SYSFLAG)`: bytes of a compressed body once it is expanded, -1: it cannot be. Then one that
+    fits its checksum counts as it is stored, the other is damaged. Without it a compressed body stops. What a frame is:
+    docs/formats/positions.md.
 
     Returns (the first row not done, SIZES_*). The native one lets other threads run meanwhile.
     """
 
 def position_units(sizes: Buffer, offset: int, position: int) -> tuple[bytes, int]:
-    """The units of messages with these frame sizes (as `frame_sizes` writes them), the first of which has queue offset `offset` and
-    begins at `position`; and the unit and position of the message behind them."""
+    """The units of messages with these frame sizes (as `frame_sizes` writes them), the first of which has queue offset
+    `offset` and begins at `position`; and the unit and position of the message behind them."""
 
 def position_of(unit: Buffer, offset: int) -> int:
     """The position that the 8 bytes of a unit say; -1: nothing is known there, or it is not the unit of this queue offset."""
@@ -545,12 +553,14 @@ def put_lines(
 ) -> None:
     """Append the plain puts at the start of `data[start:]`, at most `ids`: record, unit, position and answer of each.
 
-    Plain: a whole line and body (docs/metaq1.md); topic in `gates`; partition one of its queues, or -1 for any; no transaction;
-    IPv4 hosts; a body of at most body_bytes_max; a checksum that is -1, left out or right; no attribute, or one of 1 to 64 of the characters
-    A-Z a-z 0-9 _ . -, which becomes TAGS and leaves the body; the queue's position tail has come as far as the queue, and
-    has room. Numbers have at most ten digits. The ids of the messages are first_id, first_id + 1 ...
+    Plain: a whole line and body (docs/metaq1.md); topic in `gates`; partition one of its queues, or -1 for any; no
+    transaction; IPv4 hosts; a body of at most body_bytes_max; a checksum that is -1, left out or right; no attribute,
+    or one of 1 to 64 of the characters A-Z a-z 0-9 _ . -, which becomes TAGS and leaves the body; the queue's position
+    tail has come as far as the queue, and has room. Numbers have at most ten digits. The ids of the messages are
+    first_id, first_id + 1 ...
 
-    `outcome.row` is the place behind the last one. A gate of which something is to be taken by take_grown() is in `used`, once. STOP_END: the end of the data is reached, or `ids` are used.
+    `outcome.row` is the place behind the last one. A gate of which something is to be taken by take_grown() is in
+    `used`, once. STOP_END: the end of the data is reached, or `ids` are used.
 
     Raises RunLost.
     """
@@ -609,16 +619,18 @@ def decode_records(
 ) -> list[_M]:
     """Decode back-to-back records (a pull's body) to `cls`, whose instances are made without calling `__init__`.
 
-    Bodies with the COMPRESSED bit are left compressed (the caller inflates, bounded). Raises RemoteProtocolError for a broken record.
+    Bodies with the COMPRESSED bit are left compressed (the caller inflates, bounded). Raises RemoteProtocolError for a
+    broken record.
     """
 
 def decode_columns(data: Buffer, start: int, end: int, check_crc: bool = True) -> dict[str, Any]:
     """Decode back-to-back records to column buffers for Arrow (metaq.spark and client.arrow build arrays from them).
 
-    Returns: `rows` (int); fixed columns as native-endian bytes: `queue_id` i32, `queue_offset` i64, `log_offset` i64, `flag` i32,
-    `sys_flag` i32, `born_ms` i64, `store_ms` i64, `reconsume_times` i32, `size` i32; Arrow binary_view views (16 bytes a row, buffer index 0 =
-    `data` itself from byte 0) for `body`, `tag`, `keys`, `unique_id`, `properties`, `topic`, `born_host`, `store_host`; validity bitmaps
-    `tag_valid`, `keys_valid`, `unique_id_valid`; `compressed` = tuple of row numbers whose body is compressed.
+    Returns: `rows` (int); fixed columns as native-endian bytes: `queue_id` i32, `queue_offset` i64, `log_offset` i64,
+    `flag` i32, `sys_flag` i32, `born_ms` i64, `store_ms` i64, `reconsume_times` i32, `size` i32; Arrow binary_view
+    views (16 bytes a row, buffer index 0 = `data` itself from byte 0) for `body`, `tag`, `keys`, `unique_id`,
+    `properties`, `topic`, `born_host`, `store_host`; validity bitmaps `tag_valid`, `keys_valid`, `unique_id_valid`;
+    `compressed` = tuple of row numbers whose body is compressed.
     """
 
 def expand_bodies(
@@ -631,9 +643,9 @@ def expand_bodies(
 ) -> tuple[bytes, bytes, int]:
     """Expand compressed bodies of `decode_columns`, as many of `rows` as have `limit` bytes together; one at least.
 
-    `views`, `sys_flags`: those columns; `expand(body, SYSFLAG)`: a body as it was. Returns: the views, in which expanded bodies lie
-    in buffer 1; that buffer; and how many of `rows` are done. Raises what `expand` raises; IndexError,
-    ValueError: views that are not of `data`, or bodies beyond 2 GiB.
+    `views`, `sys_flags`: those columns; `expand(body, SYSFLAG)`: a body as it was. Returns: the views, in which
+    expanded bodies lie in buffer 1; that buffer; and how many of `rows` are done. Raises what `expand` raises;
+    IndexError, ValueError: views that are not of `data`, or bodies beyond 2 GiB.
     """
 
 def property_pairs(data: Buffer, views: Buffer) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
@@ -652,7 +664,8 @@ class Condition:
     program: Program
     def __init__(self, program: Program) -> None: ...
     def matches(self, properties: bytes) -> bool:
-        """Whether it is true of a record's property text. False too if it is NULL, or cannot be said: a text that is no number."""
+        """Whether it is true of a record's property text. False too if it is NULL, or cannot be said: a text that is no
+        number."""
 
 class Filter:
     """Which messages of a queue a pull takes. Made once per subscription."""
@@ -670,8 +683,8 @@ class Filter:
     ) -> None:
         """Those whose unit holds one of `tag_hashes`: signed 32 bits each, as `java_hash` makes them; none of them takes nothing.
 
-        Or, whatever their tags, those of which `condition` is true. Or those of a retry topic of which the expression is true that
-        `retried` has for the topic they come from; all of them if it has none.
+        Or, whatever their tags, those of which `condition` is true. Or those of a retry topic of which the expression
+        is true that `retried` has for the topic they come from; all of them if it has none.
         """
 
 class Selection:
@@ -709,20 +722,21 @@ def select(
     match is taken whatever its size. Stops before a unit that reaches beyond `log_end`, and before one that is none (`damaged`);
     passes over units below `log_min`, as long as they come first. Whether a record is where its unit says is for `check`.
 
-    A filter that `reads` needs `data`, the log file that holds [log_min, log_end), whose byte 0 is `file_offset`. It stops behind a
-    record after about a millisecond's work; where none lies, the unit passes, and is for `check`.
+    A filter that `reads` needs `data`, the log file that holds [log_min, log_end), whose byte 0 is `file_offset`. It
+    stops behind a record after about a millisecond's work; where none lies, the unit passes, and is for `check`.
     """
 
 def sift(data: Buffer, wanted: Filter, count_max: int, bytes_max: int) -> tuple[int, bytes, int, int]:
     """Of records back to back that `check` has passed, those that a filter takes that `reads`, until count_max or bytes_max.
 
-    Returns (count, their bytes, the QueueOffset to go on from or -1 behind the last, the LogOffset behind the last one taken or -1).
-    Raises ValueError for bytes that are no records.
+    Returns (count, their bytes, the QueueOffset to go on from or -1 behind the last, the LogOffset behind the last one
+    taken or -1). Raises ValueError for bytes that are no records.
     """
 
 def check(selection: Selection, data: Buffer, owner: QueueTail, fresh_from: int) -> tuple[int, int, int]:
-    """How many of the records of a selection, read into `data`, are what their units say: of the owner's topic and queue, with the
-    unit's number, at its place; and where they lie below LogOffset `fresh_from`, with a body that fits its checksum.
+    """How many of the records of a selection, read into `data`, are what their units say: of the owner's topic and
+    queue, with the unit's number, at its place; and where they lie below LogOffset `fresh_from`, with a body that fits
+    its checksum.
 
     Returns (records, their bytes, the first unit that is not, or the selection's next_offset).
     """
@@ -748,8 +762,8 @@ def read(
 ) -> tuple[int, int, int, int, int, bytes | None, bool]:
     """select(), check() and gather() in one call: (count, size, next_offset, first_log, last_log_end, body, damaged).
 
-    `data`: the log file that holds [log_min, log_end), byte 0 of which is `file_offset`. Stops before a record that check() refuses; of those
-    behind `fresh_from` the topic is looked at in the first one only.
+    `data`: the log file that holds [log_min, log_end), byte 0 of which is `file_offset`. Stops before a record that
+    check() refuses; of those behind `fresh_from` the topic is looked at in the first one only.
 
     The body is None if it is contiguous and `view_bytes_min` bytes or more: a view of the file serves without a copy.
     """
@@ -784,9 +798,9 @@ class PullPath:
         bytes_max: int,
         count_max: int,
     ) -> None:
-        """`fresh_from`: as in read(). Not plain: what begins more than `near_bytes` before the log's end, or more than `behind_max`
-        messages before the queue's, or whose records have more than `body_bytes_max`. `bytes_max`, `count_max`: the most
-        that a pull returns, as in select()."""
+        """`fresh_from`: as in read(). Not plain: what begins more than `near_bytes` before the log's end, or more than
+        `behind_max` messages before the queue's, or whose records have more than `body_bytes_max`. `bytes_max`,
+        `count_max`: the most that a pull returns, as in select()."""
     def take(self) -> tuple[int, int, int, list[PullGate]]:
         """Since the last call: pulls answered, their messages, those bytes, and the gates whose `committed` was set."""
 
@@ -805,17 +819,17 @@ def answer_pulls(
 def answer_held(
     fast_path: PullPath, gate: PullGate, place: int, count_max: int, opaque: int, binary: bool, replies: Replies
 ) -> bool:
-    """Answer a pull that was held, with what lies from queue offset `place` on; its commit was taken up when it came. False: it is
-    not plain now (as in answer_pulls), and nothing was written. Raises MemoryError: likewise."""
+    """Answer a pull that was held, with what lies from queue offset `place` on; its commit was taken up when it came.
+    False: it is not plain now (as in answer_pulls), and nothing was written. Raises MemoryError: likewise."""
 
 def frame_run(
     data: Buffer, start: int, end: int, size_max: int, limit: int, until: int, check_crc: bool
 ) -> tuple[int, int, int]:
-    """How far whole frames of MetaQ 1.x (`metaq.wire.metaq1.frame`) follow each other in data[start:end], as `record_run` tells of
-    records.
+    """How far whole frames of MetaQ 1.x (`metaq.wire.metaq1.frame`) follow each other in data[start:end], as
+    `record_run` tells of records.
 
-    END_SHORT: one runs past `end`. END_ZERO: a head of zeros. END_BAD: a length below 0 or above `size_max`, or, with check_crc, a wrong
-    checksum.
+    END_SHORT: one runs past `end`. END_ZERO: a head of zeros. END_BAD: a length below 0 or above `size_max`, or, with
+    check_crc, a wrong checksum.
     """
 
 def frame_columns(data: Buffer, start: int, end: int) -> dict[str, Any]:
@@ -828,14 +842,14 @@ def frame_columns(data: Buffer, start: int, end: int) -> dict[str, Any]:
 def frames(
     records: Buffer, broker_id: int, skip: int, size: int, expand: Callable[[bytes, int], bytes]
 ) -> tuple[bytes, int, int]:
-    """The frames of MetaQ 1.x (`metaq.wire.metaq1.frame`) of back-to-back records, `size` bytes behind the first `skip`, or fewer if
-    there are no more; of how many records the frames' ends are reached by that, and the bytes of their
-    whole frames.
+    """The frames of MetaQ 1.x (`metaq.wire.metaq1.frame`) of back-to-back records, `size` bytes behind the first
+    `skip`, or fewer if there are no more; of how many records the frames' ends are reached by that, and the bytes of
+    their whole frames.
 
-    `expand(body, SYSFLAG)` is called for each compressed body, and what it returns is handed out. The id is METAQ_ID's, or
-    made of `broker_id` and PHYSICALOFFSET (`model.partition.foreign_id`); the attribute METAQ_ATTRIBUTE's or TAGS's, or in the body
-    already if there is a METAQ_BLOCK; of a property given twice the last counts. Raises RemoteProtocolError for a broken record; checksums
-    are not looked at.
+    `expand(body, SYSFLAG)` is called for each compressed body, and what it returns is handed out. The id is METAQ_ID's,
+    or made of `broker_id` and PHYSICALOFFSET (`model.partition.foreign_id`); the attribute METAQ_ATTRIBUTE's or TAGS's,
+    or in the body already if there is a METAQ_BLOCK; of a property given twice the last counts. Raises
+    RemoteProtocolError for a broken record; checksums are not looked at.
     """
 
 # ------------------------------------------------------------------ producer
@@ -862,8 +876,9 @@ class Batch:
     """Entries of one batch request under way (docs/formats/batch.md), all for one topic.
 
     Adding is atomic under the GIL, so threads share a batch without a lock. `add` and `add_message` return the entry's
-    index, or -1, with nothing done, when the batch was taken, the entry does not fit `bytes_max`, the body is empty (unless
-    `empty` lets it be), or there are 65 536 entries. A `str` body is a TypeError; properties above 32767 bytes are a LocalProtocolError.
+    index, or -1, with nothing done, when the batch was taken, the entry does not fit `bytes_max`, the body is empty
+    (unless `empty` lets it be), or there are 65 536 entries. A `str` body is a TypeError; properties above 32767 bytes
+    are a LocalProtocolError.
     """
 
     count: int

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: nonecheck=False, auto_pickle=False, infer_types=False
-"""The native compiled extension. What each name promises is in __init__.pyi; `fallback` is the pure-Python fallback that tests hold it to.
+"""The native compiled extension. What each name promises is in __init__.pyi; `fallback` is the pure-Python fallback
+that tests hold it to.
 
 Rules of this code: every pointer is compared with the end of its buffer before it is read, whoever wrote the bytes; a
 function that writes into a log, queue or index first makes sure that all of its writes fit; nothing is written before

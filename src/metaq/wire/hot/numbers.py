@@ -52,11 +52,13 @@ def java_integer(text: bytes, *, long: bool) -> int:
 
 def java_double(text: bytes) -> float:
     """As `Double.valueOf` reads a text. Raises NoNumber."""
+    # As Java's `trim`: everything up to the blank, control characters too.
     text = text.strip(_TRIMMED)
     sign = -1.0 if text[:1] == b"-" else 1.0
     plain = text[1:] if text[:1] in {b"+", b"-"} else text
     if plain in _NAMED:
         return sign * _NAMED[plain]
+    # Java's parser takes the suffixes of its literals.
     if text[-1:] in {b"f", b"F", b"d", b"D"}:
         text = text[:-1]
     if _DECIMAL.fullmatch(text):

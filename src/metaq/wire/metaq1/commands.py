@@ -219,6 +219,7 @@ class Reader:
         if self._broken:
             raise RemoteProtocolError(self._broken)
         self.needed = 0
+        # Behind what was searched before: a line that comes byte by byte would cost the square of its length.
         line_end = data.find(_END, start + self._searched)
         if line_end < 0:
             # The last byte is searched again: it may be the CR of a line end.
@@ -226,11 +227,13 @@ class Reader:
             if self._searched >= LINE_BYTES_MAX:
                 raise RemoteProtocolError(_too_long_line(data[start : start + 40]))
             return None, start
+        # A long line that came at once: the limit must not depend on how the bytes arrived.
         if line_end - start > LINE_BYTES_MAX:
             raise RemoteProtocolError(_too_long_line(data[start : start + 40]))
         body_start = line_end + 2
         words = split(data[start:line_end])
         size = body_bytes(words)
+        # Its bytes are passed over and the connection lives on: the original would store what no get can return.
         if size > self.body_bytes_max:
             return self._pass(words, size), body_start
         end = body_start + size
@@ -252,7 +255,9 @@ class Reader:
 
 def split(line: bytes) -> list[str]:
     """Return the words of a line. Two spaces have an empty word between them: Java's client sends `stats  N` for "no item"."""
+    # Not strict: a topic that is no UTF-8 gets an answer, and does not end the connection.
     words = line.decode("utf-8", "replace").split(" ")
+    # Java's `split` drops empty words at the end.
     while len(words) > 1 and not words[-1]:
         words.pop()
     return words
@@ -263,6 +268,7 @@ _BODY_SIZE_AT: Final = {"put": 3, "sync": 3, "result": 2, "value": 1}
 
 def body_bytes(words: Sequence[str]) -> int:
     """Return the size of the body that follows a line. Raises RemoteProtocolError: the line does not say."""
+    # By the whole word, as in the original: `vxx` is a version and has no body, `value` has one.
     at = _BODY_SIZE_AT.get(words[0])
     if at is None:
         return 0
@@ -403,6 +409,7 @@ def _at_least(words: Sequence[str], count: int) -> None:
 def _number(words: Sequence[str], at: int, bounds: tuple[int, int]) -> int:
     word = words[at]
     digits = word[1:] if word[:1] == "-" else word
+    # `int` alone would take `1_000`, blanks and the digits of other scripts.
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _NUMBER_CHARS_MAX):
         raise _malformed(words, f"word {at + 1}, {word[:40]!r}, is no number")
     number = int(word)

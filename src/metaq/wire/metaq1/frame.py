@@ -61,8 +61,10 @@ def frames(data: bytes, start: int = 0) -> Iterator[Frame]:
     end = len(data)
     while end - start >= HEAD_BYTES:
         size, crc, message_id, flag = HEAD.unpack_from(data, start)
+        # The client has lost its place; it asks for an `offset`.
         if size < 0:
             raise BadRequest(f"the frame at byte {start} says that its body has {size} bytes")
+        # The original's get returns a range of bytes, so the last frame is mostly cut off: the next get begins with it.
         body = data[start + HEAD_BYTES : start + HEAD_BYTES + size]
         if len(body) < size:
             return

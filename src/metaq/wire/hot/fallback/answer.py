@@ -14,6 +14,7 @@ _COMMITS: Final = 1
 """Bits of a pull's SYSFLAG."""
 _BRINGS: Final = 4
 _ONEWAY: Final = 2
+# RocketMQ's limit: a filter that nothing passes must not hold up other pulls.
 _SCAN_UNITS: Final = 800
 
 

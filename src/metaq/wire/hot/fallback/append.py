@@ -373,6 +373,7 @@ def append_record(
     tags_code: int,
     keys: Sequence[bytes],
 ) -> int:
+    # Store times never go back in the log: it is searched by time.
     store_ms = max(store_ms, log.store_ms)
     record = encode_record(
         topic=topic, queue_id=queue_id, queue_offset=queue.next_offset if queue is not None else queue_offset,
@@ -380,6 +381,7 @@ def append_record(
         store_host=log.store_host, reconsume_times=reconsume_times, prepared_offset=prepared_offset, body=body,
         properties=properties,
     )  # fmt: skip
+    # As the compiled extension refuses it, whose argument has 64 bits.
     if not -(1 << 63) <= tags_code < 1 << 63:
         raise LocalProtocolError(f"tags code {tags_code} does not fit 64 bits")
     if len(record) + BLANK_BYTES_MIN > log.room():

@@ -23,6 +23,7 @@ from metaq.wire.hot.fallback.tails import (
 from metaq.wire.hot.fallback.transactions import values_of
 from metaq.wire.record import Broken, copy_mark, encode_record, host_flags, record_bytes, split
 
+# A broker may have another, longer cluster name by the time of the decision.
 _PROPERTIES_LEFT: Final = 128
 _ANYTHING: Final = TopicGate(b"-", (), 0x7FFFFFFF)
 """A gate that takes all entries: they were judged when they were staged."""
@@ -30,6 +31,7 @@ _ANYTHING: Final = TopicGate(b"-", (), 0x7FFFFFFF)
 
 def check_batch(body: Any, gate: TopicGate, log: LogTail) -> int:
     entries = batch_entries(memoryview(body).cast("B"), gate, log)
+    # The room that is checked now is the copy's: a chunk that was staged must fit when it is committed.
     if not entries or any(len(entry[2]) > PROPERTIES_BYTES_MAX - _PROPERTIES_LEFT for entry in entries):
         return -1
     return len(entries)
@@ -77,10 +79,12 @@ def expand(
     sys_flag = host_flags(sys_flag & SENDER_FLAGS, born_host, log.store_host)
     store_ms = max(now_ms, log.store_ms)
     while row < count:
+        # Message by message a chunk may go on in the next file; as a whole it has to lie in one.
         run = entries[row:] if whole else entries[row : row + 1]
         wanted = sum(record_bytes(sys_flag, len(entry[1]), len(gate.topic), len(entry[2])) for entry in run)
         if no_room(wanted, len(run), sum(len(entry[4]) for entry in run), queue, log, index, outcome):
             break
+        # Only when there is room: a run that appends nothing leaves the log as it was.
         log.store_ms = store_ms
         for flag, body, properties, tags_code, keys in run:
             copy = encode_record(

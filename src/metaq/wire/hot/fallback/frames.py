@@ -133,6 +133,7 @@ _NUMBERS_OF = {
     cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls) if f.type in {_I32, _I64})
     for cls in _EXT_OF_CODE.values()
 }
+# The comprehension misses this field: its type is a union with UNSET.
 _NUMBERS_OF[_BackExt] |= {"maxReconsumeTimes"}
 _version = msgspec.json.Decoder(_I32, strict=False).decode
 _JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
@@ -151,6 +152,7 @@ _Row = tuple[int, int, int, int, Any, int, int, int, bool]
 """(kind, code, opaque, flag, ext, frame start behind the length, body start, frame end, binary header)."""
 _COPIED_MAX = 1 << 20
 _UNREADABLE = (0, -1, 0, 0, None)
+# The native extension has this limit, so that a peer's nesting does not use up the C stack.
 _DEPTH_MAX: Final = 64
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
@@ -184,6 +186,8 @@ class FrameTable:
         self.raw_start = start
         at = start
         while len(rows) < rows_max and end - at >= 4:
+            # A length that cannot be is told when its four bytes are there: a peer of another protocol may never send
+            # eight.
             if end - at < 8:
                 (length,) = _I32_AT(view, at)
                 serialize, header_bytes = 0, 0
@@ -289,6 +293,7 @@ class FrameTable:
 def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     """Return (kind, code, opaque, flag, ext) of a JSON header; headers not understood here are left to the slow
     path."""
+    # Counted first: nearly no header has so many brackets that their nesting matters.
     if head.count(b"[") + head.count(b"{") > _DEPTH_MAX and _depth(head) > _DEPTH_MAX:
         return _UNREADABLE
     try:
@@ -304,6 +309,7 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return _UNREADABLE
     decoder = _EXT_DECODERS.get(slow.code)
+    # A response, or a code without a fast path.
     if decoder is None or slow.flag & 1:
         return 0, slow.code, slow.opaque, slow.flag, None
     try:
@@ -395,6 +401,7 @@ def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
             stop = at + 4 + value_size
             if size < 0 or value_size < 0 or stop > len(head):
                 return other
+            # An empty value cannot be told from an absent one in this form, as in `metaq.wire.command`.
             if value_size and name in names:
                 if name in pairs:
                     earlier.append((name, pairs[name]))
@@ -417,6 +424,7 @@ class Replies:
 
     def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None:
         trace = "true" if trace_on else "false"
+        # `%` doubled: the text is part of a format.
         region_text = msgspec.json.encode(region.decode("utf-8", "replace")).decode().replace("%", "%%")
         self._json = (
             f'{{"code":0,"extFields":{{"queueId":"%d","TRACE_ON":"{trace}","MSG_REGION":{region_text},'

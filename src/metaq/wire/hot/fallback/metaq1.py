@@ -67,6 +67,7 @@ class PartitionGate:
         return sorted(grown.items())
 
     def any_queue(self) -> int:
+        # The low bits of a linear congruential generator repeat after a few steps: the high ones are used.
         self._chance = self._chance * 6364136223846793005 + 1442695040888963407 & _MASK
         return (self._chance >> 33) % len(self.queues)
 
@@ -122,6 +123,7 @@ def put_lines(
             outcome.stop = STOP_SLOW
             break
         _, partition, flag, checksum, opaque, body_at, stop = line
+        # Limits, checksum and positions are those of the body as it was sent, its attribute included.
         sent = body = raw[body_at:stop]
         if partition == -1:
             partition = gate.any_queue()
@@ -160,6 +162,7 @@ def put_lines(
             ),
             body, bytes([len(gate.topic)]), gate.topic, _LENGTH.pack(len(properties)), properties,
         ))  # fmt: skip
+        # TOTALSIZE is written last: readers take a record with size 0 for the log's end.
         SIZE.pack_into(log.view, at, size)
         log.end, log.store_ms = offset + size, store_ms
         queue.put(offset, size, tags_code_of(tag) if tag else 0)

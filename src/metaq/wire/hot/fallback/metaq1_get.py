@@ -34,6 +34,7 @@ def _parts(text: bytes) -> tuple[bytes | None, bool, int | None]:
         elif name == b"TAGS":
             tags = value
     number = int(told) if NUMBER(told) else None
+    # NUMBER takes nineteen digits, and not all of them fit the frame's 64 bits.
     if number is not None and not _NUMBER_MIN <= number <= _NUMBER_MAX:
         number = None
     return None if in_body else attribute or tags or None, in_body, number
@@ -54,6 +55,7 @@ def frames(
         body, crc = bytes(view[fields[13] : fields[14]]), fields[1] & _SIZE_MAX
         if fields[6] & _COMPRESSED:
             body = expand(body, fields[6])
+            # The record's checksum is that of the compressed body, the frame's is to be that of what the consumer gets.
             crc = crc31(body)
         attribute, in_body, told = _parts(bytes(view[fields[17] : fields[18]]))
         flag = fields[3] & ~_HAS_ATTRIBUTE
@@ -63,8 +65,11 @@ def frames(
         if attribute is not None or in_body:
             flag |= _HAS_ATTRIBUTE
         if told is None:
+            # `model.partition.foreign_id`: 1.x consumers drop an id that they have seen, so it is the same at each
+            # read.
             told = 1 << 62 | broker_id << 52 | fields[5]
         frame = _HEADER.pack(len(body), crc, told, flag) + body
+        # Only frames that end within the answer are counted: the caller compares them with the positions.
         if len(frame) - skip <= size - len(made):
             number, frame_bytes = number + 1, frame_bytes + len(frame)
         made += frame[skip : skip + size - len(made)]

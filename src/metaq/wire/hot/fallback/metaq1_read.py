@@ -22,6 +22,7 @@ def frame_run(
         if end - start < HEAD_BYTES:
             return rows, start, END_SHORT
         size, crc, message_id, flag = HEAD.unpack_from(view, start)
+        # The whole head is looked at: a frame with an empty body begins with zeros, too.
         if not size | crc | message_id | flag:
             return rows, start, END_ZERO
         if not 0 <= size <= size_max:
@@ -56,6 +57,7 @@ def frame_columns(data: Any, start: int, end: int) -> dict[str, Any]:
         body = bytes(view[place + HEAD_BYTES : stop])
         try:
             attribute, payload = split_attribute(flag, body)
+        # A flag that promises an attribute which is not there: the frame is shown as it is.
         except BadRequest:
             attribute, payload = None, body
         if attribute is not None:

@@ -90,7 +90,10 @@ def frame_sizes(
 
 def _position_unit(offset: int, position: int) -> int:
     value = position & _MASK
+    # The queue offset is mixed in, so that a unit in a wrong place is told from a right one
+    # (docs/formats/positions.md).
     check = ((value ^ (offset * _MIX_OFFSET & _ALL)) * _MIX & _ALL) >> 49
+    # The first bit makes a unit differ from a hole in the file: zeros say nothing.
     return _KNOWN | check << _BITS | value
 
 
@@ -115,6 +118,7 @@ def find_position(units: Any, offset: int, position: int) -> tuple[int, int]:
         middle = (low + high) >> 1
         found = position_of(view[middle * POSITION_BYTES : (middle + 1) * POSITION_BYTES], offset + middle)
         if found < 0:
+            # Which half to go on in is not known then: the caller has this unit made anew.
             return -1, offset + middle
         if found <= position:
             low, best = middle + 1, found
@@ -134,6 +138,7 @@ class PositionTail:
         view = memoryview(buffer).cast("B")
         if not 0 <= units * POSITION_BYTES <= len(view) or not 0 <= first_unit < 1 << 60:
             raise ValueError(f"{units} units from {first_unit} in a buffer of {len(view)} bytes")
+        # A mapping cannot be closed as long as there is a view of it.
         self.view.release()
         self.view, self.first, self.limit = view, first_unit, first_unit + units
 
@@ -145,6 +150,7 @@ class PositionTail:
         self.next_offset, self.next_position = next_offset, next_position
 
     def room(self) -> int:
+        # The unit to write is that of the message to come, which lies one behind.
         return self.limit - self.next_offset - 1 if self.first <= self.next_offset + 1 <= self.limit else 0
 
     def put(self, frame_bytes: int) -> bool:

@@ -32,6 +32,7 @@ _BATCH_ENTRY = struct.Struct(">iIIii")
 _VIEW_LONG = struct.Struct("=i4sii")
 _VIEW_SHORT = struct.Struct("=i12s")
 _MASK31 = 0x7FFFFFFF
+# An entry's unique id ends with its index in four hexadecimal digits.
 BATCH_ENTRIES_MAX = 65536
 
 
@@ -118,6 +119,7 @@ def _head(view: memoryview, fields: Any) -> RecordHead:
     head.sys_flag, head.prepared_offset, head.store_ms, head.topic = fields[6], fields[8], fields[10], fields[16]
     text = bytes(view[fields[17] : fields[18]])
     head.tags, head.unique_id, head.keys = (_property(text, name) for name in (b"TAGS", b"UNIQ_KEY", b"KEYS"))
+    # Nine digits fit the 32 bits that the native twin has for a level, and Python's `int` of a long text takes long.
     level = _property(text, b"DELAY")
     head.delay_level = int(level) if level.isdigit() and len(level) < 10 else 0
     return head
@@ -219,6 +221,7 @@ def expand_bodies(
     found: list[bytes] = []
     total = 0
     for number, row in enumerate(rows):
+        # The views come from a caller: one that points elsewhere must not be read.
         if not 0 <= row < min(len(made) // 16, len(flags)):
             raise IndexError(f"row {row} of {len(made) // 16}")
         size, _, _, at = _VIEW_LONG.unpack_from(views, 16 * row)
@@ -341,11 +344,15 @@ def select(
         if len(found) >= count_max or work > _WORK_MAX:
             last = unit
             break
+        # Units of a queue follow each other as their records do in the log: one that goes back is damaged.
         if offset < 0 or size <= 0 or offset < low:
             last, damaged = unit, True
             break
+        # Retention has taken the record; or RocketMQ has filled the file up to the first offset of a queue that was
+        # empty.
         if offset < log_min or (offset == 0 and size == _MASK31):
             continue
+        # Just being written, or in the next log file: the next pull begins there.
         if offset >= log_end or offset + size > log_end:
             last = unit
             break
@@ -358,6 +365,7 @@ def select(
             taken = wanted is None or code in wanted.tag_hashes
         if not taken:
             continue
+        # RocketMQ never stops before the first record, whatever the limits.
         if found and total + size > bytes_max:
             last = unit
             break
@@ -378,6 +386,7 @@ def sift(data: Any, wanted: Filter, count_max: int, bytes_max: int) -> tuple[int
             raise ValueError(f"no record at byte {at} of {len(view)}")
         if _takes_record(wanted, view, at, size)[0]:
             number, log_offset = struct.unpack_from(">qq", view, at + 20)
+            # As in `select`: the first one that fits the filter is taken whatever its size.
             if len(kept) == count_max or (kept and used + size > bytes_max):
                 next_offset = number
                 break
@@ -508,6 +517,7 @@ class Batch:
         with self._lock:
             parts, index = self._parts, self.count
             if self._prefix:
+                # Texts of older Java clients and of Go end with a separator, Java's since 4.9.8 do not.
                 joint = b"\x02" if properties and not properties.endswith(b"\x02") else b""
                 properties = b"%b%bUNIQ_KEY\x01%b%04X" % (properties, joint, self._prefix, index)
             if len(properties) > PROPERTIES_BYTES_MAX:

@@ -114,6 +114,7 @@ def _binary(op: Op, left: Value, right: Value) -> Value:
     if left is None or right is None:
         return None
     if isinstance(left, bytes) and isinstance(right, bytes):
+        # RocketMQ compares two texts as texts for =, but as doubles for < and >.
         left, right = java_double(left), java_double(right)
     order = _compare(left, right)
     if op is Op.LESS:
@@ -134,6 +135,7 @@ def _compare(left: bool | float | bytes, right: bool | float | bytes) -> int:
     assert not isinstance(left, bytes)
     assert not isinstance(right, bytes)
     if isinstance(left, bool) or isinstance(right, bool):
+        # RocketMQ's order knows of booleans only whether they are the same.
         return 0 if left is right else -1
     if isinstance(left, float) or isinstance(right, float):
         one, other = _rank(float(left)), _rank(float(right))
@@ -143,6 +145,7 @@ def _compare(left: bool | float | bytes, right: bool | float | bytes) -> int:
 
 def _like(text: bytes, other: bool | float | bytes) -> bool | float:
     if isinstance(other, bool):
+        # Java's parseBoolean takes every other text for false.
         return text.lower() == b"true"
     if isinstance(other, float):
         return java_double(text)
@@ -162,6 +165,7 @@ def property_table(properties: bytes) -> dict[bytes, bytes]:
     table = dict[bytes, bytes]()
     for piece in properties.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")
+        # RocketMQ also drops pairs with an empty name or value.
         if name and value:
             table[name] = value
     return table

@@ -28,6 +28,7 @@ SENDER_FLAGS: Final = 0x703
 """The bits of SYSFLAG that a sender decides: compression and several tags."""
 NUMBER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,18})").fullmatch
 _CACHED_MAX: Final = 50_000
+# Delay and time of day must not add up to more than 64 bits.
 _DELAY_MS_MAX: Final = 1 << 60
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _INDEX_ENTRY = struct.Struct(">iqii")
@@ -61,11 +62,13 @@ class LogTail:
     def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:  # noqa: ARG002  in place
         view = memoryview(buffer).cast("B")
         if (
+            # The blank record at a file's end says its size in 31 bits.
             not 0 < file_bytes <= min(len(view), 0x7FFFFFFF)
             or not 0 <= end - file_offset <= file_bytes
             or not 0 <= file_offset < (1 << 63) - file_bytes
         ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
+        # A mapping cannot be closed as long as there is a view of it.
         self.view.release()
         self.view, self.base, self.limit, self.end = view, file_offset, file_offset + file_bytes, end
 
@@ -88,6 +91,7 @@ class LogTail:
     def write(self, record: bytes) -> int:
         """Append encoded bytes whose TOTALSIZE is written last. The caller has looked at room()."""
         at, size = self.end - self.base, len(record)
+        # The size last: readers, and recovery after a kill, take a record with size 0 for the log's end.
         self.view[at : at + size] = b"\0\0\0\0" + record[4:]
         self.view[at : at + 4] = record[:4]
         offset = self.end
@@ -149,6 +153,7 @@ class IndexTail:
         self.view.release()
         self.view, self._slots, self._entries_at, self._header = view, slots, entries_at, header
         self._entries_max = self.limit = entries_max
+        # RocketMQ counts from 1: slot value 0 says that there is no entry. A new file is all zeros.
         self.count = max(1, count)
 
     def detach(self) -> None:
@@ -181,6 +186,7 @@ class IndexTail:
         """Add an entry for a key whose unsigned Java hash is known. The caller has checked room(), and calls
         put_header()."""
         view, header, count = self.view, self._header, self.count
+        # Java's abs, with 0 for -2^31, as RocketMQ has it.
         hashed = unsigned if unsigned < 1 << 31 else (1 << 32) - unsigned
         if hashed >> 31:
             hashed = 0
@@ -208,6 +214,7 @@ def rewind_index(buffer: Any, slots: int, count: int) -> int:
         raise ValueError(f"{slots} slots and {count} entries do not fit into {len(view)} bytes")
     view[INDEX_HEADER_BYTES:entries_at] = bytes(4 * slots)
     newest: dict[int, int] = {}
+    # Ascending: in each slot the newest entry stands at the end.
     for ordinal in range(1, count):
         (hashed,) = SIZE.unpack_from(view, entries_at + ordinal * INDEX_ENTRY_BYTES)
         newest[(hashed & 0x7FFFFFFF) % slots] = ordinal

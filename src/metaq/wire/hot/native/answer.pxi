@@ -3,6 +3,7 @@
 cdef enum:
     PULL_COMMITS = 1  # bits of a pull's SYSFLAG
     PULL_BRINGS = 4
+    # RocketMQ's limit: a filter that nothing passes must not hold up other pulls.
     SCAN_UNITS = 800
     ONEWAY = 2
 
@@ -105,9 +106,12 @@ cdef bint answer_one(FrameTable table, Row *r, PullPath path, Replies replies) e
     """One pull. False: not plain, and nothing was written."""
     cdef PullGate gate
     cdef int64_t commit = -1
+    # With maxMsgBytes (ours) an answer may be long: the slow path makes it in pieces.
     if r.flag & ONEWAY or r.max_bytes > 0:
         return False
     gate = path.gates.get(key_of(table, r))
+    # A newer subVersion than the gate's: the client has changed its subscription, and a heartbeat will bring it (code
+    # 25).
     if gate is None or r.sub_version > gate.version:
         return False
     if r.sys_flag & PULL_COMMITS:
@@ -147,6 +151,7 @@ cdef bint answer_from(
     first_log = get64(units)
     if not max(log.base, path.fresh_from) <= first_log < log.end or log.end - first_log > path.near_bytes:
         return False
+    # RocketMQ never stops before the first record, whatever the limits.
     count_max = max(1, min(count_max, path.count_max))
     found.clear()
     choose_into(
@@ -180,6 +185,7 @@ cdef bint answer_from(
         out.data + out.used, -1, <const uint8_t *>PyBytes_AS_STRING(tail.topic), PyBytes_GET_SIZE(tail.topic),
         tail.queue_id, path.fresh_from, False,
     )
+    # A damaged record: the slow path has it repaired, or passes over it.
     if verified.size < found.size:
         out.used = begun
         return False

@@ -172,8 +172,11 @@ cdef void write_entries(
         tags_code = e.tags_code
         if e.held:
             memcpy(at, t.more, t.more_size)
+            # The unit of a waiting message has the time of delivery where others have the hash of their tag, as in
+            # RocketMQ.
             if e.held == HELD_DELAYED:
                 tags_code = t.due_ms
+        # The size last: a reader, and recovery after a kill, take a record with size 0 for the end of the log.
         store_barrier()
         put32(record, size)
         put_unit(unit, offset, size, tags_code)
@@ -216,6 +219,7 @@ def append(
     try:
         append_rows(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
     finally:
+        # Also after an error: the log's end covers what was made before it.
         log.write_out()
 
 
@@ -296,11 +300,13 @@ cdef int append_rows(
     outcome.stop, outcome.row = END, row
     if not 0 <= row <= end <= table.count:
         raise IndexError(f"rows [{row}, {end}) of {table.count}")
+    # With an IPv6 host the record's head has another size.
     if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(log.store_host) != 8:
         outcome.stop = SLOW if row < end else END
         return 0
     t.log, t.index = <PyObject *>log, <PyObject *>index if index is not None else NULL
     t.born_host = <const uint8_t *>PyBytes_AS_STRING(born_host)
+    # Store times never go back in the log, whatever the clock does: RocketMQ searches it by time.
     t.store_ms = max(now_ms, log.store_ms)
     while row < end:
         r = &table.rows[row]
@@ -320,11 +326,13 @@ cdef int append_rows(
             outcome.stop = SLOW
             break
         gate = <TopicGate>found[row - found_first]
+        # A shape holds only for gates that leave the same names to the slow path.
         if slow is not gate.slow_names:
             slow = gate.slow_names
             shape.size, shape.made, shape.whole = 0, 0, False
         if (
             not 1 <= r.stop - r.body <= log.message_bytes_max
+            # Tried often enough, a message goes to the dead letters, by the slow path.
             or gate.retries and (r.kind == BATCH or r.reconsume_times >= min(r.retries_max, gate.retries_max))
             or not take_row(table, r, gate, &shape, &outcome.entries, cluster_size)
         ):
@@ -336,6 +344,7 @@ cdef int append_rows(
                 outcome.stop = SLOW
                 break
             target, queue = t.gate, <QueueTail>t.queue
+        # A half message by its flag alone, without TRAN_MSG: the slow path decides.
         elif r.sys_flag & SYS_FLAG_PREPARED:
             outcome.stop = SLOW
             break
@@ -361,6 +370,7 @@ cdef int append_rows(
         t.text = t.body if r.kind == BATCH else table.text(&r.properties)
         t.sys_flag, t.reconsume_times, t.born_ms = r.sys_flag, r.reconsume_times, r.born_ms
         if entries[0].held:
+            # RocketMQ clears the transaction bits of half messages, too: with them a record would get no unit.
             t.sys_flag &= SENDER_FLAGS
         hash_entries(t.text, entries, count, (<TopicGate>target).key_prefix, index, keys, &outcome.keys)
         queue_offset = queue.next_offset
@@ -379,6 +389,7 @@ cdef int append_rows(
         row += 1
         outcome.row = row
         outcome.size = log.end - outcome.first_end
+        # Once in a run, and only queues that somebody waits for.
         if queue.watched and queue.run != runs_begun:
             queue.run = runs_begun
             outcome.touched.append(queue)  # may lack the memory: the row is counted before
@@ -401,7 +412,9 @@ cdef bint take_row(
     if gate.wait_is_slow and e.no_wait:
         return False
     if e.held == HELD_DELAYED and not batch:
+        # RocketMQ clamps levels, too.
         e.level = min(e.level, gate.delays.levels)
+        # DELAY of 0, or no number: it does not wait.
         if e.level == 0:
             e.held = HELD_NOT
     if not batch:
@@ -447,6 +460,7 @@ cdef int64_t write_record(
     cdef int64_t offset = log.end
     cdef uint8_t *record = log.file.data + (offset - log.base)
     cdef uint8_t *at
+    # Whatever it says: readers cut the record by these bits.
     sys_flag = (sys_flag & ~0x30) | (0x10 if born_size == 20 else 0) | (0x20 if store_size == 20 else 0)
     log.store_ms = store_ms = max(store_ms, log.store_ms)
     at = put_head(
@@ -459,6 +473,7 @@ cdef int64_t write_record(
     at += 1 + topic_size
     put16(at, <int>text_size)
     memcpy(at + 2, PyBytes_AS_STRING(properties), text_size)
+    # As in `write_entries`: the size last.
     store_barrier()
     put32(record, <int32_t>size)
     log.end = offset + size
@@ -510,6 +525,7 @@ def append_records(
         record = records[row]
         keys = record.keys if index is not None else ()
         keys_count = len(keys)
+        # `hashes` has room for so many; a record with more is put alone.
         if keys_count > HASHES_AHEAD or index is not None and keys_count > index.left():
             break
         held.hold(record.body, PyBUF_SIMPLE)

@@ -18,6 +18,7 @@ cdef bint is_client_topic(const uint8_t *name, Py_ssize_t size) noexcept:
     """Whether it is a topic's name that clients may name, without the dot that those of MetaQ 1.x may have."""
     cdef Py_ssize_t place
     cdef uint8_t byte
+    # `rmq_sys_METAQ_` are system topics of ours, which clients may not name.
     if not 1 <= size <= TOPIC_BYTES_MAX or size >= 14 and memcmp(name, b"rmq_sys_METAQ_", 14) == 0:
         return False
     for place in range(size):
@@ -59,6 +60,7 @@ cdef void add_own(Text *text, int which, Record *r, bytes topic, int queue_id, i
     if text.size:
         add_text(text, b"\2", 1)
     if which == BACK_WAIT:
+        # RocketMQ stores what comes back so: the consumer does not wait for a replica.
         add_text(text, b"WAIT\1false", 10)
     elif which == BACK_DELAY:
         add_text(text, b"DELAY\1", 6)
@@ -110,6 +112,8 @@ cdef bint returned_text(Record *r, Entry *e, Text *text, bytes topic, int queue_
         count += 1
         which = own_of(at, size)
         seen |= which
+        # RETRY_TOPIC and ORIGIN_MESSAGE_ID stay as the first return has set them, as in RocketMQ; the others are set
+        # anew.
         if which and which < BACK_RETRY_TOPIC:
             add_own(text, which, r, topic, queue_id, level)
         else:
@@ -126,6 +130,7 @@ cdef bint returned_text(Record *r, Entry *e, Text *text, bytes topic, int queue_
     for which in (BACK_RETRY_TOPIC, BACK_ORIGIN, BACK_WAIT, BACK_DELAY, BACK_REAL_TOPIC, BACK_REAL_QUEUE):
         if not seen & which:
             add_own(text, which, r, topic, queue_id, level)
+    # Stored properties never end in a NUL: see `end_properties` of the store's writer.
     return e.key_count <= HASHES_AHEAD and text.bytes[text.size - 1] != 0
 
 
@@ -156,6 +161,7 @@ def give_back(
         or not is_client_topic(r.topic, r.topic_size)
     ):
         return None
+    # 0 leaves the level to the broker: 3 and one more for each try so far, as in RocketMQ.
     if wanted == 0:
         wanted = FIRST_RETRY_LEVEL + <int64_t>r.reconsume_times
     wanted = min(wanted, <int64_t>delays.levels)
@@ -174,6 +180,7 @@ def give_back(
     at = put_head(
         record, r.body, r.body_size, queue.queue_id, r.flag, queue_offset, offset, r.sys_flag & SENDER_FLAGS, r.born_ms,
         r.born_host, 8, log.store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, r.reconsume_times + 1,
+        # `record.copy_mark`: which record this is a copy of.
         -1 - log_offset,
     )
     at[0] = <uint8_t>waiting_size

@@ -52,6 +52,7 @@ cdef int write_copy(
     at += 1 + topic_size
     put16(at, <int>r.properties_size)
     memcpy(at + 2, r.properties, r.properties_size)
+    # The size last, as of any record.
     store_barrier()
     put32(record, size)
     log.end = offset + size
@@ -105,6 +106,7 @@ def deliver(
             outcome.stop = SLOW
             break
         name = r.properties + real.at
+        # Neighbours are mostly for one topic: the look-up is spared.
         if gate is None or not same(name, real.size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
             gate = gates.get(to_bytes(name, real.size))
         if gate is None or not 0 <= real_queue < len(gate.queues):
@@ -121,6 +123,7 @@ def deliver(
         if index is not None and e.key_count > index.left():
             outcome.stop, outcome.needed = INDEX_FULL, e.key_count
             break
+        # With the mark of a copy: after a crash the log itself tells which records were delivered.
         write_copy(&r, &e, gate, queue, log, index, log.store_ms, 0, -1 - r.log_offset)
         outcome.messages += 1
         if queue.watched and queue.run != runs_begun:

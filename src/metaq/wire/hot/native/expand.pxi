@@ -156,6 +156,7 @@ def expand(
         for number in range(row, stop):
             size += entries[number].body.size + entries[number].stored
             keys += entries[number].key_count
+        # A log file keeps 8 bytes for the blank record that fills its rest: RocketMQ demands one.
         if size + BLANK_BYTES_MIN > log.left():
             outcome.stop, outcome.needed = LOG_FULL, size + BLANK_BYTES_MIN
             break

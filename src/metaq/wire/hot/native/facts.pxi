@@ -57,6 +57,7 @@ cdef inline bint is_slow(TopicGate gate, const uint8_t *name, Py_ssize_t size) n
     """Whether the gate leaves messages with this property to the slow path."""
     cdef const uint8_t *at
     cdef const uint8_t *end
+    # Most names have a length that no slow name has: one shift spares the walk.
     if size > SLOW_NAME_BYTES_MAX or not gate.slow_sizes >> size & 1:
         return False
     at = <const uint8_t *>PyBytes_AS_STRING(gate.slow)
@@ -70,6 +71,7 @@ cdef inline bint is_slow(TopicGate gate, const uint8_t *name, Py_ssize_t size) n
 
 cdef bint is_true(const uint8_t *text, Py_ssize_t size) noexcept:
     return (
+        # As Java's parseBoolean: capitals do not matter.
         size == 4 and text[0] | 32 == 116 and text[1] | 32 == 114 and text[2] | 32 == 117 and text[3] | 32 == 101
     )
 
@@ -80,6 +82,7 @@ cdef inline int32_t keys_of(const uint8_t *text, Entry *e) noexcept:
     cdef int32_t count = 1 if e.unique.size else 0
     cdef Py_ssize_t place
     for place in range(e.keys.size):
+        # KEYS are separated by blanks; several in a row count as one.
         if at[place] != 32 and (place == 0 or at[place - 1] == 32):
             count += 1
     return count
@@ -99,6 +102,7 @@ cdef bint find_facts(
     e.tag.size = e.unique.size = e.keys.size = 0
     e.no_wait = False
     e.held = HELD_NOT
+    # Go and older Java clients end the text with a separator, Java 4.9 does not.
     if size and (end - 1)[0] == 2:
         end -= 1
         if end == text:
@@ -111,6 +115,7 @@ cdef bint find_facts(
         if stop == middle + 1 or stop == end - 1:  # an empty value, or an empty last piece
             return False
         if is_slow(gate, at, middle - at):
+            # A second property of that kind: the slow path decides which of them counts.
             if e.held:
                 return False
             if gate.transactions is not None and asks_for_half(at, middle, stop):
@@ -129,8 +134,11 @@ cdef bint find_facts(
             e.keys.at, e.keys.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
         elif what == NAME_UNIQUE:
             e.unique.at, e.unique.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
+        # CLUSTER is the broker's own. WAIT is stored with delayed messages, half messages and batches only, as in
+        # RocketMQ.
         if what == NAME_CLUSTER or (what == NAME_WAIT and not keep_wait):
             drops += 1
+            # `runs` has room for so many pieces; no client sends more.
             if drops == RUNS_MAX:
                 return False
             if run >= 0:
@@ -146,6 +154,7 @@ cdef bint find_facts(
     for what in range(runs):
         stored += e.runs[what].size
     if cluster_size:
+        # Separators between the pieces and none at the end, as Java 4.9 writes them.
         stored += cluster_size + runs
     elif runs:
         stored += runs - 1
@@ -197,12 +206,14 @@ cdef inline bint shaped_facts(
     """As find_facts. What else they hang on, the gate's slow names, the cluster and `keep_wait`, is the same for one shape."""
     if size == shape.size and shape.whole and same_shape(text, shape.text, shape.loose, size):
         e[0] = shape.facts
+        # Of the same shape, and yet with another number of blanks.
         if e.keys.size:
             e.key_count = keys_of(text, e)
         return True
     if not find_facts(text, size, cluster_size, keep_wait, gate, e):
         return False
     shape.whole = False
+    # Not of held messages: the level of a delayed one is a value, which a shape leaves open.
     if size == shape.size and shape.made < SHAPES_MAX and SHAPE_BYTES_MIN <= size <= SHAPE_BYTES_MAX and not e.held:
         make_shape(shape, text, size, e)
     shape.size = size

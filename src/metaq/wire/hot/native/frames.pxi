@@ -73,6 +73,7 @@ cdef void fill_row(Row *row, Header *h) noexcept:
     row.code = <int>h.number[CODE]
     row.opaque = <int>number_slot(h, OPAQUE)
     row.flag = <int>number_slot(h, FLAG)
+    # A response, or fields that cannot be read: the slow path deals with either.
     if row.flag & 1 or h.ext_bad:
         return
     if row.code == 310 or row.code == 320:
@@ -95,6 +96,7 @@ cdef void fill_row(Row *row, Header *h) noexcept:
         row.queue_offset, row.log_offset, row.outcome = h.number[HALF_OFFSET], h.number[HALF_LOG], <int>h.number[OUTCOME]
         return
     row.limited = h.present >> (shift + 11) & 1
+    # Without the field the group's own limit counts.
     row.retries_max = <int>h.number[shift + 11] if row.limited else INT32_MAX
     if row.code == 36:
         row.kind = BACK
@@ -119,6 +121,7 @@ cdef void fill_row(Row *row, Header *h) noexcept:
         row.expression_type = text_slot(h, EXPRESSION_TYPE)
         row.max_bytes = <int>number_slot(h, MAX_BYTES)
         return
+    # RocketMQ looks at the field and not at the code alone: a 310 with `m` is a batch, too.
     row.kind = BATCH if row.code == 320 or number_slot(h, shift + 12) else SEND
     row.group = h.text[shift]
     row.default_topic = h.text[shift + 2]
@@ -175,9 +178,11 @@ cdef class FrameTable:
         while self.count < self.rows_max and end - at >= 4:
             length = get32(base + at)
             form, header_bytes = 0, 0
+            # The length is judged with its four bytes: a peer of another protocol may never send eight.
             if end - at >= 8:
                 header_bytes = get32(base + at + 4) & 0xFFFFFF
                 form = base[at + 4]
+            # Signed here: a length above 2^31 is negative, and refused as well.
             if not 4 <= length <= self.bytes_max - 4:
                 self.error = f"frame length {length} is not within 4 to {self.bytes_max - 4}"
                 break
@@ -201,8 +206,10 @@ cdef class FrameTable:
             reader.at = base + at + 8
             reader.end = base + row.body
             header.present = header.bad = 0
+            # Until fields are seen: a header without any is for the slow path.
             header.ext_bad = True
             if (read_binary(&reader, &header) if form else read_json(&reader, &header)):
+                # Not understood: the slow path decodes it once more, and answers or ends the connection.
                 row.kind, row.code, row.opaque, row.flag = OTHER, -1, 0, 0
             else:
                 fill_row(row, &header)

@@ -73,6 +73,7 @@ cdef struct Header:
 
 cdef int slot_of(const uint8_t *name, Py_ssize_t size) noexcept:
     """The slot of an ext name; -1: it has none."""
+    # By length first: it tells most names apart without a look at their letters.
     if size == 1:
         return name[0] - 97 if 97 <= name[0] <= 109 else -1
     if size == 5:
@@ -128,6 +129,7 @@ cdef bint text_truth(const uint8_t *text, Py_ssize_t size, int64_t *out) noexcep
     """true, false (any case), 1 and 0."""
     cdef char small[5]
     cdef Py_ssize_t place
+    # C++ (librocketmq 2.x) sends the batch flag as 1.
     if size == 1 and (text[0] == 48 or text[0] == 49):
         out[0] = text[0] - 48
         return True
@@ -153,6 +155,7 @@ cdef bint take_text(Header *h, int slot, const uint8_t *text, Span *span, bint c
         if not text_truth(text, span.size, &h.number[slot]):
             return False
     else:
+        # `+5` and `007` are numbers for Java's parseLong.
         if not integer_of(text, span.size, &number) and (slot >= EXT_SLOTS or not java_integer_of(text, span.size, &number)):
             return False
         if kind == INT32 and number != <int32_t>number:
@@ -179,6 +182,7 @@ cdef int read_slot(Reader *r, Header *h, int slot) except? -2:
     elif first == 45 or 48 <= first <= 57:
         if read_number(r, &span):
             return -1
+        # Node and C++ send numbers bare. Where a text is wanted, the slow path makes one of them.
         fits = kind > OPTIONAL_TEXT and take_text(h, slot, text_of(r, &span), &span, False)
     elif first == 123 or first == 91:
         if skip_value(r, 1):
@@ -204,6 +208,7 @@ cdef int read_ext(Reader *r, Header *h) except? -2:
     cdef Span name
     cdef int slot
     h.ext_bad = False
+    # Of two ext objects the last one counts.
     h.present &= ~((ONE << EXT_SLOTS) - 1)
     h.bad &= ~((ONE << EXT_SLOTS) - 1)
     skip_blanks(r)
@@ -214,6 +219,7 @@ cdef int read_ext(Reader *r, Header *h) except? -2:
         if read_name(r, &name):
             return -1
         slot = slot_of(text_of(r, &name), name.size)
+        # 10 is the letter `k`, unitMode, which no fast path looks at.
         if slot < 0 or slot == 10:
             if skip_value(r, 1):
                 return -1

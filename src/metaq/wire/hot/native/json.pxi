@@ -51,6 +51,7 @@ cdef int read_escaped(Reader *r, const uint8_t *at, Span *out, bint *high) excep
     cdef const uint8_t *plain
     cdef uint8_t *to
     cdef int point, low
+    # Once for all that may follow: an escape is never shorter than what it stands for.
     grow(r.arena, r.end - start)
     to = r.arena.data + r.arena.used
     memcpy(to, start, at - start)
@@ -85,6 +86,7 @@ cdef int read_escaped(Reader *r, const uint8_t *at, Span *out, bint *high) excep
                     to[2] = <uint8_t>(0x80 | point & 63)
                     to += 3
                 else:
+                    # Half of a surrogate pair alone is no character.
                     if point >= 0xDC00 or r.end - at < 6 or at[0] != 92 or at[1] != 117:
                         return -1
                     low = hex4(at + 2)
@@ -191,6 +193,7 @@ cdef int skip_value(Reader *r, int depth) except? -2:
     cdef uint8_t first, close
     cdef Py_ssize_t used = r.arena.used
     cdef int result
+    # A peer's nesting must not use up the C stack.
     if r.at >= r.end or depth > DEPTH_MAX:
         return -1
     first = r.at[0]

@@ -48,6 +48,7 @@ cdef class PartitionGate:
         return found
 
     cdef inline int64_t any_queue(self) noexcept:
+        # Knuth's generator of MMIX: any queue will do, nothing depends on its being hard to guess.
         self.chance = self.chance * 6364136223846793005u + 1442695040888963407u
         return <int64_t>((self.chance >> 33) % <uint64_t>PyTuple_GET_SIZE(self.queues))
 
@@ -114,6 +115,8 @@ cdef Py_ssize_t plain_put(const uint8_t *start, const uint8_t *end, PutLine *p) 
     if at == NULL or end - at < 2:
         return 0
     p.checksum = -1
+    # Seven words: what was read as the opaque is the checksum. A transaction's key in its place is no number, and not
+    # plain.
     if at[0] == 32:
         p.checksum = p.opaque
         at = number_at(at + 1, end, &p.opaque)
@@ -185,6 +188,7 @@ cdef int put_each(
             break
         queue, positions = <QueueTail>gate.queues[p.partition], gate.positions[p.partition]
         if (
+            # Other protocols have put messages meanwhile: their frames have to be measured first.
             positions is None or positions.next_offset != queue.next_offset or positions.left() < 1
             or p.checksum != -1 and p.checksum != <int64_t>crc31_of(p.body, p.body_size)
         ):
@@ -197,6 +201,7 @@ cdef int put_each(
         if queue.left() < 1:
             outcome.stop, outcome.needed, outcome.queue = QUEUE_FULL, 1, queue
             break
+        # Before anything is written: the answer to a stored message must not fail for want of memory.
         grow(&replies.out, PUT_ANSWER_BYTES)
         if not gate.listed:
             used.append(gate)
@@ -247,6 +252,7 @@ cdef void write_put(
     cdef uint8_t *record = log.out + (offset - log.out_base)
     cdef uint8_t *at
     cdef Py_ssize_t tag = p.tag, topic_size = PyBytes_GET_SIZE(gate.topic), cluster_size = PyBytes_GET_SIZE(log.cluster)
+    # Without the flag's lowest bit: the attribute that it announces becomes TAGS, and leaves the body.
     at = put_head(
         record, p.body + (tag + 4 if tag else 0), <int32_t>(p.body_size - (tag + 4 if tag else 0)), queue.queue_id,
         <int>(p.flag & ~1), queue.next_offset, offset, 0, now_ms, born_host, 8, log.store_ms,

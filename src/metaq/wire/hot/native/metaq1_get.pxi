@@ -46,6 +46,7 @@ cdef void frame_parts(const Record *r, int64_t broker_id, FrameParts *f) noexcep
     if in_body or f.attribute != NULL:
         f.flag |= HAS_ATTRIBUTE
     if told == NULL or not integer_of(told, told_size, &f.message_id):
+        # As `model.partition.foreign_id`: 1.x consumers drop an id that they have seen, so it is the same at each read.
         f.message_id = FOREIGN_ID | broker_id << 52 | r.log_offset
 
 
@@ -97,6 +98,8 @@ def frames(records, int64_t broker_id, int64_t skip, int64_t size, expand not No
             if r.sys_flag & COMPRESSED_FLAG:
                 expanded = expand(to_bytes(r.body, r.body_size), r.sys_flag)
                 body, body_size = <const uint8_t *>PyBytes_AS_STRING(expanded), PyBytes_GET_SIZE(expanded)
+                # The record's checksum is that of the compressed body, the frame's is to be that of what the consumer
+                # gets.
                 crc = <int32_t>crc31_of(body, body_size)
             total = FRAME_HEADER_BYTES + body_size + (4 + f.attribute_size if f.attribute != NULL else 0)
             if total > INT32_MAX:
@@ -110,6 +113,8 @@ def frames(records, int64_t broker_id, int64_t skip, int64_t size, expand not No
                 put_frame(to + used, &f, body, body_size, crc)
                 used += total
             else:
+                # A frame of which only a part is asked for is made whole beside the answer: its checksum needs all of
+                # its body.
                 grow(&cut_frame, total)
                 put_frame(cut_frame.data, &f, body, body_size, crc)
                 some = min(total - skip, size - used)

@@ -18,6 +18,7 @@ def frame_run(
                 break
             at = held.data + start
             size = get32(at)
+            # The whole head is looked at: a frame with an empty body begins with zeros, too.
             if size == 0 and get32(at + 4) == 0 and get64(at + 8) == 0 and get32(at + 16) == 0:
                 outcome = RUN_ZERO
                 break
@@ -67,6 +68,7 @@ def frame_columns(data, Py_ssize_t start, Py_ssize_t end):
         (<int64_t *>column(places))[row] = place - start
         (<int64_t *>column(ids))[row] = get64(at + 8)
         (<int32_t *>column(flags))[row] = get32(at + 16)
+        # A flag that promises an attribute which is not there is passed over: the frame is shown as it is.
         attribute = get32(body) if get32(at + 16) & HAS_ATTRIBUTE and size >= 4 else -1
         if 0 <= attribute <= size - 4:
             column(attribute_bits)[row >> 3] |= 1 << (row & 7)

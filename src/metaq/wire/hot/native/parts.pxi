@@ -31,6 +31,7 @@ def append_parts(
                         table, 0, table.count, sender[0], log, index, now_ms, <bytes?>sender[1], replies, outcome
                     )
                 finally:
+                    # Also after an error: what was appended is used up, and its answers are there.
                     if outcome.row < table.count:
                         start = table.rows[outcome.row].frame - 4
                     parts[place + PART_USED] = <int32_t>start

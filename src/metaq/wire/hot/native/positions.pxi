@@ -25,6 +25,8 @@ cdef uint64_t MIX = 0x9E3779B97F4A7C15u
 cdef inline uint64_t position_unit(int64_t offset, int64_t position) noexcept nogil:
     """The first bit, fifteen that belong to this position at this queue offset, the position."""
     cdef uint64_t value = <uint64_t>position & POSITION_MASK
+    # The queue offset is mixed in, so that a unit in a wrong place is told from a right one
+    # (docs/formats/positions.md).
     cdef uint64_t check = ((value ^ <uint64_t>offset * MIX_OFFSET) * MIX) >> 49
     return POSITION_KNOWN | check << POSITION_BITS | value
 
@@ -111,6 +113,7 @@ def frame_sizes(
                 row += 1
         if why != SIZED_COMPRESSED or expanded is None:
             break
+        # `expanded` is Python and needs the GIL: the inner loop ends for each compressed message.
         bytes_there = expanded(to_bytes(r.body, r.body_size), r.sys_flag)
         if bytes_there < 0:  # it cannot be expanded
             if <int32_t>crc31_of(r.body, r.body_size) != (get32(r.start + 8) & INT32_MAX):
@@ -161,6 +164,7 @@ def find_position(units, int64_t offset, int64_t position):
         middle = (low + high) >> 1
         value = <uint64_t>get64(held.data + middle * POSITION_BYTES)
         found = <int64_t>(value & POSITION_MASK)
+        # Which half to go on in is not known then: the caller has this unit made anew.
         if value != position_unit(offset + middle, found):
             return -1, offset + middle
         if found <= position:

@@ -44,6 +44,7 @@ cdef class Batch:
         grow(&self.out, size)
         at = self.out.data + self.out.used
         put32(at, <int32_t>size)
+        # Magic and checksum: brokers do not read them.
         memset(at + 4, 0, 8)
         put32(at + 12, flag)
         put32(at + 16, <int32_t>body_size)
@@ -97,6 +98,7 @@ cdef class Batch:
             put_bytes(&self.out, b"KEYS\1", 5)
             put_object(&self.out, keys)
             put_bytes(&self.out, b"\2", 1)
+        # As Java's client writes it into every message.
         put_bytes(&self.out, b"WAIT\1true", 9)
         if PyBytes_GET_SIZE(self.prefix):
             put_bytes(&self.out, b"\2", 1)

@@ -82,6 +82,7 @@ cdef class Filter:
         self.condition, self.retried = condition, None if retried is None else dict(retried)
         self.reads = condition is not None or retried is not None
         self.tag_hashes = frozenset(tag_hashes)
+        # RocketMQ compares 32 bits of the tags code: a hash beyond them matches nothing.
         fit = sorted(code for code in self.tag_hashes if -2147483648 <= code <= INT32_MAX)
         grow(&self.codes, 4 * len(fit))
         for code in fit:
@@ -114,6 +115,7 @@ cdef class Filter:
         if size < RECORD_BYTES_MIN or get32(at) != size or cut(&record, at, at + size, False) != NULL:
             return 1
         if condition is None:
+            # filterSupportRetry: the expression of the topic that the message was first for.
             condition = self.retried.get(property_bytes(&record, b"RETRY_TOPIC", 11))
         if condition is None:
             work[0] += record.properties_size
@@ -236,10 +238,13 @@ cdef int choose_into(
         if offset < 0 or size <= 0 or offset < low:
             chosen.damaged = True
             break
+        # Retention has taken the record; or it is a fill unit, for messages that were gone before the queue's file was
+        # made.
         if offset < log_min or (offset == 0 and size == INT32_MAX):
             unit += 1
             at += UNIT_BYTES
             continue
+        # Just being written, or in the next log file: the next pull begins there.
         if offset >= log_end or size > log_end - offset:
             break
         low = offset + size
@@ -250,6 +255,7 @@ cdef int choose_into(
         else:
             taken = wanted is None or wanted.takes(get32(at + 16))
         if taken:
+            # RocketMQ never stops before the first record, whatever the limits.
             if chosen.count and chosen.size + size > bytes_max:
                 break
             if chosen.count == 0:

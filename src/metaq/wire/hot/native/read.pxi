@@ -66,6 +66,7 @@ cdef const char *cut(Record *r, const uint8_t *at, const uint8_t *end, bint chec
     r.sys_flag = get32(at + 36)
     r.born_size = 20 if r.sys_flag & 0x10 else 8
     r.store_size = 20 if r.sys_flag & 0x20 else 8
+    # RECORD_BYTES_MIN counts two IPv4 hosts.
     if not RECORD_BYTES_MIN - 16 + r.born_size + r.store_size <= r.size <= end - at:
         return b"its size does not fit the bytes left"
     stop = at + r.size
@@ -78,6 +79,7 @@ cdef const char *cut(Record *r, const uint8_t *at, const uint8_t *end, bint chec
     part += 8 + r.store_size
     r.reconsume_times, r.prepared_offset, r.body_size = get32(part), get64(part + 4), get32(part + 12)
     r.body = part + 16
+    # Three bytes follow at least: the lengths of topic and properties.
     if r.body_size < 0 or r.body_size > stop - r.body - 3:
         return b"its body does not fit"
     r.topic = r.body + r.body_size + 1
@@ -142,6 +144,7 @@ cdef RecordHead head_of(Record *r):
     head.unique_id = property_bytes(r, b"UNIQ_KEY", 8)
     head.keys = property_bytes(r, b"KEYS", 4)
     delay = property_bytes(r, b"DELAY", 5)
+    # A number of ten digits may not fit the C int.
     head.delay_level = int(delay) if delay.isdigit() and len(delay) < 10 else 0
     return head
 
@@ -160,6 +163,7 @@ def scan_records(data, Py_ssize_t start, Py_ssize_t end, int64_t base, Py_ssize_
         if end - start < 4:
             return heads, start, END_SHORT
         size = get32(at)
+        # Nothing was written yet: files are made at their full size.
         if size == 0:
             return heads, start, END_ZERO
         if end - start < 8:
@@ -171,6 +175,7 @@ def scan_records(data, Py_ssize_t start, Py_ssize_t end, int64_t base, Py_ssize_
             return heads, start, END_BAD
         if size > end - start:
             return heads, start, END_SHORT
+        # A record of another place is left from before a recovery cut the log here.
         if cut(&r, at, at + size, check_crc) != NULL or r.log_offset != base + start:
             return heads, start, END_BAD
         heads.append(head_of(&r))
@@ -236,6 +241,7 @@ for _slot, _name in enumerate((
     "min_offset", "max_offset",
 )):
     message_slots[_slot] = metaq_slot_offset(StoredMessage.__dict__[_name])
+    # Slots are written past Python's attribute access: a class without one of them must be noticed here.
     if message_slots[_slot] < 0:
         raise ImportError(f"StoredMessage.{_name} is no slot")
 

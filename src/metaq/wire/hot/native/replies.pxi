@@ -12,6 +12,7 @@ cdef bytes json_text(str text):
     cdef const uint8_t *at = start
     while at < end:
         at = json_plain(at, end)
+        # A quote, a backslash or a control character, which nearly no text here has.
         if at < end and at[0] < 0x80:
             return msgspec_encode(text)
         at += 1
@@ -90,6 +91,7 @@ cdef class Replies:
         self.out.used += 8
         if binary:
             memset(at + 8, 0, 21)
+            # 3 is the ordinal of PYTHON.
             at[10] = 3
             put16(at + 11, self.version)
             put32(at + 13, opaque)

@@ -23,6 +23,7 @@ cdef class _Spans:
             raise ValueError(f"{count} rows need {count + 1} offsets, there are {self.offsets.size // 4}")
         at = <const int32_t *>self.offsets.data
         for i in range(count + 1):
+            # All rows are checked here: `bytes_at` and `size_at` rely on it.
             if at[i] < before or at[i] > self.data.size:
                 raise ValueError(f"offset {i} of {count + 1} is not between the one before it and the end of the data")
             before = at[i]
@@ -77,11 +78,13 @@ cdef Py_ssize_t add_rows(Batch batch, RowColumns columns, const int32_t *rows, P
         return row
     while row < end and batch.count < BATCH_ENTRIES_MAX:
         which = rows[row] if rows != NULL else row
+        # Row numbers come from Python: an unchecked one would be read past the columns.
         if which < 0 or which >= columns.count:
             raise IndexError(f"there is no row {which} of {columns.count}")
         body_size, text_size = columns.bodies.size_at(which), 0
         if columns.properties is not None:
             text_size, text = columns.properties.size_at(which), columns.properties.bytes_at(which)
+        # Texts of older Java clients and of Go end with a separator.
         joint = text_size and prefix and text[text_size - 1] != 2
         properties_size = text_size + joint + prefix
         size = BATCH_ENTRY_BYTES_MIN + body_size + properties_size

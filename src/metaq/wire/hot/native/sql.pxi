@@ -81,6 +81,7 @@ cdef int integer_in(const uint8_t *text, Py_ssize_t size, bint wide, int64_t *ou
         at += 1
     if at == end:
         return 0
+    # Java's lowest number has no positive counterpart.
     limit = (<uint64_t>1 << 63 if wide else <uint64_t>1 << 31) - (0 if negative else 1)
     while at < end:
         digit = at[0] - 48
@@ -170,11 +171,13 @@ cdef int double_in(const uint8_t *text, Py_ssize_t size, double *out) except -2:
         else:
             break
         at += 1
+    # Both operands are exact, and a division rounds once: it is the nearest double, as Java's own.
     if at == end and digits <= EXACT_DIGITS and seen:
         out[0] = <double>number / TENS[behind]
         if negative:
             out[0] = -out[0]
         return 1
+    # Python's parser serves for decimals that Java reads alike; Java also takes `1d`, and names infinity otherwise.
     if size < SHORT_TEXT and is_decimal(text, text + size):
         memcpy(copied, text, size)
         copied[size] = 0
@@ -301,6 +304,7 @@ cdef class Condition:
             step.op = step.worth.kind = op
             if not 0 <= op < OP_COUNT or (op == OP_TEXT or op >= OP_CONTAINS) != isinstance(argument, bytes):
                 raise ValueError(f"no such step: {op} {argument!r}")
+            # `is_within` reads the first byte without a check.
             if op >= OP_CONTAINS and not argument:
                 raise ValueError(f"nothing to look for in step {number}")
             if isinstance(argument, tuple):
@@ -322,6 +326,7 @@ cdef class Condition:
                 step.argument = argument
                 if op == OP_PROPERTY and not 0 <= argument < self.name_count:
                     raise ValueError(f"no such property: {argument}")
+        # The flow is checked once, so that steps need not check the stack for each message.
         self.check_flow()
 
     cdef int check_flow(self) except -1:
@@ -367,6 +372,7 @@ cdef class Condition:
             found[number].kind = OP_NULL
         while at < end:
             stop = find_byte(at, end, 2)
+            # Most properties of a message are not in the expression: their first byte tells it.
             next_name = self.firsts[at[0]]
             while next_name:
                 number = next_name - 1

@@ -76,6 +76,7 @@ cdef class LogTail:
             or end - file_offset > file_bytes or file_offset > INT64_MAX - file_bytes
         ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {fresh.size}")
+        # Once, here: `make_room` relies on it in the middle of a run.
         if descriptor >= 0:
             grow(&self.ahead, AHEAD_BYTES)
         self.file = fresh
@@ -85,6 +86,7 @@ cdef class LogTail:
 
     def detach(self):
         self.file = Exported()
+        # No room is left, and the end stays known.
         self.base = self.limit = self.end
         self.descriptor = -1
         self.in_place()
@@ -130,6 +132,7 @@ cdef class LogTail:
         if left < BLANK_BYTES_MIN:
             raise ValueError(f"{left} bytes are too few for the blank record")
         put32(at + 4, BLANK_MAGIC)
+        # The size last, as of any record.
         store_barrier()
         put32(at, <int32_t>left)
         self.end = self.limit
@@ -204,6 +207,7 @@ cdef class QueueTail:
         self.log_end = log_offset + size
 
     def put(self, int64_t log_offset, int32_t size, int64_t tags_code):
+        # Recovery puts records again whose units may be there already.
         if log_offset + size <= self.log_end:
             return True
         if self.left() < 1:
@@ -289,12 +293,14 @@ cdef class IndexTail:
         cdef uint8_t *entry = header + self.entries_at + self.count * INDEX_ENTRY_BYTES
         cdef uint32_t previous = <uint32_t>get32(slot)
         cdef int64_t seconds = 0
+        # A slot of a damaged or rewound index.
         if previous >= <uint64_t>self.count:
             previous = 0
         if self.count == 1:
             self.begin_ms, self.begin_log = store_ms, log_offset
             put64(header, store_ms)
             put64(header + 16, log_offset)
+        # Seconds since the file's first entry, as RocketMQ has them.
         if self.begin_ms > 0 and store_ms > self.begin_ms:
             seconds = min((store_ms - self.begin_ms) // 1000, <int64_t>INT32_MAX)
         put32(entry, key.hash)
@@ -342,6 +348,7 @@ def rewind_index(buffer, int64_t slots, int64_t count):
     first = held.data + INDEX_HEADER_BYTES
     memset(first, 0, 4 * slots)
     entry = first + 4 * slots
+    # Ascending: in each slot the newest entry stands at the end.
     for ordinal in range(1, count):
         slot = first + 4 * ((get32(entry + ordinal * INDEX_ENTRY_BYTES) & INT32_MAX) % slots)
         used += get32(slot) == 0
@@ -438,6 +445,7 @@ cdef class TopicGate:
             self.slow_sizes |= <uint64_t>1 << <int>len(name)
         self.key_prefix = 0
         key = topic + b"#"
+        # Java's hash of a key goes on from that of `topic#`, which is the same for all keys.
         continue_hash(&self.key_prefix, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
 
 

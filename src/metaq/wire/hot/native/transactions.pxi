@@ -81,6 +81,7 @@ cdef bint hold_back(
                 return False
         names[count].at, names[count].size = <uint32_t>(at - text), <uint32_t>size
         count += 1
+        # A half message needs it: this group is asked if the end does not come.
         group |= size == 6 and memcmp(at, b"PGROUP", 6) == 0
         at = find_byte(middle, end, 2) + 1
     if not group:
@@ -172,6 +173,7 @@ cdef bint end_transaction(
     if (
         cut(&r, log.file.data + place, log.file.data + (log.end - log.base), True) != NULL
         or r.log_offset != row.log_offset or r.queue_offset != row.queue_offset or r.queue_id or r.sys_flag & 0x30
+        # A record that ends in NULs may be torn: the slow path looks.
         or not r.properties_size or r.properties[r.properties_size - 1] == 0
     ):
         return False
@@ -193,6 +195,7 @@ cdef bint end_transaction(
     if (
         op is None or transactions.half is None
         or not same(r.topic, r.topic_size, PyBytes_AS_STRING(transactions.half.topic), PyBytes_GET_SIZE(transactions.half.topic))
+        # The offsets are the client's: they must lead to a half message, not to bytes that look like one.
         or not is_unit_of(<QueueTail>transactions.half.queues[0], r.queue_offset, &r)
         or not transactions.may_end(r.queue_offset)
     ):
