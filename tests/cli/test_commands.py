@@ -93,6 +93,9 @@ def test_send_takes_a_message_from_each_line(cli):
     sent = cli("send", "cli-lines", "--lines", stdin="".join(f"line {n}\n" for n in range(500)))
     assert "500 messages are stored" in sent.stdout, sent.stderr
     assert json.loads(cli("topic", "show", "cli-lines", "--json").stdout)["messages"] == 500
+    # Empty lines are no messages, and thousands of them are not the end.
+    sent = cli("send", "cli-lines", "--lines", stdin="one\n" + "\n" * 5000 + "two\n")
+    assert sent.stdout == "2 messages are stored in topic cli-lines\n"
 
 
 def test_consume_without_a_group_only_looks(cli, orders):

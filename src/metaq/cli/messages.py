@@ -61,9 +61,9 @@ def send(
             _tell(producer.send(make(data)), as_json=as_json)
             return
         count = 0
-        texts = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
-        # Empty lines are left out: a broker takes no empty body.
-        while pending := [producer.submit(make(text)) for text in itertools.islice(texts, _WINDOW) if text]:
+        # Empty lines are left out: a broker takes no empty body. Here and not below: a window of them alone would end the loop.
+        texts = (text for line in sys.stdin.buffer if (text := line.rstrip(b"\r\n")))
+        while pending := [producer.submit(make(text)) for text in itertools.islice(texts, _WINDOW)]:
             for future in pending:
                 receipt = future.result()
                 count += 1
