@@ -15,7 +15,7 @@ from metaq import MessageQueue, Reader, aio
 from metaq.archive import replay as replays
 from metaq.archive.folder import ArchiveFolder
 from metaq.client.consumer import replaying
-from metaq.client.consumer.reader import ReaderCore
+from metaq.client.consumer.reader_core import ReaderCore
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, MessagesLost, OffsetOutOfRange, StoreCorrupt
 from metaq.pipelines.compact.options import CompactOptions

@@ -1,9 +1,8 @@
 """MetaQ 1.x transactions, local and XA, on top of staged transactions (docs/formats/staging.md); there is no second store.
 
 Messages are buffered in memory and in staged chunks, invisible to consumers. A one-phase commit stages the rest and
-decides in one request. PREPARE stages everything and decides PREPARED, with the XA key as label; from then on the
-branch exists in the log alone and waits for its transaction manager without limit, through restarts. A *branch* in
-this module is a transaction of either kind.
+decides in one request. PREPARE stages everything and decides PREPARED, labelled with the XA key; from then on the branch
+is in the log alone and waits for its transaction manager without limit. A *branch* here is a transaction of either kind.
 
 A step that fails before the preparation ends the transaction: the client gets the error, and it is rolled back.
 """
@@ -169,10 +168,8 @@ class Metaq1Transactions(BrokerPart):
         if key is None:
             raise Refused(Reason.NOT_FOUND, "Local transaction 'null' has not been started.")
         if len(text := str(key)) > KEY_CHARS_MAX:
-            raise BranchRefused(
-                Fault.INVALID,
-                f"the key of a transaction has {len(text)} characters, the limit is {KEY_CHARS_MAX}: {text[:60]}...",
-            )
+            what = f"the key of a transaction has {len(text)} characters, the limit is {KEY_CHARS_MAX}: {text[:60]}..."
+            raise BranchRefused(Fault.INVALID, what)
         return key
 
     def _new_id(self, kind: str) -> str:

@@ -135,8 +135,7 @@ class StagingService(BrokerPart):
                 self._ends.soon(transaction)
             self._ends.watch(transaction)
         if count := len(self._table.table):
-            held = self.held
-            log.info("%d staged transactions with %d bytes in %d parts go on", count, held[1], held[0])
+            log.info("%d staged transactions with %d bytes in %d parts go on", count, *reversed(self.held))
         self._retention.open()
         self._store.keeper.owes(self)
 
@@ -257,9 +256,8 @@ class StagingService(BrokerPart):
             return
         part = transaction.parts.get(seal.part) if transaction is not None else None
         if transaction is None or part is None:
-            raise Refused(
-                Reason.NOT_FOUND, f"there is no part {seal.part} of transaction {seal.transaction} at this broker"
-            )
+            text = f"there is no part {seal.part} of transaction {seal.transaction} at this broker"
+            raise Refused(Reason.NOT_FOUND, text)
         self._gatekeeper.check(caller, Action.PUBLISH, part.topic)
         check_seal(seal.part, seal.seal, part.holds)
         if part.seal == seal.seal:
@@ -329,8 +327,7 @@ class StagingService(BrokerPart):
     def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
         """Return the decision that has moved the row to this sequence number already; None: none has.
 
-        So a writer that repeats a numbered transaction after a crash does not write it twice. Raises Refused: STALE,
-        BUSY, INVALID.
+        So a writer that repeats its transaction after a crash does not write twice. Raises Refused: STALE, BUSY, INVALID.
         """
         row = self._decisions.rows.get(wanted.row)
         if row is None:
