@@ -228,7 +228,7 @@ def test_transaction_that_was_asked_about_goes_on_at_the_other_broker(
             )  # a round later: the slow one would have been asked about again
             assert fresh.queue_offset >= 2
             # RocketMQ that finds positions from before the check asks about both generations, and so about both of its own.
-            found = client.bodies("orders")
+            found = client.wait_for("orders", {"slow", "fresh"})
             assert set(found) == {"slow", "fresh"}
             if heir is MetaqServer or ending == "stop":
                 assert len(found) == 2
