@@ -49,7 +49,10 @@ class Admin:
     ) -> list[str]:
         """Create or change a topic at one broker, at all of a cluster, or everywhere.
 
-        Args: queues: per broker. perm: 4 readable, 2 writable, 6 both.
+        Args:
+            queues: per broker.
+            perm: 4 readable, 2 writable, 6 both.
+
         Returns: the names of the brokers that have it now. Raises also ConfigError: not a legal name.
         """
         return self._run(
@@ -176,8 +179,12 @@ class Admin:
     def end_branch(self, key: str, action: str, *, broker: str | None = None) -> list[str]:
         """End an XA branch by hand. Returns the names of the brokers that had it.
 
-        Args: key: `XID:...`. action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it
-              comes; `forget` one that was ended so. Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
+        Args:
+            key: `XID:...`.
+            action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it comes;
+                `forget` one that was ended so.
+
+        Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
         """
         return self._run(branches.end(self._open, key, action, broker=broker))
 

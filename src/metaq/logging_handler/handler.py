@@ -65,14 +65,20 @@ class MetaQHandler(logging.Handler):
         clock: Clock = SYSTEM,
     ) -> None:
         """
-        Args: name_servers: `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR. producer: one of
-              the application's instead, which is not closed here and does not work in a forked child. service: the
-              name of the program that logs, by default that of its file. keys: names of attributes of the record,
-              `service` or `logger`, whose values become the message's keys, by which it can be looked up; at most 8.
-              buffer_records_max, buffer_bytes_max: what may wait to be sent or acknowledged; what comes beyond is
-              dropped. record_bytes_max: longer bodies are cut, and so are those that a broker refuses for their
-              length. linger: seconds that a first record waits for others. flush_seconds: how long `flush` and
-              `close` wait. producer_options: more arguments of `metaq.Producer`, such as `namespace`.
+
+        Args:
+            name_servers: `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
+            producer: one of the application's instead, which is not closed here and does not work in a forked child.
+            service: the name of the program that logs, by default that of its file.
+            keys: names of attributes of the record, `service` or `logger`, whose values become the message's keys, by
+                which it can be looked up; at most 8.
+            buffer_records_max, buffer_bytes_max: what may wait to be sent or acknowledged; what comes beyond is
+                dropped.
+            record_bytes_max: longer bodies are cut, and so are those that a broker refuses for their length.
+            linger: seconds that a first record waits for others.
+            flush_seconds: how long `flush` and `close` wait.
+            producer_options: more arguments of `metaq.Producer`, such as `namespace`.
+
         Raises: ConfigError, TypeError. No connection is made and no thread started before the first record.
         """
         super().__init__(level)

@@ -72,8 +72,10 @@ class Sender:
         shared: bool,
     ) -> None:
         """
-        Args: connect: makes the producer, or returns the application's own, which is then `shared` and not closed here.
-              summary: makes a record that says how many were dropped, by reason.
+
+        Args:
+            connect: makes the producer, or returns the application's own, which is then `shared` and not closed here.
+            summary: makes a record that says how many were dropped, by reason.
         """
         self.buffer = Buffer(settings.buffer_records_max, settings.buffer_bytes_max)
         self.sent = self.shortened = self.restarts = 0

@@ -50,8 +50,11 @@ class MessageStore:
     ) -> None:
         """Open the folder, recover it, start the threads.
 
-        Args: store_host: 8 bytes (20 with IPv6) that every record carries. cluster: value of plain sends' CLUSTER.
-              threads: False for a test that takes their steps itself.
+        Args:
+            store_host: 8 bytes (20 with IPv6) that every record carries.
+            cluster: value of plain sends' CLUSTER.
+            threads: False for a test that takes their steps itself.
+
         Raises: StoreLocked, StoreForeign, StoreCorrupt: nothing was touched. StoreFull: no room to recover.
         """
         self.options, self.clock, self.disk = options, clock, disk or Disk()

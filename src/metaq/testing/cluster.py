@@ -127,12 +127,18 @@ class Cluster:
     server. When it is left, every process is ended; one that had ended by itself raises ServerDied with its last log lines,
     or adds them to the exception on its way.
 
-    Args: folder: where each process gets a folder of its own; it is kept. By default a temporary one that goes with the
-          cluster. options: any options of docs/configuration.md for all brokers, over `SMALL`. broker_options: for one
-          broker each, over those. namesrv_options: for all name servers. networks: put a `FlakyNetwork` on every way
-          between clients, brokers and name servers (Linux: it needs a second loopback address). environment: variables of
-          all processes beside ours. timeout: seconds that a start may take. program: the module that is run in place of
-          `metaq`, for faults of a test's own.
+    Args:
+        folder: where each process gets a folder of its own; it is kept. By default a temporary one that goes with the
+            cluster.
+        options: any options of docs/configuration.md for all brokers, over `SMALL`.
+        broker_options: for one broker each, over those.
+        namesrv_options: for all name servers.
+        networks: put a `FlakyNetwork` on every way between clients, brokers and name servers (Linux: it needs a second
+            loopback address).
+        environment: variables of all processes beside ours.
+        timeout: seconds that a start may take.
+        program: the module that is run in place of `metaq`, for faults of a test's own.
+
     Raises: ConfigError: a number out of bounds (up to 16 brokers, 1 to 8 name servers).
     """
 

@@ -30,9 +30,11 @@ BrokerDied = ServerDied
 class EmbeddedBroker(ServerProcess):
     """`metaq up` as a child process: a real broker and name server, ready in about a second.
 
-    Args: data: folder of the store; by default a temporary one that goes with the broker. options: any option of
-          docs/configuration.md, over `SMALL`. environment: variables of the child beside ours, for example METAQ_HOT=0
-          for the pure-Python fallback. timeout: seconds that a start may take.
+    Args:
+        data: folder of the store; by default a temporary one that goes with the broker.
+        options: any option of docs/configuration.md, over `SMALL`.
+        environment: variables of the child beside ours, for example METAQ_HOT=0 for the pure-Python fallback.
+        timeout: seconds that a start may take.
 
     A context manager; or call `start` and `stop`. It ends with its parent, however that ends.
     """

@@ -71,8 +71,10 @@ class FlakyNetwork:
             network.cut()       # open connections break, new ones are refused
             network.mend()      # all is well again
 
-    Args: target: where to. listen: where from; port 0 takes a free one. thread: to share one among several networks; by
-          default it has one of its own.
+    Args:
+        target: where to.
+        listen: where from; port 0 takes a free one.
+        thread: to share one among several networks; by default it has one of its own.
     """
 
     def __init__(self, target: str, *, listen: str = "127.0.0.1:0", thread: NetworkThread | None = None) -> None:

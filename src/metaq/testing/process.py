@@ -28,8 +28,11 @@ class ServerProcess:
 
     A subclass says which command and what its `ready` line means. All signals go to the child by its own id.
 
-    Args: name: what errors call it. log: file for what it writes to standard error, over all its lives.
-          environment: variables of the child beside ours. timeout: seconds that a start may take.
+    Args:
+        name: what errors call it.
+        log: file for what it writes to standard error, over all its lives.
+        environment: variables of the child beside ours.
+        timeout: seconds that a start may take.
     """
 
     program = "metaq"

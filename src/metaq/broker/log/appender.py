@@ -36,9 +36,11 @@ Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
 class Appender(BrokerPart):
     """Appends records, and calls the hooks of what depends on the growth of the log.
 
-    Args: stats: told of failures here, of the rest by `when_grown`. closed: whether a topic is being deleted, so that what
-          is put there now would be lost or come back later; or is being made, and its queues with it. closed_queues: those
-          that only take what is put with `through`.
+    Args:
+        stats: told of failures here, of the rest by `when_grown`.
+        closed: whether a topic is being deleted, so that what is put there now would be lost or come back later; or is
+            being made, and its queues with it.
+        closed_queues: those that only take what is put with `through`.
     """
 
     leads = False

@@ -89,7 +89,10 @@ class MessageRows(Struct, frozen=True):
     ) -> Iterator[tuple[MessageQueue, Numbers]]:
         """`rows` of one topic, divided by the queue that they go to; each queue's in the order of the table.
 
-        Args: queues: those of the topic that can be sent to. anywhere: where rows go that name neither queue nor ordering key.
+        Args:
+            queues: those of the topic that can be sent to.
+            anywhere: where rows go that name neither queue nor ordering key.
+
         Raises InvalidMessage: a row names a queue that is not among them.
         """
         if self.ordering_keys is None and self.queue_ids is None:
@@ -161,9 +164,12 @@ def rows_of(
 ) -> MessageRows:
     """Return the messages of a record batch.
 
-    Args: topic: of rows that name none. namespace: of the producer; it is also written to a property. empty: bodies
-          may be empty. only_group: the one consumer group that gets them, by its retry topic; a property has the topic
-          that its members see.
+    Args:
+        topic: of rows that name none.
+        namespace: of the producer; it is also written to a property.
+        empty: bodies may be empty.
+        only_group: the one consumer group that gets them, by its retry topic; a property has the topic that its members
+            see.
 
     Raises: ConfigError: as `check_columns`. InvalidMessage: a row that no message can be made of; the text says which.
     """

@@ -180,12 +180,17 @@ class ProducerBase:
     ) -> SendFuture:
         """Send without waiting: the message joins a batch, the future gets its receipt.
 
-        Args: topic: the topic's name with `body`, or a whole `Message`. ordering_key: messages with one key go to one
-              queue, in order. selector: picks the queue out of those that are writable. queue: that very queue.
-              delay_level: 1..18, deliver after that one of the broker's delays. message_id: the id of an earlier,
-              failed send of this message, so that consumers can tell the two are one. strict: of an ordering key, whose
-              queue is one of the topic's fixed list (`metaq topic order`): while its broker is down the send fails and is
-              never moved, and a status other than SEND_OK is a reason to try again. The rest as in `Message`.
+        Args:
+            topic: the topic's name with `body`, or a whole `Message`.
+            ordering_key: messages with one key go to one queue, in order.
+            selector: picks the queue out of those that are writable.
+            queue: that very queue.
+            delay_level: 1..18, deliver after that one of the broker's delays.
+            message_id: the id of an earlier, failed send of this message, so that consumers can tell the two are one.
+            strict: of an ordering key, whose queue is one of the topic's fixed list (`metaq topic order`): while its
+                broker is down the send fails and is never moved, and a status other than SEND_OK is a reason to try
+                again. The rest as in `Message`.
+
         Raises: TypeError: a body that is not bytes, a bytearray or a contiguous memoryview, or another value of a wrong
                 type. InvalidMessage: a value that cannot be sent. ConfigError: a name that no topic can have.
                 BufferFull, ClientClosed, ClientForked. What happens under way is raised by the future.

@@ -116,8 +116,11 @@ class Producer(ProducerBase):
         keys, properties, flag, ordering_key, or broker and queue_id. Rows of one ordering key, and those that name
         one queue, keep their order. Bodies are not compressed.
 
-        Args: table: a pyarrow Table, RecordBatch or RecordBatchReader, or a frame of Polars, DuckDB or pandas. topic: of rows
-              that name none. timeout: seconds for one request, all its tries together; None: the producer's.
+        Args:
+            table: a pyarrow Table, RecordBatch or RecordBatchReader, or a frame of Polars, DuckDB or pandas.
+            topic: of rows that name none.
+            timeout: seconds for one request, all its tries together; None: the producer's.
+
         Raises: ConfigError: the columns are not those of messages, or pyarrow is missing. TypeError: no table. InvalidMessage: a
                 row. RowsNotSent: any fault after the first request; it says how many rows are acknowledged, and its cause.
         """
@@ -138,8 +141,10 @@ class Producer(ProducerBase):
 
         Leaving the block commits, raising in it rolls back (docs/atomic.md). MetaQ's brokers have this, a RocketMQ has not.
 
-        Args: timeout: seconds for a send that must wait, and for the end, all their tries together. expire_after: seconds after
-              which brokers drop what nobody has decided, at most their `stagedSecondsMax`.
+        Args:
+            timeout: seconds for a send that must wait, and for the end, all their tries together.
+            expire_after: seconds after which brokers drop what nobody has decided, at most their `stagedSecondsMax`.
+
         Raises: ConfigError, TypeError; ClientClosed, ClientForked. What happens under way: see `Atomic`.
         """
         self._check_open()

@@ -58,7 +58,9 @@ class ClientOptions(Struct, frozen=True, kw_only=True):
     def client_id(self, host: str, instance: str | None = None) -> str:
         """Return the client id, as RocketMQ's clients make it: `host@instance`, with `@unit` if there is one.
 
-        Args: host: this machine's address, unless `client_ip` says otherwise. instance: instead of the instance name.
+        Args:
+            host: this machine's address, unless `client_ip` says otherwise.
+            instance: instead of the instance name.
         """
         parts = [self.client_ip or host, instance or self.instance_name, self.unit_name]
         return "@".join(parts[: 3 if self.unit_name else 2])

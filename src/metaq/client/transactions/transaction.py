@@ -262,13 +262,18 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         **options: Any,
     ) -> None:
         """
-        Args: group: brokers ask any producer of it how a transaction ended, so all of them must know. check:
-              called with the message (a `StoredMessage`; its `message_id` is the transaction's id) when a broker asks;
-              returns True (commit), False (roll back) or None (not known yet: ask later), or a `TransactionOutcome`.
-              confirm: wait for the broker's answer to a commit or rollback. check_workers_min, check_workers_max: threads
-              that call `check` (in asyncio: tasks); as many as the former stay when there is nothing to check.
-              checks_held_max: checks that wait for one of them; further ones are passed over, and asked again.
-              options: as of `Producer`.
+
+        Args:
+            group: brokers ask any producer of it how a transaction ended, so all of them must know.
+            check: called with the message (a `StoredMessage`; its `message_id` is the transaction's id) when a broker
+                asks; returns True (commit), False (roll back) or None (not known yet: ask later), or a
+                `TransactionOutcome`.
+            confirm: wait for the broker's answer to a commit or rollback.
+            check_workers_min, check_workers_max: threads that call `check` (in asyncio: tasks); as many as the former
+                stay when there is nothing to check.
+            checks_held_max: checks that wait for one of them; further ones are passed over, and asked again.
+            options: as of `Producer`.
+
         Raises: ConfigError, TypeError. The brokers learn of the producer at once, so that it is asked also for
               transactions of others of its group.
         """
@@ -325,8 +330,11 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         Entering the block stores the message unseen; leaving it commits; raising an exception in it rolls back. What is not
         an `Exception` (Ctrl-C, a cancelled task) leaves the outcome to `check`, as `tx.unknown()` does.
 
-        Args: as in `send`; there is no delay: brokers ignore it in transactions. check_after: seconds before the broker
-              asks for the first time, if not its own `transactionTimeOut`; its check loop may make it longer.
+        Args:
+            as in `send`; there is no delay: brokers ignore it in transactions.
+            check_after: seconds before the broker asks for the first time, if not its own `transactionTimeOut`; its
+                check loop may make it longer.
+
         Raises: TypeError, InvalidMessage, ConfigError. Entering raises what `send` raises, and SendFailed also where the
               half message is stored with another status than SEND_OK: it is rolled back then.
         """

@@ -117,7 +117,9 @@ class Output(Protocol):
     def recover(self, last: int, known: Collection[str]) -> None:
         """Remove unfinished files of earlier runs.
 
-        Args: last: number of the newest batch, which is finished; -1: none. known: files of ids that manifests name.
+        Args:
+            last: number of the newest batch, which is finished; -1: none.
+            known: files of ids that manifests name.
         """
         ...
 

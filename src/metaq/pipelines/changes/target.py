@@ -67,7 +67,10 @@ def joined_columns(
 ) -> tuple[dict[str, dict[str, str]], set[str]]:
     """Merge a batch's columns into those of all tables. Returns them, and the tables in which a column's kind has changed.
 
-    Args: before: table → column → kind. keys: table → columns of its key.
+    Args:
+        before: table → column → kind.
+        keys: table → columns of its key.
+
     Raises: ConfigError: a table's key has other columns than before, or a key column another kind: rows could no longer be
         found by their key.
     """

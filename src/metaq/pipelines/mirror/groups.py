@@ -61,7 +61,11 @@ def placed(
 ) -> QueueProgress:
     """Compute the offset of a group in one target queue.
 
-    Args: consumed: source queue → the group's offset. starts: source queue → min offset. now: its offset in the target.
+    Args:
+        consumed: source queue → the group's offset.
+        starts: source queue → min offset.
+        now: its offset in the target.
+
     Returns: the result, with the offset to set: `now` or more.
     """
     sources = state.sources_of(target)

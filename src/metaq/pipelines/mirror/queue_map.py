@@ -33,7 +33,10 @@ def extended(
 ) -> QueueMap:
     """Return the map extended by the queues of one source topic; entries of `known` stay.
 
-    Args: source: the topic's queues. target: writable queues of the target's topic.
+    Args:
+        source: the topic's queues.
+        target: writable queues of the target's topic.
+
     Raises ConfigError: there are too few, and `merge` is not allowed.
     """
     mapped = dict(known)

@@ -80,7 +80,9 @@ def _least(
 ) -> tuple[int, int]:
     """Return the fewest bytes, and the most fields with one item per list.
 
-    Args: around: names of the enclosing records. done: results of records, so that none is looked at twice.
+    Args:
+        around: names of the enclosing records.
+        done: results of records, so that none is looked at twice.
     """
     if isinstance(schema, list):
         found = [_least(branch, named, around, done) for branch in schema]

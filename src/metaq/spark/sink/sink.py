@@ -174,7 +174,12 @@ class MetaqWriter(Delivery, DataSourceArrowWriter):  # type: ignore[misc]
     """A batch write: all rows or none. With txnAppId and txnVersion it is done once, however often it is repeated."""
 
     def __init__(self, options: SinkOptions, struct: Any) -> None:
-        """Args: options: of the write. struct: the DataFrame's StructType. Raises ConfigError: its columns do not fit."""
+        """Args:
+            options: of the write.
+            struct: the DataFrame's StructType.
+
+        Raises ConfigError: its columns do not fit.
+        """
         super().__init__(options)
         check_columns(to_arrow_schema(struct), options.topic)
         self.row, self.sequence = options.row_of_app, options.txn_version if options.txn_version is not None else -1
@@ -202,7 +207,12 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
     """A streaming write: each micro-batch whole and once."""
 
     def __init__(self, options: SinkOptions, struct: Any) -> None:
-        """Args: options: of the write. struct: the DataFrame's StructType. Raises ConfigError: its columns do not fit."""
+        """Args:
+            options: of the write.
+            struct: the DataFrame's StructType.
+
+        Raises ConfigError: its columns do not fit.
+        """
         super().__init__(options)
         check_columns(to_arrow_schema(struct), options.topic)
 

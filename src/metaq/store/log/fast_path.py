@@ -198,8 +198,11 @@ class FastPath:
 
         They lie back to back and in one log file if any file has room for them, and either all or none are appended then.
 
-        Args: place: LogOffset of the chunk. record: the chunk; without it, one in the file that is written to is read there,
-              and any other is STOP_SLOW. carrying: see `Writer.put`.
+        Args:
+            place: LogOffset of the chunk.
+            record: the chunk; without it, one in the file that is written to is read there, and any other is STOP_SLOW.
+            carrying: see `Writer.put`.
+
         Raises as `append_rows` does, and `outcome` says the same.
         """
         with self._appending(outcome, carrying=carrying) as now_ms:

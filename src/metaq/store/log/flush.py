@@ -39,7 +39,10 @@ class Flusher:
     def watch(self, look_at: Callable[[int, Callable[[], None]], None], forget: Callable[[int], object]) -> bool:
         """Sync in a thread that does not hold the GIL, and call those who wait from an event loop.
 
-        Args: look_at: the loop's `add_reader`; forget: its `remove_reader`.
+        Args:
+            look_at: the loop's `add_reader`
+            forget: its `remove_reader`.
+
         Returns False, and changes nothing, without the compiled module or on a test's disk.
         """
         if not self._state.takes or not SyncThread.possible(self._log.run.disk):

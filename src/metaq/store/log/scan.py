@@ -76,7 +76,9 @@ class Judge:
         whole_log: bool,
         deleted: Mapping[bytes, int] | None = None,
     ) -> None:
-        """Args: ends: queue offset that each queue goes on with. has_unit: whether a unit points at the record.
+        """Args:
+            ends: queue offset that each queue goes on with.
+            has_unit: whether a unit points at the record.
 
         deleted: topic → LogOffset below which its records belong to queues that are gone.
         """

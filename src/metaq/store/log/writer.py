@@ -221,8 +221,10 @@ class Writer:
     def append_raw(self, data: bytes | memoryview, log_offset: int) -> Appended:
         """Append bytes of another log, which begin there at `log_offset`, as they are; fill queues and index.
 
-        Args: data: whole records back to back, as they lie in the log, blank records included.
-              log_offset: where this log ends. An empty one may begin at any log offset where a file would.
+        Args:
+            data: whole records back to back, as they lie in the log, blank records included.
+            log_offset: where this log ends. An empty one may begin at any log offset where a file would.
+
         Raises: StoreError: a gap, or not all of it is whole records that go on with this log and its queues; nothing was
         appended. StoreFull, StoreFailed: `log_end` says how far it came; go on from there.
         """

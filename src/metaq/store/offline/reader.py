@@ -56,7 +56,10 @@ class StoreReader:
     def records(self, start: int | None = None, *, topics: Collection[str] = ()) -> Iterator[StoredMessage]:
         """Yield each message, in log order, its body decompressed.
 
-        Args: start: LogOffset at which a record begins; None for the oldest. topics: of these only; of all if there is none.
+        Args:
+            start: LogOffset at which a record begins; None for the oldest.
+            topics: of these only; of all if there is none.
+
         Raises: StoreCorrupt: a log file is missing between two others.
         """
         for _, block in self.blocks(start):

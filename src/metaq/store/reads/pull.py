@@ -133,10 +133,12 @@ class Puller:
     ) -> ReadResult:
         """Read records of a queue from `offset` on that pass `wanted` (None: all). Status COLD: run `job` in a thread.
 
-        Args: count_max, bytes_max: at most so many, None for RocketMQ's 256 KiB. Up to that size of pull, records far
-              behind the log's end come by 8 and in 64 KiB, as there; a pull that asks for more gets more of those, too.
-              in_pieces: more than `LONG_BYTES` comes as `ReadResult.long`.
-        At least one record is returned if one matches, whatever its size.
+        Args:
+            count_max, bytes_max: at most so many, None for RocketMQ's 256 KiB. Up to that size of pull, records far
+                behind the log's end come by 8 and in 64 KiB, as there; a pull that asks for more gets more of those,
+                too.
+            in_pieces: more than `LONG_BYTES` comes as `ReadResult.long`. At least one record is returned if one
+                matches, whatever its size.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -258,8 +260,11 @@ class Puller:
     ) -> ReadResult:
         """Select units and read their records.
 
-        Args: cold: the queue's file; records are then read by pread, not through the mapping. scratch: buffer for reads on the
-            event loop. Raises NotInMemory: with `scratch`, the read would wait for the disk.
+        Args:
+            cold: the queue's file; records are then read by pread, not through the mapping.
+            scratch: buffer for reads on the event loop.
+
+        Raises NotInMemory: with `scratch`, the read would wait for the disk.
         """
         log_min, log_end = self._log.min, self._log.end
         first_log, _, _ = UNIT.unpack_from(units, (look.offset - first_unit) * UNIT_BYTES)

@@ -25,7 +25,9 @@ _END_OF_TIME_MS = (1 << 63) - 1
 class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
     """Messages of a topic with the key `key`, in the broker's order.
 
-    Args: unique: `key` is a message id. begin_ms, end_ms: store times, both inclusive. Bodies are decompressed.
+    Args:
+        unique: `key` is a message id.
+        begin_ms, end_ms: store times, both inclusive. Bodies are decompressed.
     """
 
     answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
