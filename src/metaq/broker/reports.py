@@ -33,10 +33,11 @@ class Reports:
         unsaved: Callable[[], Mapping[str, str]],
         held: Callable[[], tuple[int, int]],
     ) -> None:
-        """Args:
-        metaq1_progress: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served.
-        unsaved: returns the table files whose last save failed → reason.
-        held: returns (parts, bytes) of open staged transactions.
+        """
+        Args:
+            metaq1_progress: see `PartitionProgress.of`; None: no clients of MetaQ 1.x are served.
+            unsaved: returns the table files whose last save failed → reason.
+            held: returns (parts, bytes) of open staged transactions.
         """
         self._metaq1_progress = metaq1_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held

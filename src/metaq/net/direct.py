@@ -41,10 +41,11 @@ class DirectStream:
     __slots__ = ("_clock", "_receive", "_send", "_socket", "address")
 
     def __init__(self, raw: socket.socket, address: str, clock: Monotonic) -> None:
-        """Args:
-        raw: a connected, blocking socket.
-        address: the server's, for errors.
-        clock: of the deadlines.
+        """
+        Args:
+            raw: a connected, blocking socket.
+            address: the server's, for errors.
+            clock: of the deadlines.
         """
         self._socket, self.address, self._clock = raw, address, clock
         self._send, self._receive = raw.send, raw.recv  # spares two look-ups in each request

@@ -85,10 +85,11 @@ class Run:
     """A run: it holds the folder's lease from `begin` to `end`. Thread-safe."""
 
     def __init__(self, pipeline: str, place: Path, *, on_batch: OnBatch | None = None) -> None:
-        """Args:
-        pipeline: its name.
-        place: its folder.
-        on_batch: called after each batch.
+        """
+        Args:
+            pipeline: its name.
+            place: its folder.
+            on_batch: called after each batch.
         """
         self.place = place
         self._on_batch = on_batch

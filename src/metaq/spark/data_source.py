@@ -128,9 +128,10 @@ class _SliceReading:
     """Base of batch and stream readers: reads a slice into Arrow batches."""
 
     def __init__(self, options: SourceOptions, struct: Any) -> None:
-        """Args:
-        options: the query's.
-        struct: Spark's StructType, ours or the user's; it chooses the columns.
+        """
+        Args:
+            options: the query's.
+            struct: Spark's StructType, ours or the user's; it chooses the columns.
         """
         self.options, self.fetch = options, options.fetch
         # All columns, not only the lean ones: the query's `.schema(...)` may name any.

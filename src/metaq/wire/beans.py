@@ -187,9 +187,10 @@ class Value:
     __slots__ = ("_folded", "name", "parent", "tree")
 
     def __init__(self, tree: Any, name: str | tuple[Any], parent: Value | None = None) -> None:
-        """Args:
-        tree: the parsed value.
-        name: name of the body; with a leading `.`, of a field of `parent`; in a tuple, a key or index in `parent`.
+        """
+        Args:
+            tree: the parsed value.
+            name: name of the body; with a leading `.`, of a field of `parent`; in a tuple, a key or index in `parent`.
         """
         self.tree, self.name, self.parent = tree, name, parent
         self._folded: dict[str, Any] | None = None

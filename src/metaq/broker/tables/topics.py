@@ -49,13 +49,14 @@ class Topics:
         call_soon: Callable[[Callable[[], None]], None] = at_once,
         prepare: Callable[[str, int], None] | None = None,
     ) -> None:
-        """Args:
-        options: whether topics are created automatically, how many, and the broker's permission.
-        file: topics.json.
-        broker_name: name of a system topic that RocketMQ's tools look for, as is the cluster's.
-        delay_levels: queues of SCHEDULE_TOPIC_XXXX.
-        call_soon: runs a callback of the saving thread on the event loop.
-        prepare: called in the saving thread with a new topic and the queue that is sent to first, before the topic is usable.
+        """
+        Args:
+            options: whether topics are created automatically, how many, and the broker's permission.
+            file: topics.json.
+            broker_name: name of a system topic that RocketMQ's tools look for, as is the cluster's.
+            delay_levels: queues of SCHEDULE_TOPIC_XXXX.
+            call_soon: runs a callback of the saving thread on the event loop.
+            prepare: called in the saving thread with a new topic and the queue that is sent to first, before the topic is usable.
         """
         self._options = options
         self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))

@@ -63,7 +63,8 @@ class MemberArguments(Struct, frozen=True):
 
     @classmethod
     def of(cls, group: str, topics: Topics | Patterns, common: Mapping[str, Any], *, required: bool) -> Self:
-        """Args:
+        """
+        Args:
             common: the keyword arguments of every client.
             required: no topic at all is an error.
 

@@ -312,9 +312,10 @@ class IdWindow:
     """The ids of a topic's batches whose store time lies within `seconds` of the newest one."""
 
     def __init__(self, seconds: float, rooms: Rooms | None = None) -> None:
-        """Args:
-        seconds: length of the window, in store time.
-        rooms: working memory, shared with other windows.
+        """
+        Args:
+            seconds: length of the window, in store time.
+            rooms: working memory, shared with other windows.
         """
         self._ms, self._rooms = round(seconds * 1000), rooms or Rooms()
         self._batches: list[_Remembered] = []

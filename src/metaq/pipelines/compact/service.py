@@ -111,9 +111,10 @@ class Compactor:
     def __init__(
         self, folder: ArchiveFolder, options: UpkeepOptions, compact_files: int, clock: Clock = SYSTEM
     ) -> None:
-        """Args:
-        compact_files: merge folders with more small files than this; 0: none.
-        clock: times of grace and retention.
+        """
+        Args:
+            compact_files: merge folders with more small files than this; 0: none.
+            clock: times of grace and retention.
         """
         self._folder, self._options, self._clock = folder, options, clock
         self._compact_files = compact_files

@@ -88,9 +88,10 @@ class CommandMail:
     """Runs a command for each alert, without a shell, with `alert_json` as its standard input. Not thread-safe."""
 
     def __init__(self, words: Sequence[str], seconds: float) -> None:
-        """Args:
-        words: program and arguments.
-        seconds: time limit; then the command and its child processes are killed.
+        """
+        Args:
+            words: program and arguments.
+            seconds: time limit; then the command and its child processes are killed.
         """
         self._words, self._seconds = list(words), seconds
 

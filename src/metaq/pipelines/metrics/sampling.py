@@ -35,9 +35,10 @@ class Sampler:
     def __init__(
         self, client: ClusterClient, topics: Sequence[str], trace_topic: str, groups: Sequence[str], clock: Clock
     ) -> None:
-        """Args:
-        trace_topic: empty: none.
-        groups: empty: all that the brokers know.
+        """
+        Args:
+            trace_topic: empty: none.
+            groups: empty: all that the brokers know.
         """
         self._client, self._clock = client, clock
         self._topics, self._trace_topic, self._groups = topics, trace_topic, groups

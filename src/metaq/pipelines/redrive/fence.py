@@ -24,9 +24,10 @@ class Fence:
     """Asks the coordinator of a redrive's transactions. Raises, from every method: ConnectionFailed and others if it is away."""
 
     def __init__(self, courier: Courier, seconds: float) -> None:
-        """Args:
-        courier: connections.
-        seconds: time to wait for a broker that is away.
+        """
+        Args:
+            courier: connections.
+            seconds: time to wait for a broker that is away.
         """
         self._courier, self._seconds = courier, seconds
 

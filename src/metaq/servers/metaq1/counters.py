@@ -43,10 +43,11 @@ class Counters:
     def __init__(
         self, settings: Metaq1Settings, clock: Clock, puts: Callable[[], Iterable[tuple[str, int, int]]] = tuple
     ) -> None:
-        """Args:
-        settings: say which topics are counted.
-        clock: of the period.
-        puts: yields (topic, puts, bytes) that came by the fast path since it was last asked.
+        """
+        Args:
+            settings: say which topics are counted.
+            clock: of the period.
+            puts: yields (topic, puts, bytes) that came by the fast path since it was last asked.
         """
         self._settings, self._clock, self._puts = settings, clock, puts
         self.totals = dict.fromkeys(Counted, 0)

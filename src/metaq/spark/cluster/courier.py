@@ -29,9 +29,10 @@ class Courier:
     """Drives conversations over its own connections. Not thread-safe: parallel steps get couriers of their own."""
 
     def __init__(self, name_servers: str, retry_seconds: float) -> None:
-        """Args:
-        name_servers: `host:port`, `;`-separated.
-        retry_seconds: of route and broker look-ups.
+        """
+        Args:
+            name_servers: `host:port`, `;`-separated.
+            retry_seconds: of route and broker look-ups.
         """
         self._name_servers, self._retry_seconds = name_servers, retry_seconds
         self._client = ClusterClient(name_servers, retry_seconds)

@@ -30,9 +30,10 @@ class Link:
     """
 
     def __init__(self, address: str, timeout: float) -> None:
-        """Args:
-        address: `host:port`.
-        timeout: seconds to connect, and to wait for the next bytes of an answer.
+        """
+        Args:
+            address: `host:port`.
+            timeout: seconds to connect, and to wait for the next bytes of an answer.
         """
         self.address = address
         self._stream = dial_blocking(address, timeout)

@@ -29,9 +29,10 @@ class Replicas:
     """Addresses of each broker's replicas, recent failures, and the offsets that masters suggested to read from slaves."""
 
     def __init__(self, read_from: str, clock: Clock = SYSTEM) -> None:
-        """Args:
-        read_from: one of READ_FROM.
-        clock: monotonic time of AVOID_SECONDS.
+        """
+        Args:
+            read_from: one of READ_FROM.
+            clock: monotonic time of AVOID_SECONDS.
         """
         self.read_from, self._clock = read_from, clock
         self._addresses: dict[str, dict[int, str]] = {}

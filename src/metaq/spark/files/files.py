@@ -61,9 +61,10 @@ class FilesReader(DataSourceReader):  # type: ignore[misc]
     """A batch read of the files as they are when the query is planned."""
 
     def __init__(self, options: FilesOptions, struct: Any) -> None:
-        """Args:
-        options: the query's.
-        struct: Spark's StructType; it chooses the columns.
+        """
+        Args:
+            options: the query's.
+            struct: Spark's StructType; it chooses the columns.
         """
         self.options = options
         known = DAMAGE_SCHEMA if options.rows == "damage" else records.schema_of(tuple(records.TYPES))

@@ -174,7 +174,8 @@ class MetaqWriter(Delivery, DataSourceArrowWriter):  # type: ignore[misc]
     """A batch write: all rows or none. With txnAppId and txnVersion it is done once, however often it is repeated."""
 
     def __init__(self, options: SinkOptions, struct: Any) -> None:
-        """Args:
+        """
+        Args:
             options: of the write.
             struct: the DataFrame's StructType.
 
@@ -207,7 +208,8 @@ class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[
     """A streaming write: each micro-batch whole and once."""
 
     def __init__(self, options: SinkOptions, struct: Any) -> None:
-        """Args:
+        """
+        Args:
             options: of the write.
             struct: the DataFrame's StructType.
 

@@ -39,10 +39,11 @@ class ProgressStore:
     """Stores the newest position of each queue as the progress of groups, on a thread of its own."""
 
     def __init__(self, store: Callable[[str, Positions], None], pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Args:
-        store: called with a group and positions of queues of one broker; on any exception it is logged and called
-            again later.
-        pause_seconds: pause before that.
+        """
+        Args:
+            store: called with a group and positions of queues of one broker; on any exception it is logged and called
+                again later.
+            pause_seconds: pause before that.
         """
         self._store, self._pause = store, pause_seconds
         self._due: dict[tuple[str, str], Positions] = {}

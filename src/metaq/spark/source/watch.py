@@ -51,10 +51,11 @@ class Watch:
     """Availability of one query's brokers. Plain values only: it is pickled with the query's reader."""
 
     def __init__(self, how: str, retry_seconds: float, clock: Clock = SYSTEM) -> None:
-        """Args:
-        how: one of BROKER_AWAY.
-        retry_seconds: time to retry a broker.
-        clock: monotonic time of pauses.
+        """
+        Args:
+            how: one of BROKER_AWAY.
+            retry_seconds: time to retry a broker.
+            clock: monotonic time of pauses.
         """
         self.waits, self._retry_seconds, self._clock = how == WAIT, retry_seconds, clock
         self._absences: dict[str, _Absence] = {}

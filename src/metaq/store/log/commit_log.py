@@ -39,10 +39,11 @@ class CommitLog:
         *,
         by_writes: bool = False,
     ) -> None:
-        """Args:
-        on_failure: told when a file's name cannot be made durable; nothing may be acknowledged after that.
-        by_writes: plain records are written through a descriptor (see `hot.LogTail.attach`), as is best where each
-            is synced.
+        """
+        Args:
+            on_failure: told when a file's name cannot be made durable; nothing may be acknowledged after that.
+            by_writes: plain records are written through a descriptor (see `hot.LogTail.attach`), as is best where each
+                is synced.
         """
         self.run = FileRun(folder, file_bytes, disk)
         self._by_writes, self._descriptor = by_writes, -1

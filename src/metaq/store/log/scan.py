@@ -76,7 +76,8 @@ class Judge:
         whole_log: bool,
         deleted: Mapping[bytes, int] | None = None,
     ) -> None:
-        """Args:
+        """
+        Args:
             ends: queue offset that each queue goes on with.
             has_unit: whether a unit points at the record.
 

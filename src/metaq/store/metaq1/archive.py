@@ -77,9 +77,10 @@ class Archiver:
         broker_id: int,
         at_once: int = 1,
     ) -> None:
-        """Args:
-        policy: the delete policy of a topic.
-        at_once: how many files are written in parallel.
+        """
+        Args:
+            policy: the delete policy of a topic.
+            at_once: how many files are written in parallel.
         """
         self._store, self.folder, self._policy, self._positions = store, folder, policy, positions
         self._broker_id, self._at_once = broker_id, at_once

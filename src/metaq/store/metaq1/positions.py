@@ -38,10 +38,11 @@ class Positions:
         call_soon: Callable[[Callable[[], None]], None] = at_once,
         when_rebased: Callable[[QueuePositions], None] = lambda _queue: None,
     ) -> None:
-        """Args:
-        call_soon: brings a call from the thread to the event loop; with `at_once` there is no thread, and `publish`
-            does its work.
-        when_rebased: called with a queue that needs a new base before a client may see a position of it.
+        """
+        Args:
+            call_soon: brings a call from the thread to the event loop; with `at_once` there is no thread, and `publish`
+                does its work.
+            when_rebased: called with a queue that needs a new base before a client may see a position of it.
         """
         self.store, self._when_rebased = store, when_rebased
         self.root = store.folder.positions

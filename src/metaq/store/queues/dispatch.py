@@ -82,10 +82,11 @@ class Dispatcher:
         index_from: int = 0,
         deleted: Mapping[str, int] | None = None,
     ) -> None:
-        """Args:
-        queues_from: records that begin below have their units already, unless their queue is in `rebuild`.
-        index_from: records below are indexed already.
-        deleted: topic → LogOffset below which records are of a deleted topic.
+        """
+        Args:
+            queues_from: records that begin below have their units already, unless their queue is in `rebuild`.
+            index_from: records below are indexed already.
+            deleted: topic → LogOffset below which records are of a deleted topic.
         """
         self._deleted = deleted or {}
         self._queue, self._index, self._delays_ms = queue, index, delays_ms

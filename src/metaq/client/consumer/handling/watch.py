@@ -38,9 +38,10 @@ class Watch:
     """The workers of one consumer."""
 
     def __init__(self, group: str, timeout: float, clock: Clock, *, orderly: bool) -> None:
-        """Args:
-        timeout: seconds.
-        orderly: a message that takes too long is not delivered again: its queue waits for it.
+        """
+        Args:
+            timeout: seconds.
+            orderly: a message that takes too long is not delivered again: its queue waits for it.
         """
         self._group, self._timeout, self._clock, self._orderly = group, timeout, clock, orderly
         self._slots: dict[Slot, _HeldHand | None] = {}

@@ -76,10 +76,11 @@ class Discovery:
         self, core: ClientCore, group: str, patterns: Mapping[re.Pattern[str], Any], fixed: Collection[str], owner: Subscriber,
         *, topics_max: int, seconds: float,
     ) -> None:  # fmt: skip
-        """Args:
-        patterns: each with what is wanted of its topics; the first that matches decides.
-        fixed: topics that are subscribed to by name.
-        seconds: between two looks.
+        """
+        Args:
+            patterns: each with what is wanted of its topics; the first that matches decides.
+            fixed: topics that are subscribed to by name.
+            seconds: between two looks.
         """
         self._core, self._group, self._patterns, self._owner = core, group, patterns, owner
         self._fixed, self._topics_max, self._seconds = frozenset(fixed), topics_max, seconds

@@ -85,9 +85,10 @@ class SliceReading:
         pull_bytes: int,
         subscription: SubscriptionData = EVERYTHING,
     ) -> None:
-        """Args:
-        pull_bytes: wanted bytes per pull.
-        subscription: the broker's filter.
+        """
+        Args:
+            pull_bytes: wanted bytes per pull.
+            subscription: the broker's filter.
         """
         self.queue, self.next_offset, self.end = queue, start, end
         self._group, self._pull_bytes, self._subscription = group, pull_bytes, subscription

@@ -58,9 +58,10 @@ class TimeSearch:
     """
 
     def __init__(self, low: int, high: int, wanted_ms: int) -> None:
-        """Args:
-        low, high: the queue's min and max offset.
-        wanted_ms: the time, ms since the epoch, broker's clock.
+        """
+        Args:
+            low, high: the queue's min and max offset.
+            wanted_ms: the time, ms since the epoch, broker's clock.
         """
         self.low, self.high, self._wanted_ms = low, high, wanted_ms
         self._behind_a_hole: int | None = None

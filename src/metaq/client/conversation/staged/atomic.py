@@ -117,9 +117,10 @@ class AtomicSteps:
     def __init__(
         self, transaction: str, parts: Parts, *, born_ms: Callable[[], int], expire_after: int, now: Callable[[], float]
     ) -> None:
-        """Args:
-        expire_after: whole seconds until brokers roll back what is undecided.
-        now: a clock that runs evenly.
+        """
+        Args:
+            expire_after: whole seconds until brokers roll back what is undecided.
+            now: a clock that runs evenly.
         """
         self.transaction, self.parts = transaction, parts
         self.coordinator = coordinator_of(transaction)

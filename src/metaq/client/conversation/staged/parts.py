@@ -108,12 +108,13 @@ class Parts:
         body_bytes_max: Callable[[str], int] = _body_bytes_max,
         empty: bool = False,
     ) -> None:
-        """Args:
-        id_prefix: makes the beginning of the messages' ids, another for each chunk.
-        name: how the parts' ids begin; they are numbered behind it.
-        body_bytes_max: the largest body that a broker takes; asked when a message needs a chunk of its own, and
-            raises NotSupported where there are none.
-        empty: take empty bodies, too.
+        """
+        Args:
+            id_prefix: makes the beginning of the messages' ids, another for each chunk.
+            name: how the parts' ids begin; they are numbered behind it.
+            body_bytes_max: the largest body that a broker takes; asked when a message needs a chunk of its own, and
+                raises NotSupported where there are none.
+            empty: take empty bodies, too.
         """
         self._id_prefix, self._chunk_bytes, self._name = id_prefix, chunk_bytes, name
         self._body_bytes_max, self._empty = body_bytes_max, empty

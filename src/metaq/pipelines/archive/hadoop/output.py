@@ -62,10 +62,11 @@ class HadoopOutput:
     """Output at a URI. Only the run that has its lease writes to it."""
 
     def __init__(self, spark: Any, folder: HadoopFolder, lease: HadoopLease) -> None:
-        """Args:
-        spark: the session.
-        folder: of the archive.
-        lease: taken.
+        """
+        Args:
+            spark: the session.
+            folder: of the archive.
+            lease: taken.
         """
         self.records = self._folder = folder
         self._spark, self._lease = spark, lease
