@@ -20,6 +20,8 @@ from checks.table import RUN, Step
 
 STOPPED, NO_TESTS, FAILED_TESTS = 124, 5, 1
 """Exit codes: as `timeout` has it, and pytest's."""
+MAKE_FAILED = 2
+"""make's exit code, whatever that of its command was."""
 UNSTEADY_MAX = 3
 """So many tests of a step may fail and pass alone; more is no accident."""
 HOPE = 0.6
@@ -211,7 +213,8 @@ class Runner:
             self._say(f"\n==== {', '.join(plan.step.name for plan in started.plans)}: what it said")
             self._say(started.execution.output())
         first = started.plans[0].step
-        failed = last_failed(self._cache(first)) if code == FAILED_TESTS else []
+        of_tests = MAKE_FAILED if first.command[0] == "make" else FAILED_TESTS
+        failed = last_failed(self._cache(first)) if code == of_tests else []
         unsteady = self._passed_alone(first, failed) if failed and first.rerun else []
         for plan in started.plans:
             self._judge(plan, started, code, seconds, failed, unsteady)

@@ -32,7 +32,7 @@ class Stub:
         self.calls.append((list(command), dict(environment)))
         word = next((word for word in self.codes if word in " ".join(command)), None)
         code, seconds = self.codes[word].pop(0) if word else (0, 10.0)
-        if cache := next((one.partition("=")[2] for one in command if "cache_dir=" in one), None):
+        if cache := next((one.partition("cache_dir=")[2] for one in command if "cache_dir=" in one), None):
             file = self.root / cache / "v/cache/lastfailed"
             file.parent.mkdir(parents=True, exist_ok=True)
             if word and self.failed.get(word):
@@ -140,6 +140,15 @@ def test_what_passes_alone_is_named_unsteady_and_not_remembered(run):
     assert run.summary == ["UNSTEADY  a, 10 s: failed, and passed alone: tests/a/test_a.py::x"]
     assert not run.runner.failed
     assert run.passed.find("a", "1") is None
+
+
+def test_what_make_runs_is_run_once_more_too(run):
+    """make ends with 2, whatever pytest ended with."""
+    step = Step("all", ("make", "test"), 10, ("tests/a/*",), always=True)
+    run.stub.codes = {"test_a.py::x": [(0, 5.0)], "make": [(2, 10.0)]}
+    run.stub.failed = {"make": ["tests/a/test_a.py::x"]}
+    run.run(step)
+    assert run.summary == ["UNSTEADY  all, 10 s: failed, and passed alone: tests/a/test_a.py::x"]
 
 
 def test_what_fails_alone_as_well_has_failed(run):

@@ -177,7 +177,9 @@ def test_open_transactions_are_ended_by_the_other_broker(
             client.produce()
             last = client.half("orders", "last", f"{99:032X}")
             client.answer_checks({"last"}, commit=True)
-            bodies = client.wait_for("orders", {*found, "last"})  # as above: a RocketMQ has it in the queue a little later
+            bodies = client.wait_for(
+                "orders", {*found, "last"}
+            )  # as above: a RocketMQ has it in the queue a little later
             assert heir is RocketmqServer or bodies == [*found, "last"]
             assert last.queue_offset >= len(NAMES)
     finally:
