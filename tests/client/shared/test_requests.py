@@ -274,7 +274,7 @@ def test_a_requester_that_is_gone_fails_the_reply_and_not_the_message(metaq_brok
         metaq.Producer(metaq_broker.namesrv, instance_name="short-lived") as producer,
         pytest.raises(metaq.RequestTimeout),
     ):
-        producer.request(topic, b"ping", timeout=0.1)
+        producer.request(topic, b"ping", timeout=1.0)  # enough to find the new topic's route and be sent
 
     def handle(message):
         with pytest.raises(metaq.SendFailed) as caught:
