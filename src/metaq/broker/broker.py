@@ -8,7 +8,7 @@ time as a `Clock`, so a test owns both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from metaq.broker.channel import Channel
@@ -27,7 +27,7 @@ from metaq.broker.lost_topics import LostTopics
 from metaq.broker.membership import Membership
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.broker.metaq1.unserved import UnservedBases
-from metaq.broker.part import PartList
+from metaq.broker.part import BrokerPart, PartList
 from metaq.broker.pulls.filters import Filters
 from metaq.broker.pulls.locks import Locks
 from metaq.broker.pulls.lookup import Lookup
@@ -58,6 +58,7 @@ from metaq.wire.hot import DelayGate
 
 if TYPE_CHECKING:
     from metaq.broker.metaq1.filters import MakeFilterHelper
+    from metaq.broker.metaq1.position_bases import Bases
     from metaq.broker.metaq1.service import Metaq1Service
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,8 @@ class Broker:
         """Answers the held pulls whose queues grew. Servers call it when they have appended."""
         self.metaq1: Metaq1Service | None = None
         """What serves clients of MetaQ 1.x; None: none are served."""
+        self._bases: Bases | UnservedBases
+        metaq1_parts: Sequence[BrokerPart] = ()
         if metaq1 is not None:
             from metaq.broker.metaq1.service import Metaq1Service
 
@@ -161,11 +164,9 @@ class Broker:
                 environment, tables, self.appender, self.acks, self.held_pulls, self.staging, gatekeeper,
                 settings=metaq1, options=self.settings, make_filter_helper=make_filter_helper, call_soon=call_soon,
             )  # fmt: skip
-        self._bases = (
-            self.metaq1.bases
-            if self.metaq1 is not None
-            else UnservedBases(environment, self.appender, self.topics.closed, call_soon)
-        )
+            self._bases, metaq1_parts = self.metaq1.bases, self.metaq1.parts
+        else:
+            self._bases = UnservedBases(environment, self.appender, self.topics.closed, call_soon)
         self.locks = Locks(environment, tables, gatekeeper)
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions)
         self.beat, self.unregister, self._notify = membership.beat, membership.unregister, membership.notify
@@ -202,7 +203,7 @@ class Broker:
                 self.staging,
                 self._bases,
                 self.retries,  # behind the schedule, which has read what was given back
-                *(self.metaq1.parts if self.metaq1 is not None else ()),
+                *metaq1_parts,
                 self.predicates,
                 membership,
                 self.pulls,  # last: in each tick the others have appended what held pulls wait for

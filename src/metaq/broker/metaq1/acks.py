@@ -56,12 +56,8 @@ class PartitionAcks:
     """The policy of one broker. Called with each stored message, and asked (`due`) at the end of each read event."""
 
     def __init__(self, environment: Environment, acks: AckPolicy, settings: Metaq1Settings) -> None:
-        self._acks, self._settings, self._flusher, self._state = (
-            acks,
-            settings,
-            environment.store.flusher,
-            environment.store.state,
-        )
+        self._acks, self._settings = acks, settings
+        self._flusher, self._state = environment.store.flusher, environment.store.state
         self._unsynced: dict[tuple[str, int], _Unsynced] = {}
         self._due = 0
 

@@ -30,7 +30,7 @@ class Metaq1Service:
 
     Args:
         options: the broker's, which the fast path has to follow.
-        make_filter_helper: starts a process in which filters are called; None: groups get messages unfiltered.
+        make_filter_helper: starts a process that evaluates filters; None: none is started.
         call_soon: brings a call from another thread to the thread that owns the broker.
     """
 
