@@ -566,6 +566,34 @@ def test_signal_drains(broker, topic, tmp_path, workers, number):
     assert {message.reconsume_times for message in left} == {0}
 
 
+MASKS = """
+import signal
+from multiprocessing import util
+from metaq.client.consumer.handling.processes import Worker, pickled
+
+if __name__ == "__main__":
+    started = []
+    spawn = util.spawnv_passfds
+    def note(path, args, descriptors):
+        started.append((args[-1], signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+        return spawn(path, args, descriptors)
+    util.spawnv_passfds = note
+    with Worker(pickled(print), "worker"):
+        pass
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []), "they are blocked for the start alone"
+    command, blocked = started[-1]
+    print(command, sorted(number.name for number in blocked))
+"""
+
+
+def test_a_worker_starts_with_signals_blocked(tmp_path):
+    """Also the first of a program, beside which multiprocessing starts its resource tracker and changes the mask."""
+    script = tmp_path / "program.py"
+    script.write_text(MASKS)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "--multiprocessing-fork ['SIGINT', 'SIGTERM']\n"
+
+
 def test_program_without_a_guarded_start_gets_a_clear_error(broker, topic, tmp_path):
     """Each process would run it again."""
     fill(broker, topic, f"{tmp_path} ok".encode())

@@ -24,6 +24,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
@@ -207,6 +208,9 @@ class Worker:
         self._connection, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs,), name=self._name)
         try:
+            # The first start in a program starts this as well, which ends with both signals unblocked (CPython before 3.13):
+            # the worker would begin with them, and a Ctrl-C or SIGTERM to the group end it before it ignores them.
+            resource_tracker.ensure_running()
             with _signals_blocked():
                 process.start()
         finally:
