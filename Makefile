@@ -50,7 +50,7 @@ quick: $(VENV)/has-test  ## under a minute: style, types, layers, and the tests 
 	@$(RUN) .ci/main.py quick
 
 test: $(VENV)/has-test  ## all tests that fit into ten minutes; the foreign clients have theirs, `make test-interop`
-	$(PYTEST) $(BESIDE) -m "not all" --ignore=tests/interop --ignore=tests/test_bench_small.py $(ARGS)
+	$(PYTEST) $(BESIDE) -m "not all" --ignore=tests/interop --ignore=tests/bench $(ARGS)
 
 test-interop: $(VENV)/has-test  ## foreign clients, brokers and databases against ours; those that need a JDK and Maven skip without
 	$(PYTEST) tests/interop -n 3 --dist loadgroup -m "not all" $(ARGS)
@@ -91,7 +91,7 @@ bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis,
 	$(RUN) bench/run.py $(ARGS)
 
 bench-small: $(VENV)/has-test  ## every benchmark with small input, to see that it still runs
-	$(PYTEST) tests/test_bench_small.py $(ARGS)
+	$(PYTEST) tests/bench -n 2 --dist worksteal $(ARGS)
 
 flame: $(VENV)/has-profile  ## draw where the time of a path goes: make flame ROW=send-64x1 (ROW= names them)
 	$(RUN) bench/flame.py $(if $(ROW),--row $(ROW),--list) $(ARGS)

@@ -59,7 +59,7 @@ def blobs(root: pathlib.Path) -> dict[str, str]:
 
 
 def hash_of(step: Step, paths: Iterable[str], contents: Mapping[str, str], facts: Mapping[str, str]) -> str:
-    """What decides whether a step has to run: its definition, its inputs, and the machine's facts."""
+    """What decides whether a step has to run: its definition, these of its inputs, and the machine's facts."""
     lines = [repr(step.defined()), *(f"{name}={facts[name]}" for name in sorted(facts))]
     lines += [f"{path} {contents[path]}" for path in sorted(paths)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -74,6 +74,8 @@ class Passed:
     at: str
     """The time of its end, UTC, in ISO 8601."""
     seconds: int
+    by_day: str = ""
+    """The hash without the inputs whose change waits for the night."""
 
 
 class PassedSteps:
@@ -82,8 +84,9 @@ class PassedSteps:
     Without a folder (a checkout that cannot be written, a run beside another) nothing is known, and nothing is kept.
     """
 
-    def __init__(self, file: pathlib.Path | None, now: Callable[[], str]) -> None:
-        self._file, self._now = file, now
+    def __init__(self, file: pathlib.Path | None, now: Callable[[], str], since: str = "") -> None:
+        """Args: since: a time as `now` gives it. What passed before does not count."""
+        self._file, self._now, self._since = file, now, since
 
     def _lines(self) -> list[Passed]:
         found = []
@@ -96,17 +99,21 @@ class PassedSteps:
                 found.append(Passed(**json.loads(line)))
             except (TypeError, ValueError):
                 continue  # a line that was cut short by the end of its run
-        return found
+        return [one for one in found if one.at >= self._since]
 
     def find(self, step: str, digest: str) -> Passed | None:
         """The newest pass of a step with this very hash."""
         return next((one for one in reversed(self._lines()) if one.step == step and one.hash == digest), None)
 
-    def add(self, step: str, digest: str, seconds: float) -> None:
+    def find_by_day(self, step: str, digest: str) -> Passed | None:
+        """The newest pass of a step that differs from it at most in inputs whose change waits for the night."""
+        return next((one for one in reversed(self._lines()) if one.step == step and one.by_day == digest), None)
+
+    def add(self, step: str, digest: str, by_day: str, seconds: float) -> None:
         """Remember that a step passed. Where it cannot be written it will run again: no fault."""
         if self._file is None:
             return
-        kept = [*self._lines(), Passed(step, digest, self._now(), round(seconds))][-KEPT_LINES:]
+        kept = [*self._lines(), Passed(step, digest, self._now(), round(seconds), by_day)][-KEPT_LINES:]
         text = "".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in kept)
         beside = self._file.with_suffix(".new")
         try:

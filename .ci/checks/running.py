@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Protocol
 
 from checks import opened
-from checks.inputs import PassedSteps, selected_tests
+from checks.inputs import Passed, PassedSteps, selected_tests
 from checks.table import RUN, Step
 
 STOPPED, NO_TESTS, FAILED_TESTS = 124, 5, 1
@@ -90,6 +90,8 @@ class Plan:
     step: Step
     hash: str
     inputs: frozenset[str]
+    by_day: str = ""
+    """The hash without the inputs whose change waits for the night; the step has none of them: as `hash`."""
 
 
 def last_failed(folder: pathlib.Path) -> list[str]:
@@ -139,11 +141,21 @@ class Runner:
         found = []
         for plan in plans:
             known = None if plan.step.always or self._everything else self._passed.find(plan.step.name, plan.hash)
-            if known is None:
-                found.append(plan)
-            else:
+            if known is not None:
                 self.summary.append(f"UNCHANGED since {known.at}  {plan.step.name}, it took {known.seconds} s")
+            elif (known := self._waiting(plan)) is not None:
+                self.summary.append(
+                    f"TONIGHT  {plan.step.name}: since {known.at} only such of its inputs changed as wait for `make nightly`"
+                )
+            else:
+                found.append(plan)
         return found
+
+    def _waiting(self, plan: Plan) -> Passed | None:
+        """The pass of a step of which only inputs have changed since whose change waits for the night."""
+        if not plan.step.night or plan.step.always or self._everything:
+            return None
+        return self._passed.find_by_day(plan.step.name, plan.by_day)
 
     def start(self, plans: Sequence[Plan]) -> Started | None:
         """Begin steps of one batch in the background. None: none of them is due."""
@@ -195,7 +207,7 @@ class Runner:
         sys.stdout.flush()
         environment = dict(step.environment)
         out = None
-        if not step.always and (self._record or any(plan.step.strict for plan in plans)):
+        if not step.always and not step.only and (self._record or any(plan.step.strict for plan in plans)):
             out = self._work / f"opened-{step.name.replace(' ', '-').replace(':', '')}"
             out.unlink(missing_ok=True)
             environment.update(opened.environment(self._root, out, {**os.environ, **environment}))
@@ -269,7 +281,7 @@ class Runner:
                 return
         self.summary.append(f"passed  {about}")
         if not step.always:
-            self._passed.add(step.name, plan.hash, seconds)
+            self._passed.add(step.name, plan.hash, plan.by_day, seconds)
 
 
 @dataclasses.dataclass

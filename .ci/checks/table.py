@@ -34,10 +34,16 @@ PIPELINE = (
 """What every pipeline runs on. The catalogue imports the option tables of all of them, and so those are everybody's."""
 
 NATIVE = ("src/metaq/*.pyx", "src/metaq/*.pxi", "src/metaq/*.h")
+SERVER_SOURCES = tuple(
+    f"src/metaq/{name}/*" for name in ("app", "broker", "namesrv", "net", "servers", "store", "wire")
+)  # fmt: skip
+"""Of the servers, the step `spark` sees every change that a query could see: it reads and writes against them in every way. What
+a pipeline does with its own files, and who is killed in between, is asked again in the night."""
 
 RUN = ".venv/bin/python"
 INTEROP = (RUN, "-m", "pytest", "-n", "3", "--dist", "loadgroup", "-m", "not all")
 SPARK_ALL = (RUN, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "spark_all")
+BENCH = (RUN, "-m", "pytest", "-n", "2", "--dist", "worksteal")
 LONG = (RUN, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", "long")
 
 
@@ -59,9 +65,12 @@ class Step:
     data: tuple[str, ...] = ()
     """Patterns of other files that it reads, or starts."""
     only: tuple[str, ...] = ()
-    """In place of everything above: what alone decides. Its comment says why."""
+    """In place of everything above: what alone decides. Its comment says why; what else it opens is not held against it."""
     batch: str = ""
     """Runs in one pytest with others of this name."""
+    night: tuple[str, ...] = ()
+    """Patterns of those inputs of which a change alone does not run the step here: `make nightly` does. The comment says what
+    else sees such a change by day."""
     always: bool = False
     strict: bool = False
     """What it opens is recorded in every run, and held against its inputs."""
@@ -81,8 +90,9 @@ def _interop(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = ()) -
     return Step(name, INTEROP, seconds, patterns, uses=(*SERVERS, *COMMANDS, *uses), batch="interop")
 
 
-def _spark(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = ()) -> Step:
-    return Step(name, SPARK_ALL, seconds, tests, "spark_all", (*SERVERS, *COMMANDS, *SPARK, *uses), batch="spark")
+def _spark(name: str, seconds: int, *tests: str, uses: tuple[str, ...] = (), night: tuple[str, ...] = ()) -> Step:
+    used = (*SERVERS, *COMMANDS, *SPARK, *uses)
+    return Step(name, SPARK_ALL, seconds, tests, "spark_all", used, batch="spark", night=night)
 
 
 def _pipeline(name: str, seconds: int, *, uses: tuple[str, ...] = ()) -> Step:
@@ -96,6 +106,7 @@ def _pipeline(name: str, seconds: int, *, uses: tuple[str, ...] = ()) -> Step:
         "spark_all",
         (*PIPELINE, f"metaq.pipelines.{name}", *uses),
         batch="spark",
+        night=SERVER_SOURCES,
     )
 
 
@@ -130,23 +141,9 @@ STEPS = (
     ),
     _interop("interop python", 60, "test_python_*"),
     _interop("interop spark", 30, "test_spark_*", uses=SPARK),
-    # All that fits into ten minutes: always. pytest's last line is there then, whatever is unchanged.
-    Step("test", ("make", "test"), 450, always=True),
-    # The connector; its workers read with the client's conversation, from brokers that the tests start.
-    _spark("spark", 130, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
-           "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*", "tests/spark/connect/*"),
-    _spark("spark standalone", 70, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
-    _spark("spark proof", 150, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive")),
-    # Leases, checkpoints, clocks, full disks: with whichever pipeline shows it, so with all of them.
-    Step("pipelines", SPARK_ALL, 80, ("tests/pipelines/test_*",), "spark_all", (*PIPELINE, "metaq.pipelines"), batch="spark"),
-    _pipeline("archive", 170, uses=("metaq.pipelines.compact",)),
-    _pipeline("audit", 50, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics")),
-    _pipeline("changes", 40, uses=("metaq.pipelines.archive",)),
-    _pipeline("compact", 30, uses=("metaq.pipelines.archive",)),
-    _pipeline("metrics", 55),
-    _pipeline("mirror", 65),
-    _pipeline("redrive", 55),
-    # Without compiler and Java: the demo, and the tests of formats and store with the fallback of the compiled extension.
+    # Without compiler and Java: the demo, and the tests of formats and store with the fallback of the compiled extension. Here, as
+    # it waits for downloads while the long tests in the background still work. What it alone can see is how the package is
+    # installed and what it needs; our own code is run by the steps `test` and `long: whole`, the demo included.
     Step(
         "fresh-clone", (RUN, "-m", "pytest", "tests/system/test_fresh_clone.py", "--timeout=2400"), 220,
         uses=(*PIPELINE, "metaq.pipelines.archive", "demo"),
@@ -154,32 +151,77 @@ STEPS = (
             "tests/system/test_fresh_clone.py", "tests/wire/*", "tests/store/*", "tests/servers/remoting/test_transaction_fast_path.py",
             "tests/servers/remoting/test_delay_fast_path.py", "tests/system/test_first_whole.py", "README.md", "LICENSE", "MANIFEST.in",
         ),
+        night=("src/metaq/*",),
         environment=(("METAQ_FRESH_CLONE", "test-plain"),), rerun=False,  # in there, what failed is run once more
     ),
+    # All that fits into ten minutes: always. pytest's last line is there then, whatever is unchanged.
+    Step("test", ("make", "test"), 450, always=True),
+    # The connector; its workers read with the client's conversation, from brokers that the tests start.
+    _spark("spark", 110, "tests/spark/test_*", "tests/spark/source/*", "tests/spark/sink/*", "tests/spark/files/*",
+           "tests/spark/engine/*", "tests/spark/decode/*", "tests/spark/cluster/*"),
+    # Its programs archive, too.
+    _spark("spark connect", 20, "tests/spark/connect/*", uses=("metaq.pipelines.archive",)),
+    _spark("spark standalone", 70, "tests/spark/standalone/*", uses=(*PIPELINE, "metaq.pipelines.archive"), night=SERVER_SOURCES),
+    _spark("spark proof", 80, "tests/spark/proof/*", uses=(*PIPELINE, "metaq.pipelines.archive"), night=SERVER_SOURCES),
+    # Leases, checkpoints, clocks, full disks: with whichever pipeline shows it, so with all of them.
+    Step(
+        "pipelines", SPARK_ALL, 80, ("tests/pipelines/test_*",), "spark_all", (*PIPELINE, "metaq.pipelines"), batch="spark",
+        night=SERVER_SOURCES,
+    ),
+    _pipeline("archive", 170, uses=("metaq.pipelines.compact",)),
+    _pipeline("audit", 50, uses=("metaq.pipelines.archive", "metaq.pipelines.metrics")),
+    _pipeline("changes", 40, uses=("metaq.pipelines.archive",)),
+    _pipeline("compact", 30, uses=("metaq.pipelines.archive",)),
+    _pipeline("metrics", 55),
+    _pipeline("mirror", 65),
+    _pipeline("redrive", 55),
     # Only the native code decides: the sanitizers look at nothing else, and the same Python over the same native code is held by
     # the tests without them. What calls it hardest is among the inputs, as a new case there may find what was there before.
     Step(
         "sanitized", ("make", "test-sanitized"), 130,
         only=(*NATIVE, "fuzz/*", "tests/sanitized/*", "tests/fuzz/*", "tests/wire/hot/*", "tests/net/test_sweep.py", "src/metaq/wire/hot/*"),
     ),
+    # Every benchmark with small input. Two at a time: they have to run, and what they measure here nobody reads.
     Step(
-        "bench", ("make", "bench-small"), 250, uses=(*PIPELINE, "metaq.pipelines.archive"),
-        data=("bench/*", "tests/test_bench_small.py"),
+        "bench", BENCH, 80, ("tests/bench/test_rows.py",), uses=(*SERVERS, *COMMANDS), batch="bench",
+        data=("bench/[!ps]*", "bench/p[!i]*", "bench/s[!p]*"),  # all but Spark's: pipeline_*, spark_*
+    ),
+    Step(
+        "bench spark", BENCH, 80, ("tests/bench/test_spark.py",), uses=(*PIPELINE, "metaq.pipelines.archive"), data=("bench/*",),
+        batch="bench", night=SERVER_SOURCES,
     ),
 )  # fmt: skip
 
-MORE = 8
-"""The nightly run takes so many times as many seeds and rounds."""
-NIGHTLY = (
-    Step("lint", ("make", "lint"), 10, always=True),
-    Step("types", ("make", "types"), 40, always=True),
-    Step("test-all", ("make", "test-all"), 5400, always=True, environment=(("METAQ_QUARANTINE", "run"),)),
-    Step("test-plain", ("make", "test-plain"), 200, always=True),
-    Step("sanitized", ("make", "test-sanitized", "ARGS=--first 1000 --rounds 20000 --lives 400"), 1200, always=True),
-    Step("proof", ("make", "test-proof", f"SEEDS={MORE}", "FIRST=1000"), 3000, always=True),
-    Step("bench", ("make", "bench-small"), 250, always=True),
-)
-"""Everything, whatever is unchanged. Behind these it runs the steps of CI once more, each by itself, and records what they open."""
+SEEDS, REST = 4, "all and not long and not spark_all"
+
+
+def nightly(day: int) -> tuple[Step, ...]:
+    """Everything, whatever waits by day: with more seeds, others each day, what no step of CI runs, and the steps of CI.
+
+    Args: day: its number in the year.
+    """
+    known = one_of_each_name(STEPS)
+    whole, unsteady_too = ("*",), (("METAQ_QUARANTINE", "run"),)
+    more = (
+        # Debian's servers, other generations of foreign clients, chaos: what needs an installation or many minutes.
+        Step(
+            "rest", (RUN, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", REST, "tests", "--ignore=tests/bench"), 900,
+            only=whole, environment=unsteady_too,
+        ),
+        dataclasses.replace(
+            known["sanitized"], command=("make", "test-sanitized", f"ARGS=--first {1000 * day} --rounds 20000 --lives 400"), seconds=1200,
+        ),
+        dataclasses.replace(
+            known["spark proof"], name="proof", command=("make", "test-proof", f"SEEDS={SEEDS}", f"FIRST={SEEDS * day}"), seconds=800,
+            tests=(), marker="", data=("tests/spark/proof/*",), batch="",
+        ),
+        Step("lint", ("make", "lint"), 10, only=whole),
+        Step("types", ("make", "types"), 40, only=whole),
+        Step("test", ("make", "test"), 450, only=whole, environment=unsteady_too),
+    )  # fmt: skip
+    names = {step.name for step in more}
+    steps = (*more, *(step for step in STEPS if step.name not in names))
+    return tuple(dataclasses.replace(step, night=()) for step in steps)
 
 
 def one_of_each_name(steps: tuple[Step, ...]) -> dict[str, Step]:

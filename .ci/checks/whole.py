@@ -11,15 +11,17 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 
+from checks import table
 from checks.environment import Environment, NotInstalled, kept_folder, link_caches
 from checks.graph import ImportGraph
-from checks.inputs import PassedSteps, blobs, hash_of, inputs_of
+from checks.inputs import PassedSteps, blobs, hash_of, inputs_of, matching
 from checks.running import Plan, Process, Runner, Started
-from checks.table import NIGHTLY, STEPS, Step
+from checks.table import STEPS, Step
 
 LIMIT = 5150.0
 """Seconds; after 5400 the whole run would be stopped, and say nothing."""
 NIGHTLY_LIMIT = 14 * 3600.0
+NIGHT = dt.timedelta(hours=24)
 PACE_OF = "test"
 """The step by which a run knows how quick the machine is."""
 
@@ -31,8 +33,12 @@ def plans_of(
     graph = ImportGraph(root, contents)
     found = []
     for step in steps:
-        inputs = frozenset() if step.always else frozenset(inputs_of(step, graph, root))
-        found.append(Plan(step, "" if step.always else hash_of(step, inputs, contents, facts), inputs))
+        if step.always:
+            found.append(Plan(step, "", frozenset()))
+            continue
+        inputs = frozenset(inputs_of(step, graph, root))
+        by_day = inputs - matching(step.night, inputs)
+        found.append(Plan(step, hash_of(step, inputs, contents, facts), inputs, hash_of(step, by_day, contents, facts)))
     return found
 
 
@@ -103,19 +109,24 @@ def ci(checkout: str, clone: str, work: str, seconds: float) -> int:
 
 
 def nightly() -> int:
-    """Run everything, in this tree and its environment, and record what the steps of CI open. Returns the exit code."""
+    """Run everything, in this tree and its environment, and record what the steps of CI open. Returns the exit code.
+
+    One that was interrupted goes on: what passed with the same files within a day is not run again.
+    """
     begun = time.monotonic()
     root = pathlib.Path.cwd()
     contents = {path: about for path, about in blobs(root).items() if (root / path).exists()}
+    now = dt.datetime.now(dt.UTC)
+    changed = subprocess.run(["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True, check=True)
+    # Of files that are not committed there is no hash: such a run remembers nothing.
+    kept = None if changed.stdout else root / ".cache/nightly/passed"
     with tempfile.TemporaryDirectory() as work:
         runner = Runner(
             root, pathlib.Path(work), limit=NIGHTLY_LIMIT, clock=lambda: time.monotonic() - begun,
             execute=lambda command, environment, log: Process(command, environment, log, root),
-            passed=PassedSteps(None, _utc), files=contents, everything=True, record=True,
+            passed=PassedSteps(kept, _utc, (now - NIGHT).isoformat(timespec="seconds")), files=contents, record=True,
         )  # fmt: skip
-        run_all(runner, plans_of(NIGHTLY, root, contents, {}), one_by_one=True)
-        recorded = [step for step in STEPS if not step.always]
-        run_all(runner, plans_of(recorded, root, contents, {}), one_by_one=True)
+        run_all(runner, plans_of(table.nightly(now.timetuple().tm_yday), root, contents, {}), one_by_one=True)
         code = print_summary("make nightly", runner)
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     if not code:

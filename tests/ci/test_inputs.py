@@ -120,7 +120,7 @@ def passed(tmp_path):
 
 def test_what_passed_is_found_by_name_and_hash(tmp_path):
     """By another run as well; the newest of several."""
-    passed(tmp_path).add("some", "1", 12.6)
+    passed(tmp_path).add("some", "1", "d", 12.6)
     found = passed(tmp_path).find("some", "1")
     assert (found.at, found.seconds) == ("2026-01-02T03:04:05+00:00", 13)
     assert passed(tmp_path).find("some", "2") is None
@@ -129,11 +129,11 @@ def test_what_passed_is_found_by_name_and_hash(tmp_path):
 
 def test_a_line_that_was_cut_short_is_passed_over(tmp_path):
     """The run was killed; what it had written before still counts, and what is no line of ours does not."""
-    passed(tmp_path).add("some", "1", 1)
+    passed(tmp_path).add("some", "1", "d", 1)
     file = tmp_path / "ci" / "passed"
     file.write_text(file.read_text() + '{"step": "x"}\n[1]\n{"step": "oth')
     assert passed(tmp_path).find("some", "1")
-    passed(tmp_path).add("other", "2", 1)
+    passed(tmp_path).add("other", "2", "d", 1)
     assert len(file.read_text().splitlines()) == 2
 
 
@@ -142,15 +142,26 @@ def test_the_file_stays_small(tmp_path):
     file.parent.mkdir()
     line = json.dumps({"step": "a", "hash": "b", "at": "c", "seconds": 1}) + "\n"
     file.write_text(line * (KEPT_LINES + 50))
-    passed(tmp_path).add("some", "1", 1)
+    passed(tmp_path).add("some", "1", "d", 1)
     assert len(file.read_text().splitlines()) == KEPT_LINES
 
 
 def test_nothing_is_remembered_where_nothing_can_be_written(tmp_path):
     """A checkout that is read only, or in the hands of another run: everything runs."""
     nowhere = PassedSteps(None, str)
-    nowhere.add("some", "1", 1)
+    nowhere.add("some", "1", "d", 1)
     assert nowhere.find("some", "1") is None
     (tmp_path / "ci").write_text("a file where a folder should be")
-    passed(tmp_path).add("some", "1", 1)
+    passed(tmp_path).add("some", "1", "d", 1)
     assert passed(tmp_path).find("some", "1") is None
+
+
+def test_what_passed_too_long_ago_does_not_count(tmp_path):
+    """A night that goes on knows what it ran, and not what the last one did."""
+    passed(tmp_path).add("some", "1", "d", 1)
+    file = tmp_path / "ci" / "passed"
+    assert PassedSteps(file, str, "2026-01-02T03:04:05+00:00").find("some", "1")
+    later = PassedSteps(file, lambda: "2026-01-03T00:00:00+00:00", "2026-01-02T03:04:06+00:00")
+    assert later.find("some", "1") is later.find_by_day("some", "d") is None
+    later.add("other", "2", "d", 1)
+    assert not passed(tmp_path).find("some", "1")

@@ -75,9 +75,9 @@ class Run:
             say=self.said.append, **{**self.options, **options},
         )  # fmt: skip
 
-    def run(self, *steps, digest="1"):
+    def run(self, *steps, digest="1", by_day="d"):
         before = len(self.stub.calls)
-        self.runner.run([Plan(step, digest, frozenset(FILES[:3])) for step in steps])
+        self.runner.run([Plan(step, digest, frozenset(FILES[:3]), by_day) for step in steps])
         return self.stub.calls[before:]
 
     @property
@@ -99,6 +99,21 @@ def test_what_passed_with_these_inputs_is_not_run_again(run):
     assert run.summary == [f"UNCHANGED since {AT}  a, it took 10 s"]
     assert not run.runner.failed
     assert len(run.run(A, digest="2")) == 1
+
+
+def test_a_change_that_waits_for_the_night_is_named(run):
+    """And runs nothing now; one of another input, or all that is asked for, does."""
+    step = Step("a", PYTEST, 100, ("tests/a/*",), night=("src/*",))
+    run.run(step)
+    run.again()
+    assert run.run(step, digest="2") == []
+    assert run.summary == [f"TONIGHT  a: since {AT} only such of its inputs changed as wait for `make nightly`"]
+    assert not run.runner.failed
+    run.again(everything=True)
+    assert len(run.run(step, digest="2")) == 1
+    run.again()
+    assert len(run.run(step, digest="3", by_day="e")) == 1
+    assert len(run.run(Step("a", PYTEST, 100, ("tests/a/*",)), digest="4")) == 1
 
 
 def test_everything_runs_when_asked(run):
@@ -229,6 +244,13 @@ def test_what_a_strict_step_opens_is_held_against_its_inputs(run):
     run.stub.opened = {"tests/a": []}
     run.run(step)
     assert run.summary[-1] == "FAILED (inputs)  a, 1 s: nothing was recorded"
+
+
+def test_what_alone_decides_is_not_held_against_what_is_opened(run):
+    """Its definition says why the rest is no input."""
+    ((_, environment),) = run.run(Step("a", PYTEST, 100, only=("src/*",), strict=True))
+    assert "CI_OPENED" not in environment
+    assert run.summary == ["passed  a, 10 s"]
 
 
 def test_recording_runs_each_step_by_itself(run):

@@ -7,8 +7,8 @@ import functools
 import pytest
 
 from checks.graph import ImportGraph
-from checks.inputs import inputs_of, selected_tests
-from checks.table import NIGHTLY, STEPS, one_of_each_name
+from checks.inputs import inputs_of, matching, selected_tests
+from checks.table import STEPS, nightly, one_of_each_name
 from tests.ci.test_opened import tracked
 from tests.support import ROOT
 
@@ -30,6 +30,7 @@ def names_marker(path, marker):
         ("interop", ("tests/interop/",), ""),
         ("spark", ("tests/spark/", "tests/pipelines/"), "spark_all"),
         ("long", ("tests/",), "long"),
+        ("bench", ("tests/bench/",), ""),
     ],
 )
 def test_every_test_file_of_a_batch_is_in_one_step(batch, folders, marker):
@@ -48,10 +49,10 @@ def test_every_test_file_of_a_batch_is_in_one_step(batch, folders, marker):
 def test_steps_have_names_of_their_own():
     """What has passed is remembered by them."""
     assert len(one_of_each_name(STEPS)) == len(STEPS)
-    assert len(one_of_each_name(NIGHTLY)) == len(NIGHTLY)
+    assert len(one_of_each_name(nightly(1))) == len(nightly(1))
 
 
-@pytest.mark.parametrize("batch", ["interop", "spark", "long"])
+@pytest.mark.parametrize("batch", ["interop", "spark", "long", "bench"])
 def test_steps_of_a_batch_stand_together_and_run_alike(batch):
     """They are one pytest: one command, one environment."""
     places = [place for place, step in enumerate(STEPS) if step.batch == batch]
@@ -59,10 +60,41 @@ def test_steps_of_a_batch_stand_together_and_run_alike(batch):
     assert len({(STEPS[place].command, STEPS[place].environment, STEPS[place].marker) for place in places}) == 1
 
 
-def runs_after(*paths):
-    """The steps that a change of these files makes run."""
+def runs_after(*paths, by_day=False):
+    """The steps that a change of these files makes run, by day or at all."""
     assert set(paths) <= set(tracked()), "a file of this test has moved"
-    return {name for name, needed in inputs().items() if needed & set(paths)}
+    steps = one_of_each_name(STEPS)
+    return {
+        name
+        for name, needed in inputs().items()
+        if (needed - matching(steps[name].night, needed) if by_day else needed) & set(paths)
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "minutes"),
+    [
+        ("src/metaq/broker/send.py", 17),
+        ("src/metaq/pipelines/archive/service.py", 20),
+        ("src/metaq/pipelines/mirror/service.py", 20),
+        ("src/metaq/wire/hot/_native.pyx", 25),
+    ],
+)
+def test_a_change_waits_so_long_at_most(path, minutes):
+    """On a quick machine, by what the rows say. In the background: beside what always runs, and so no time of its own."""
+    due = runs_after(path, by_day=True)
+    assert sum(step.seconds for step in STEPS if (step.always or step.name in due) and not step.beside) <= minutes * 60
+
+
+def test_what_waits_for_the_night_runs_there():
+    """All steps of CI are in it, whatever is changed, and none waits."""
+    steps = one_of_each_name(nightly(5))
+    assert set(steps) >= {step.name for step in STEPS}
+    assert not any(step.night or step.always for step in steps.values())
+    assert nightly(5) != nightly(6), "other seeds"
+    by_day = runs_after("src/metaq/broker/send.py", by_day=True)
+    assert {name for name in by_day if "spark" in name} == {"spark", "spark connect", "interop spark"}
+    assert not [name for name in by_day if name.startswith("pipeline")]
 
 
 def test_a_change_of_a_pipeline_leaves_foreign_clients_and_other_pipelines_alone():
@@ -73,7 +105,7 @@ def test_a_change_of_a_pipeline_leaves_foreign_clients_and_other_pipelines_alone
 
 
 def test_a_change_of_the_broker_runs_what_runs_brokers():
-    """Foreign clients, and everything of Spark: it reads from that broker. Honest, if dear."""
+    """Foreign clients, and everything of Spark, by day or by night: it reads from that broker."""
     found = runs_after("src/metaq/broker/broker.py")
     assert found >= {name for name in inputs() if name.startswith(("interop", "pipeline", "spark", "long"))}
     assert found.isdisjoint({"sanitized"})
@@ -88,7 +120,7 @@ def test_a_change_of_an_interop_test_runs_its_step_alone():
 def test_native_code_is_an_input_of_everything_that_loads_it():
     """The sanitizers and the tests."""
     found = runs_after("src/metaq/wire/hot/_native.pyx")
-    assert found >= {"sanitized", "fallback", "bench", "fresh-clone", "interop rocketmq", "spark"}
+    assert found >= {"sanitized", "fallback", "bench", "bench spark", "fresh-clone", "interop rocketmq", "spark"}
 
 
 def test_a_page_of_the_docs_runs_nothing_that_waits():

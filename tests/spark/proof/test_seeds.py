@@ -12,15 +12,14 @@ import dataclasses
 
 import pytest
 
-from tests.spark.proof.plan import ACKNOWLEDGED, DELIVERED, DRIVER, Strike, plan_of
+from tests.spark.proof.plan import ACKNOWLEDGED, DELIVERED, DRIVER, SEEDS_OF_CI, Strike, plan_of
 from tests.spark.proof.run import Broken, Run, run_seed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
-SEEDS = range(1, 6)
 MESSAGES = 100_000
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS_OF_CI)
 def test_what_was_acknowledged_is_archived_and_copied_once(seed, tmp_path):
     report = run_seed(plan_of(seed, MESSAGES), tmp_path / f"seed-{seed}", print)
     assert (
