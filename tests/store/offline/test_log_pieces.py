@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from metaq.clock import FakeClock
 from metaq.errors import StoreCorrupt
 from metaq.model import StoredMessage
+from metaq.store.log import log_bytes
 from metaq.store.offline import log_pieces
 from metaq.store.offline.damage import Damage
 from metaq.store.offline.log_pieces import (
@@ -99,8 +100,9 @@ def test_every_record_is_read_once_whatever_the_cuts_and_the_borders_known(folde
             border = borders_of(folder).before(begin, file.start) if near else file.start
             pieces.append(LogPiece(file, begin, finish, border))
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log_bytes, "BLOCK_BYTES", block)
         patched.setattr(log_pieces, "BLOCK_BYTES", block)
-        patched.setattr(log_pieces, "ROWS_MAX", data.draw(st.sampled_from([1, 7, 10_000])))
+        patched.setattr(log_bytes, "ROWS_MAX", data.draw(st.sampled_from([1, 7, 10_000])))
         assert read(pieces) == (BODIES, [])
 
 
@@ -216,9 +218,9 @@ def test_a_record_that_says_that_it_is_large_takes_no_memory(tmp_path, monkeypat
         put(store, "T", 0, b"last")
     overwrite(log_file(tmp_path), bad, (8_000_000).to_bytes(4, "big"))
     most = []
-    read_bytes = log_pieces._Bytes.read
+    read_bytes = log_bytes.LogBytes.read
     monkeypatch.setattr(
-        log_pieces._Bytes, "read", lambda self, at, size: (most.append(size), read_bytes(self, at, size))[1]
+        log_bytes.LogBytes, "read", lambda self, at, size: (most.append(size), read_bytes(self, at, size))[1]
     )
     bodies, damage = whole(tmp_path)
     assert bodies == [b"x" * 7_000_000, b"last"]

@@ -12,54 +12,35 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from metaq.errors import MetaqError, StoreCorrupt
-from metaq.model.message import SysFlag
 from metaq.store.config_file import ConfigFile
+from metaq.store.log.log_bytes import BLOCK_BYTES, LogBytes
+from metaq.store.log.log_bytes import LogFile as LogFile  # noqa: PLC0414  for readers outside of the store
 from metaq.store.log.scan import BACKWARDS_MS_MAX, WHY
 from metaq.store.mapped_file import NAME_DIGITS
 from metaq.store.offline.damage import Damage
 from metaq.store.queues.consume_queue import UNIT, UNIT_BYTES
 from metaq.wire import hot
 from metaq.wire.files import DELETED_TOPICS
-from metaq.wire.record import BLANK_MAGIC, HOST_V4, HOST_V6, MAGIC, RECORD_BYTES_MIN, TOPIC_BYTES_MAX
+from metaq.wire.record import BLANK_MAGIC, MAGIC
 
 log = logging.getLogger(__name__)
 
-BLOCK_BYTES: Final = 4 * 1024 * 1024
-ROWS_MAX: Final = 10_000
-"""Records of one `Run`, at most."""
 UNPUBLISHED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of records behind zeros up to which they count as being written: the size of the first one is written last."""
 FLOORS: Final = "metaqFloors.json"
-_LOG_OFFSET_AT: Final = 28
-"""Byte of a record at which its LogOffset stands."""
 _HEADS: Final = 4096
 _QUEUES_ASKED: Final = 64
 """Consume queues that are searched for a record near a place, at most."""
 _NEAR_BYTES: Final = 1024 * 1024
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
-_BLANK: Final = bytes(BLOCK_BYTES)
-
-
-class LogFile(Struct, frozen=True):
-    """One file of a log."""
-
-    start: int
-    """LogOffset of its first byte."""
-    path: str
-    size: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.size
 
 
 class LogPiece(Struct, frozen=True):
@@ -94,7 +75,7 @@ def find_log_files(folder: Path) -> list[LogFile]:
 
 def may_begin(file: LogFile) -> bool:
     """Whether its first bytes are those of a log file: a record's, blank ones, or untouched."""
-    with _Bytes(file) as source:
+    with LogBytes(file) as source:
         head = bytes(source.read(0, 8))
     return head[:4] == bytes(4) or head[4:] in {_MAGIC, BLANK_MAGIC.to_bytes(4, "big")}
 
@@ -102,120 +83,6 @@ def may_begin(file: LogFile) -> bool:
 def is_log_name(name: str) -> bool:
     """Whether a log file may be called so."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
-
-
-class _Bytes:
-    """A log file, read by `pread` into a buffer: not mapped, since a failing disk would be a SIGBUS instead of an OSError."""
-
-    def __init__(self, file: LogFile) -> None:
-        self.file = file
-        self._descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-        self._block = bytearray(min(BLOCK_BYTES, file.size))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-    def read(self, place: int, size: int) -> memoryview:
-        """Read bytes from `place` of the file on, fewer at its end. The view is valid until the next call."""
-        if size > len(self._block):
-            self._block = bytearray(size)
-        view, count = memoryview(self._block)[:size], 0
-        try:
-            while count < size and (more := os.preadv(self._descriptor, [view[count:]], place + count)):
-                count += more
-        except OSError as fault:
-            why = f"{fault.strerror}, at byte {place + count}"
-            raise OSError(fault.errno, why, self.file.path) from None
-        return view[:count]
-
-    def data_from(self, place: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of [place, stop) that were ever written, as far as the file system knows."""
-        while place < stop:
-            try:
-                begin = os.lseek(self._descriptor, place, os.SEEK_DATA)
-                end = os.lseek(self._descriptor, begin, os.SEEK_HOLE)
-            except OSError:  # nothing but a hole up to the end; or the file system does not tell
-                with contextlib.suppress(OSError):
-                    if os.lseek(self._descriptor, place, os.SEEK_HOLE) == place:
-                        return
-                begin, end = place, stop
-            if begin < stop:
-                yield begin, min(end, stop)
-            place = end
-
-    def run(self, place: int, limit: int, until: int, *, check_crc: bool) -> tuple[memoryview, int, int, int]:
-        """Read whole records from `place` to `limit` of the file, as many as a block holds, that begin before `until`.
-
-        Returns the block, the number of records, their bytes, and END_*.
-        """
-        size = BLOCK_BYTES
-        while True:
-            wanted = min(size, limit - place)
-            block = self.read(place, wanted)
-            rows, stop, outcome = hot.record_run(
-                block, 0, len(block), self.file.start + place, ROWS_MAX, until - place, check_crc
-            )
-            cut_here = outcome == hot.END_SHORT and len(block) == wanted < limit - place
-            if cut_here and rows:
-                return block, rows, stop, hot.END_CLEAN
-            needed = int.from_bytes(block[:4], "big", signed=True) if cut_here else 0
-            if not wanted < needed <= limit - place or not self._parts_fit(place, needed):
-                return block, rows, stop, outcome
-            size = needed
-
-    def is_record(self, place: int, limit: int, *, check_crc: bool) -> int:
-        """Return the size of the record at `place`; 0: none begins there."""
-        head = self.read(place, min(RECORD_BYTES_MIN, limit - place))
-        size = int.from_bytes(head[:4], "big", signed=True)
-        if len(head) < RECORD_BYTES_MIN or head[4:8] != _MAGIC or not RECORD_BYTES_MIN <= size <= limit - place:
-            return 0
-        # Before it is read: bodies may be full of heads that claim the rest of the file.
-        if int.from_bytes(head[_LOG_OFFSET_AT : _LOG_OFFSET_AT + 8], "big") != self.file.start + place:
-            return 0
-        if size > BLOCK_BYTES and not self._parts_fit(place, size):
-            return 0
-        rows, _, _ = hot.record_run(self.read(place, size), 0, size, self.file.start + place, 1, size, check_crc)
-        return size if rows else 0
-
-    def _parts_fit(self, place: int, size: int) -> bool:
-        """Whether the parts of a large record add up to its size. Else a forged size would have up to a whole file read."""
-        head = bytes(self.read(place, 48 + 2 * HOST_V6 + 24))
-        sys_flag = int.from_bytes(head[36:40], "big")
-        hosts = (HOST_V6 if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4) + 8
-        hosts += HOST_V6 if sys_flag & SysFlag.STORE_HOST_V6 else HOST_V4
-        body = 48 + hosts + 16
-        topic = body + int.from_bytes(head[body - 4 : body], "big", signed=True)
-        if not body <= topic <= size - 3:
-            return False
-        rest = bytes(self.read(place + topic, 1 + TOPIC_BYTES_MAX + 2))
-        behind = 1 + rest[0] if rest else 0
-        return topic + behind + 2 + int.from_bytes(rest[behind : behind + 2], "big") == size
-
-    def next_record(self, place: int, limit: int) -> int:
-        """Return where the next whole record at or behind `place` begins; `limit` if there is none."""
-        for begin, end in self.data_from(place, limit):
-            at = begin
-            while at < end:
-                # Read little beyond what was written: in a file that was copied sparsely, each run of zeros is a hole.
-                read = self.read(at, min(BLOCK_BYTES, limit - at, end - at + 2 * len(_MAGIC)))
-                if not read:
-                    return limit
-                # Most is the blank rest of a file: telling so takes a tenth of looking for something in it.
-                blank = len(read) == len(self._block) == BLOCK_BYTES and self._block == _BLANK
-                block = b"" if blank else bytes(read)
-                found = block.find(_MAGIC)
-                while found >= 0:
-                    record = at + found - 4
-                    if record >= place and self.is_record(record, limit, check_crc=True):
-                        return record
-                    found = block.find(_MAGIC, found + 1)
-                if at + len(read) >= limit:
-                    return limit
-                at += len(read) if blank else max(len(read) - len(_MAGIC) + 1, 1)
-        return limit
 
 
 def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
@@ -227,7 +94,7 @@ def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
     file = piece.file
     stop = piece.stop - file.start
     limit = file.size
-    with _Bytes(file) as source:
+    with LogBytes(file) as source:
         place = _walk(source, piece.border - file.start, piece.start - file.start, limit)
         while place < stop:
             block, rows, size, outcome = source.run(place, limit, stop, check_crc=True)
@@ -250,7 +117,7 @@ def read_piece(piece: LogPiece) -> Iterator[Run | Damage]:
             place += damaged
 
 
-def _walk(source: _Bytes, place: int, start: int, limit: int) -> int:
+def _walk(source: LogBytes, place: int, start: int, limit: int) -> int:
     """Walk from record to record. Returns where the first one at or behind `start` begins."""
     if place and not source.is_record(place, limit, check_crc=False):
         place = 0
@@ -376,7 +243,7 @@ def find_end(files: Sequence[LogFile], borders: Borders) -> LogEnd:
 
 def _begins(file: LogFile) -> bool:
     try:
-        with _Bytes(file) as source:
+        with LogBytes(file) as source:
             return bool(source.is_record(0, file.size, check_crc=False))
     except OSError:
         return False
@@ -385,7 +252,7 @@ def _begins(file: LogFile) -> bool:
 def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
     """Where the log ends in a file, in which a record may begin at `low`. None: no record is in it."""
     limit = file.size
-    with _Bytes(file) as source:
+    with LogBytes(file) as source:
         place = low - file.start
         if place and not source.is_record(place, limit, check_crc=False):
             place = 0
@@ -412,7 +279,9 @@ def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
             place = block_start = behind
 
 
-def _stale(source: _Bytes, place: int, records: memoryview, newest_ms: int, borders: Borders) -> tuple[int | None, int]:
+def _stale(
+    source: LogBytes, place: int, records: memoryview, newest_ms: int, borders: Borders
+) -> tuple[int | None, int]:
     """Return where, among whole records from `place` on, one is too old to follow the others, and the newest store time
     so far."""
     # Behind a tail that RocketMQ has cut off lie whole old records; newer ones may have grown up to one of them exactly.
@@ -427,7 +296,7 @@ def _stale(source: _Bytes, place: int, records: memoryview, newest_ms: int, bord
     return None, newest_ms
 
 
-def _not_the_log(source: _Bytes, block_start: int, place: int, behind: int, borders: Borders) -> str:
+def _not_the_log(source: LogBytes, block_start: int, place: int, behind: int, borders: Borders) -> str:
     """Return why the records from `behind` on are leftovers, in a log that is broken at `place`; "": they are the log's."""
     file = source.file
     head = _heads(source, behind, file.size, 1)[0]
@@ -452,7 +321,7 @@ def _not_the_log(source: _Bytes, block_start: int, place: int, behind: int, bord
     return ""
 
 
-def _heads(source: _Bytes, place: int, stop: int, count: int | None) -> list[hot.RecordHead]:
+def _heads(source: LogBytes, place: int, stop: int, count: int | None) -> list[hot.RecordHead]:
     """The records from `place` to `stop`; all of them, or `count`."""
     found: list[hot.RecordHead] = []
     while place < stop and (count is None or len(found) < count):
@@ -493,7 +362,7 @@ def pieces_of(
 def store_ms_at(file: LogFile) -> int | None:
     """Return the store time, ms, of the first record of a file; None: it has none."""
     try:
-        with _Bytes(file) as source:
+        with LogBytes(file) as source:
             if not source.is_record(0, file.size, check_crc=False):
                 return None
             return _heads(source, 0, file.size, 1)[0].store_ms
