@@ -101,6 +101,11 @@ class StoreOptions(OptionTable):
     default_query_max_num: int = option(32, "Records of a look-up by unique id.", low=1)
     max_msgs_num_batch: int = option(64, "Records of a look-up by key.", low=1)
     check_crc_on_recover: bool = option(True, "Verify body checksums while recovering.", aliases=("checkCRCOnRecover",))
+    refuse_damaged_log: bool = option(
+        False,
+        "Do not start on a log that is damaged in front of whole messages. Else the damage is stepped over, and an error in the "
+        "log names file, place, topic and queue.",
+    )
     load_queues_in_parallel: bool = option(
         False, "Look at the files of several topics at a time when a store is opened: for many queues on a slow disk."
     )

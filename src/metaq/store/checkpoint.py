@@ -104,6 +104,8 @@ class Tails(Struct, frozen=True):
     """Topic → queue id → max offset. A queue that is missing or shorter is rebuilt from the log."""
     index: IndexMark | None = None
     """None: nothing of the index is known to be durable."""
+    boot: str = ""
+    """`Disk.boot` when it was written. If it is the same now, all that was written since is in the page cache."""
 
     @classmethod
     def load(cls, file: ConfigFile) -> Tails | None:

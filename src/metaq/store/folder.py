@@ -16,7 +16,7 @@ from metaq.store.disk import Disk, reserving
 _OURS: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
     # A name server's files may lie here, too; the timer files are RocketMQ 5's.
-    "namesrv", "logs", "timerwheel", "timerlog", "timercheck",
+    "namesrv", "logs", "cut", "timerwheel", "timerlog", "timercheck",
 })  # fmt: skip
 """What RocketMQ and we put into a store folder."""
 _HARMLESS: Final = frozenset({"lost+found"})
@@ -41,7 +41,7 @@ class StoreFolder:
         self.abort = Path(options.abort_file or self.root / "abort").expanduser()
         self.config = self.root / "config"
         self.positions = self.root / "positions"
-        self._disk = disk or Disk()
+        self.disk = disk or Disk()
         self.tails = ConfigFile(self.config / "metaqTails.json", disk)
         self._lock = -1
 
@@ -53,7 +53,7 @@ class StoreFolder:
         self._refuse_foreign()
         with reserving(self.root):
             for folder in self._parts():
-                self._disk.make_folder(folder)
+                self.disk.make_folder(folder)
         # Behind the folders: the lock is a file in one of them. Nothing in them was changed before.
         self._take_lock()
 
@@ -65,16 +65,16 @@ class StoreFolder:
         """Make the names of all parts durable: they may have been made by a process that was killed. Raises OSError."""
         for folder in dict.fromkeys(part.parent for part in self._parts()):
             if folder.is_relative_to(self.root):
-                self._disk.resync_folder(folder)  # again: a sync of the killed process may have failed
+                self.disk.resync_folder(folder)  # again: a sync of the killed process may have failed
             else:
                 with contextlib.suppress(PermissionError):  # then we have not made anything in it
-                    self._disk.sync_folder(folder)
+                    self.disk.sync_folder(folder)
 
     def secure_config(self) -> None:
         """Make the names of the configuration files durable, also after what looks like an end in order. Raises OSError."""
         # The abort file says nothing about them: an administrator may have removed it after a kill in the middle of a save.
         # Then a power cut could bring the old text back after this start has acted on the new one.
-        self._disk.sync_folder(self.config)
+        self.disk.sync_folder(self.config)
 
     def _refuse_foreign(self) -> None:
         if self.root.exists() and not self.root.is_dir():
@@ -142,11 +142,11 @@ class StoreFolder:
         """Make `abort`, durably: from here on an end without `mark_stopped` counts as a crash. Raises StoreFull."""
         with reserving(self.abort):
             was_there = self.abort.exists()
-            os.close(self._disk.open(self.abort, os.O_RDWR | os.O_CREAT))
+            os.close(self.disk.open(self.abort, os.O_RDWR | os.O_CREAT))
             if was_there:  # it may be in the page cache only: of a run whose sync failed
-                self._disk.resync_folder(self.abort.parent)
+                self.disk.resync_folder(self.abort.parent)
             else:
-                self._disk.sync_folder(self.abort.parent)
+                self.disk.sync_folder(self.abort.parent)
 
     def keep_hints(self) -> None:
         """Make checkpoint and tails durable as a start has read them, before it changes the files that they speak of.
@@ -161,20 +161,20 @@ class StoreFolder:
             before.unlink(missing_ok=True)
         for path in (self.checkpoint, *self.tails.paths):
             try:
-                descriptor = self._disk.open(path, os.O_RDONLY)
+                descriptor = self.disk.open(path, os.O_RDONLY)
             except FileNotFoundError:
                 continue
             try:
-                self._disk.sync_file(descriptor)
+                self.disk.sync_file(descriptor)
             finally:
                 os.close(descriptor)
         for folder in dict.fromkeys((self.checkpoint.parent, self.config)):
-            self._disk.sync_folder(folder)
+            self.disk.sync_folder(folder)
 
     def mark_stopped(self) -> None:
         """Remove `abort`, durably: everything is durable. Raises OSError."""
         self.abort.unlink(missing_ok=True)
-        self._disk.sync_folder(self.abort.parent)
+        self.disk.sync_folder(self.abort.parent)
 
     def close(self) -> None:
         """Let others have the folder."""

@@ -202,6 +202,10 @@ class MappedFile:
                 self.disk.sync_file(file.fileno())
         return changed
 
+    def data_from(self, offset: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts behind `offset` that were ever written, as far as the file system knows: (offset, stop)."""
+        return ((self.start + start, self.start + stop) for start, stop in self._data(offset - self.start))
+
     def _data(self, place: int) -> Iterator[tuple[int, int]]:
         while place < self.size:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metaq.store.log.parts import Parts
-from metaq.store.log.scan import LogScan
+from metaq.store.log.scan import LogScan, past_damage
 from metaq.store.reads.outline import Outline, outline
 from metaq.store.reads.pull import Puller
 from metaq.store.reads.repair import Repairs
@@ -36,11 +36,13 @@ class MessageReader:
         return outline(self._log, log_offset)
 
     def heads(self, log_offset: int) -> Iterator[hot.RecordHead]:
-        """What the records from `log_offset` on are, up to the log's end or to the first thing that is no record.
+        """What the records from `log_offset` on are, up to the log's end. What cannot be read is stepped over.
 
         For a start: it takes a second for a million of them.
         """
-        for heads in LogScan(self._log.run, max(log_offset, self._log.min), self._log.end, check_crc=False):
+        run, end = self._log.run, self._log.end
+        past = past_damage(run, end, [])  # told by recovery or a pull
+        for heads in LogScan(run, max(log_offset, self._log.min), end, check_crc=False, past=past):
             yield from heads
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:

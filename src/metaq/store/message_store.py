@@ -123,8 +123,15 @@ class MessageStore:
     def _recover(self) -> bool:
         """Recover log, queues and index. Returns whether the last run ended in order and everything is as it left it."""
         facts = survey(self.folder, self.log, self.index)
-        check_crc = self.options.check_crc_on_recover
-        recovery = Recovery(facts, self.log, self._queues.table, self.index, check_crc=check_crc)
+        options = self.options
+        recovery = Recovery(
+            facts,
+            self.log,
+            self._queues.table,
+            self.index,
+            check_crc=options.check_crc_on_recover,
+            refuse_damage=options.refuse_damaged_log,
+        )
         plan = self.recovered = recovery.plan()
         self.folder.mark_running()  # before anything is changed
         untouched = recovery.untouched(plan)
@@ -132,7 +139,7 @@ class MessageStore:
             self.folder.keep_hints()
         if meanwhile := recovery.checkpoint_meanwhile(plan):
             meanwhile.save(self.folder.checkpoint, self.disk)
-        recovery.act(plan, self._queues.made, self.delays_ms, self.clock.now_ms())
+        recovery.act(plan, self._queues.made, self.delays_ms, self.clock.now_ms(), self.folder.root)
         # A mark behind a shorter log would cover what comes there.
         self.deleted = {topic: min(place, self.log.end) for topic, place in facts.deleted.items()}
         """Topic → the log offset below which records of this name are of a topic that was deleted there."""

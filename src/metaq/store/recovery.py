@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct, field, structs
@@ -18,10 +19,13 @@ from metaq.saved_file import read
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.folder import StoreFolder
+from metaq.store.log.aside import keep_aside
+from metaq.store.log.broken import Place
 from metaq.store.log.commit_log import CommitLog
-from metaq.store.log.scan import Judge, LogScan, NeedsWholeLog
+from metaq.store.log.scan import Judge, LogScan, NeedsWholeLog, past_damage, past_places
+from metaq.store.log_walk import LogWalk, Promise, Walk
 from metaq.store.mapped_file import any_byte
-from metaq.store.queues.consume_queue import ConsumeQueue
+from metaq.store.queues.consume_queue import ConsumeQueue, Unit
 from metaq.store.queues.dispatch import Dispatcher, topic_of
 from metaq.store.queues.index_file import Index, IndexHeader
 from metaq.wire import hot
@@ -50,6 +54,8 @@ class Facts(Struct, frozen=True):
     index_unfit: tuple[str, ...] = ()
     deleted: Mapping[str, int] = field(default_factory=dict)
     """Topic → the log offset below which records of this name are of a topic that was deleted there."""
+    same_boot: bool = False
+    """The machine has not restarted since a broker of ours wrote the tails."""
     began_empty: bool = False
     """The tails say that the log was empty: all its records are this broker's, none a RocketMQ's, and none is known to
     be durable."""
@@ -63,6 +69,7 @@ def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> F
     tails = Tails.load(folder.tails)
     log_min = commit_log.run.files[0].start if commit_log.run.files else 0
     began_empty = tails is not None and tails.last_record < 0 and tails.log_end == log_min
+    boot = tails.boot if tails is not None else ""
     if tails is not None and not _fits(tails, commit_log):
         tails = None
     # Every start of ours writes tails, and an end in order leaves some that fit. Without a file of them it was a RocketMQ's.
@@ -82,6 +89,7 @@ def survey(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> F
         index_unfit=tuple(unfit),
         deleted=_deleted_topics(folder),
         began_empty=began_empty,
+        same_boot=boot != "" and boot == folder.disk.boot() and (tails is not None or began_empty),
     )
 
 
@@ -122,6 +130,12 @@ class Plan(Struct, frozen=True):
     records: int = 0
     last_ms: int = 0
     """Store time of the newest record."""
+    places: tuple[Place, ...] = ()
+    """Damaged places of the log that are stepped over."""
+    missing: dict[Key, tuple[range, ...]] = field(default_factory=dict)
+    """Queue offsets of the messages that they have cost, as far as they are known."""
+    lost: dict[Key, dict[int, Unit]] = field(default_factory=dict)
+    """Units of some of these."""
 
 
 class IndexPlan(Struct, frozen=True):
@@ -195,9 +209,11 @@ class Recovery:
         index: Index | None,
         *,
         check_crc: bool,
+        refuse_damage: bool = False,
     ) -> None:
+        """`refuse_damage`: raise StoreCorrupt where the log is damaged, and step over nothing."""
         self._facts, self._log, self._queues, self._index = facts, commit_log, queues, index
-        self._check_crc = check_crc
+        self._check_crc, self._refuses = check_crc, refuse_damage
 
     # ------------------------------------------------------------------ the plan
 
@@ -249,51 +265,61 @@ class Recovery:
         if no_queues and facts.tails is None:
             start = Start(facts.log_min, "there are no consume queues: the whole log is read")
         whole_log = start.log_offset == facts.log_min
+        promise = self._promise()
         judge = Judge(
             {(key[0].encode(), key[1]): end for key, end in ends.items() if key not in rebuild},
             start.last_ms,
             self._has_unit,
             whole_log=whole_log,
+            from_zero=facts.log_min == 0,
+            exact=facts.tails is not None,
+            promised=lambda place: place < promise.durable_end or promise.same_boot,
             deleted={topic.encode(): place for topic, place in facts.deleted.items()},
         )
-        scan = LogScan(self._log.run, start.log_offset, check_crc=self._check_crc)
-        log_end, why, records = self._judged_end(scan, judge)
-        self._refuse_damage(log_end, why)
+        walk = LogWalk(self._log.run, judge, self._queues, self._has_unit, promise)
+        found = walk.walk(start.log_offset, check_crc=self._check_crc)
+        log_end, why, records = self._judged_end(found)
+        self._refuse_damage(log_end, why, found.places)
         index = plan_index(facts, start, log_end)
         rebuild |= {(topic.decode(), queue_id) for topic, queue_id in judge.restarted}
         dispatch_from = start.log_offset
         if rebuild and not whole_log:
             dispatch_from = facts.log_min
         dispatch_from = min(dispatch_from, index.first)
+        places = found.places
         if dispatch_from < start.log_offset:
-            self._walk(dispatch_from, start.log_offset)
+            places = (*self._walk(dispatch_from, start.log_offset), *places)
         return Plan(
             start, log_end, why, dispatch_from,
             queue_ends=ends, rebuild=rebuild, index=index, records=records, last_ms=judge.last_ms,
+            places=places,
+            missing={(key[0].decode(), key[1]): tuple(filter(None, known)) for key, known in judge.missing.items()},
+            lost={(key[0].decode(), key[1]): units for key, units in found.units.items()},
         )  # fmt: skip
 
-    def _judged_end(self, scan: LogScan, judge: Judge) -> tuple[int, str, int]:
-        records, head = 0, None
-        for heads in scan:
-            for head in heads:
-                topic = topic_of(head)
-                if topic is None:
-                    return head.log_offset, f"a record with the impossible topic {head.topic!r}", records
-                refusal = judge.refusal(head)
-                if refusal:
-                    return head.log_offset, refusal, records
-                records += 1
-        if head is not None and self._ends_in_zeros(head):
+    def _promise(self) -> Promise:
+        facts = self._facts
+        return Promise(
+            facts.tails.log_end if facts.tails is not None else 0,
+            same_boot=facts.same_boot,
+            is_ours=facts.tails is not None or facts.began_empty,
+            safe_ms=facts.checkpoint.safe_ms,
+        )
+
+    def _judged_end(self, found: Walk) -> tuple[int, str, int]:
+        """Return where the log ends, why there, and the number of records that were read."""
+        head = found.last
+        if head is not None and head.log_offset + head.size == found.log_end and self._ends_in_zeros(head):
             tails = self._facts.tails
             undurable = tails is not None and head.log_offset + head.size > tails.log_end
             if undurable or self._facts.began_empty:
-                return head.log_offset, "a record whose last properties are missing", records - 1
+                return head.log_offset, "a record whose last properties are missing", found.records - 1
             log.warning(
                 "the newest record, of queue %d of topic %s at log offset %d, ends in zeros: a power cut may have taken "
                 "the end of its properties; it is kept, since they may be meant",
                 head.queue_id, head.topic.decode("utf-8", "replace"), head.log_offset,
             )  # fmt: skip
-        return scan.end, scan.why, records
+        return found.log_end, found.why, found.records
 
     def _ends_in_zeros(self, head: hot.RecordHead) -> bool:
         """Whether the record's bytes behind the last sector border are zeros, all of them properties: it may be torn."""
@@ -308,16 +334,19 @@ class Recovery:
         lost = min(behind, properties_end - properties_start)
         return behind < head.size and lost > 0 and not any_byte(record[-lost:])
 
-    def _walk(self, start: int, stop: int) -> None:
-        """Check, before anything is changed, that the log can be read from `start` to `stop`. Raises StoreCorrupt."""
-        scan = LogScan(self._log.run, start, stop, check_crc=False)
-        for _ in scan:
+    def _walk(self, start: int, stop: int) -> list[Place]:
+        """Return the damaged places between `start` and `stop`, before anything is changed. Raises StoreCorrupt."""
+        places: list[Place] = []
+        for _ in LogScan(self._log.run, start, stop, check_crc=False, past=past_damage(self._log.run, stop, places)):
             pass
-        if scan.end < stop:
-            raise self._corrupt(scan.end, scan.why)
+        self._refuse_damage(stop, "", tuple(places))
+        return places
 
-    def _refuse_damage(self, log_end: int, why: str) -> None:
-        """Raises StoreCorrupt: the log would end in front of a file that was flushed, so this is no damage of a crash."""
+    def _refuse_damage(self, log_end: int, why: str, places: tuple[Place, ...]) -> None:
+        """Raises StoreCorrupt: the log is damaged and that is to be refused, or it would end in front of a file that was
+        flushed."""
+        if places and self._refuses:
+            raise self._corrupt(places[0].start, places[0].why)
         # To go on would delete flushed messages. The tails know what was flushed to the byte. The checkpoint knows a time, and
         # a record that was not flushed may bear the same one, or an older one if the clock was set back.
         tails = self._facts.tails
@@ -373,19 +402,26 @@ class Recovery:
     # ------------------------------------------------------------------ the act
 
     def act(
-        self, plan: Plan, queue: Callable[[str, int], ConsumeQueue], delays_ms: tuple[int, ...], now_ms: int
+        self,
+        plan: Plan,
+        queue: Callable[[str, int], ConsumeQueue],
+        delays_ms: tuple[int, ...],
+        now_ms: int,
+        root: Path,
     ) -> int:
-        """Carry out the plan. Returns the number of units dispatched. Raises StoreFull, OSError.
+        """Carry out the plan. `root`: the store's, where what is cut off is kept. Returns the number of units dispatched. Raises StoreFull, OSError.
 
         A crash anywhere in it leaves a folder for which the same plan is made again. Afterwards the log is durable;
         queues and index know how far they are.
         """
         untouched = self.untouched(plan)
+        self._tell_damage(plan)
         # A stop in order leaves the log where the tails say. Where it is not, a missing abort file proves nothing.
         tails = self._facts.tails
         in_order = self._facts.clean and (tails is None or plan.log_end == tails.log_end)
         if not untouched:
             self._log.run.remove_leftovers()
+            self._keep_aside(plan, root)
             self._log.truncate(plan.log_end, zero=True, again=not in_order)
         for key, held in self._queues.items():
             if not held.run.is_whole or not untouched:
@@ -411,10 +447,16 @@ class Recovery:
             rebuild=plan.rebuild,
             index_from=plan.index.first,
             deleted=self._facts.deleted,
+            lost=plan.lost,
         )
-        for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
+        damaged = {place.start for place in plan.places}
+        for heads in LogScan(
+            self._log.run, plan.dispatch_from, plan.log_end, check_crc=False, past=past_places(plan.places)
+        ):
             for head in heads:
-                dispatcher.dispatch(head, now_ms)
+                if head.log_offset not in damaged:
+                    dispatcher.dispatch(head, now_ms)
+        dispatcher.fill_ends({key: known[-1].stop for key, known in plan.missing.items() if known}, plan.log_end)
         # The end is set behind the dispatch: the scan above reads the files, whatever the end is.
         self._log.start_at(plan.log_end)
         self._log.tail.store_ms = plan.last_ms
@@ -450,6 +492,27 @@ class Recovery:
             and not plan.index.drop
             and plan.dispatch_from == plan.log_end
         )
+
+    def _tell_damage(self, plan: Plan) -> None:
+        """Say which places of the log are damaged, and which messages that has cost."""
+        for place in plan.places:
+            log.error("%s: it is stepped over; restore the file from a copy if its messages are needed", place)
+        for (topic, queue_id), known in plan.missing.items():
+            for offsets in known:
+                log.error(
+                    "queue %d of topic %s: %d messages, of offsets %d to %d, are damaged in the log: consumers pass over them",
+                    queue_id, topic, len(offsets), offsets[0], offsets[-1],
+                )  # fmt: skip
+
+    def _keep_aside(self, plan: Plan, root: Path) -> None:
+        """Copy what lies behind the log's end before it is zeroed. Raises StoreFull, OSError."""
+        kept = keep_aside(self._log.run, plan.log_end, root, self._log.run.disk)
+        if kept is not None:
+            tell = log.error if kept.messages else log.warning
+            tell(
+                "the log ends at %d (%s), and %d bytes behind it with %d whole messages are cut off: they are kept in %s, which "
+                "`metaq store dump` reads", plan.log_end, plan.why_end, kept.bytes, kept.messages, kept.folder,
+            )  # fmt: skip
 
     def _report(self, plan: Plan, messages: int) -> None:
         log.info(

@@ -81,6 +81,7 @@ class PowerLossDisk(FaultyDisk):
         self.on_call: Callable[[str], None] | None = None
         """Called with the name of each operation before it is done. It may cut, and raise what is to happen instead."""
         self._chance = seeded(seed)
+        self._boot = f"simulated {seeded(f'boot {seed}').getrandbits(64):016x}"
         self._lock = threading.RLock()
         self._nodes: dict[int, _Node] = {}
         self.root.mkdir(parents=True, exist_ok=True)
@@ -140,6 +141,9 @@ class PowerLossDisk(FaultyDisk):
             self._enter("sync_all")
             self._may_sync()
             self._take_all()
+
+    def boot(self) -> str:
+        return self._boot
 
     def _enter(self, name: str) -> None:
         with self._lock:
@@ -254,6 +258,7 @@ class PowerLossDisk(FaultyDisk):
         with self._lock:
             made = _write(self._nodes, self._root, to, self._all_present(), _Node.content)
             disk = PowerLossDisk(to, self._chance.getrandbits(64))
+            disk._boot = self._boot  # the machine goes on
             disk._adopt(self._nodes, made)
             return disk
 

@@ -113,17 +113,21 @@ class LogBytes:
 
     def _parts_fit(self, place: int, size: int) -> bool:
         """Whether the parts of a large record add up to its size. Else a forged size would have up to a whole file read."""
+        return self.sum_of_parts(place) == size
+
+    def sum_of_parts(self, place: int) -> int:
+        """Return the size that the record at `place` has by the lengths of its parts; 0: they are impossible."""
         head = bytes(self.read(place, 48 + 2 * HOST_V6 + 24))
         sys_flag = int.from_bytes(head[36:40], "big")
         hosts = (HOST_V6 if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4) + 8
         hosts += HOST_V6 if sys_flag & SysFlag.STORE_HOST_V6 else HOST_V4
         body = 48 + hosts + 16
         topic = body + int.from_bytes(head[body - 4 : body], "big", signed=True)
-        if not body <= topic <= size - 3:
-            return False
+        if not body <= topic <= self.file.size - place - 3:
+            return 0
         rest = bytes(self.read(place + topic, 1 + TOPIC_BYTES_MAX + 2))
         behind = 1 + rest[0] if rest else 0
-        return topic + behind + 2 + int.from_bytes(rest[behind : behind + 2], "big") == size
+        return topic + behind + 2 + int.from_bytes(rest[behind : behind + 2], "big")
 
     def next_record(self, place: int, limit: int) -> int:
         """Return where the next whole record at or behind `place` begins; `limit` if there is none."""

@@ -23,7 +23,7 @@ from metaq.store.log.commit_log import BLANK_BYTES
 from metaq.store.log.parts import Parts
 from metaq.store.log.populate import Populator
 from metaq.store.log.raw import Appended, groups, runs_of
-from metaq.store.log.scan import LogScan
+from metaq.store.log.scan import LogScan, past_damage
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
 from metaq.store.queues.dispatch import index_keys, is_queued, tags_code
 from metaq.store.queues.table import QueueKey
@@ -341,7 +341,9 @@ class Writer:
                     newest = unit
         begin = newest.log_offset if newest else log.min
         # A clock may have been set back: the newest record need not have the latest store time.
-        times = [head.store_ms for heads in LogScan(log.run, begin, log_offset, check_crc=False) for head in heads]
+        past = past_damage(log.run, log_offset, [])
+        scan = LogScan(log.run, begin, log_offset, check_crc=False, past=past)
+        times = [head.store_ms for heads in scan for head in heads]
         return Snapshot(log_offset, max(times, default=0), tuple(ends), newest, None)
 
     def truncate(self, log_offset: int) -> Snapshot:

@@ -16,6 +16,7 @@ from metaq.model.topics.topic import check_partition_topic
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
 from metaq.store.queues.index_file import Index
 from metaq.wire import hot
+from metaq.wire.record import RECORD_BYTES_MIN
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _QUEUED: Final = frozenset({0, int(SysFlag.COMMITTED)})
@@ -81,13 +82,16 @@ class Dispatcher:
         rebuild: Container[tuple[str, int]] = (),
         index_from: int = 0,
         deleted: Mapping[str, int] | None = None,
+        lost: Mapping[tuple[str, int], Mapping[int, Unit]] | None = None,
     ) -> None:
         """
         Args:
             queues_from: records that begin below have their units already, unless their queue is in `rebuild`.
             index_from: records below are indexed already.
             deleted: topic → LogOffset below which records are of a deleted topic.
+            lost: units of messages that damage in the log has taken, as far as they are known: queue → queue offset → unit.
         """
+        self._lost = lost or {}
         self._deleted = deleted or {}
         self._queue, self._index, self._delays_ms = queue, index, delays_ms
         self._queues_from, self._rebuild, self._index_from = queues_from, rebuild, index_from
@@ -109,10 +113,39 @@ class Dispatcher:
     def _put_unit(self, queue: ConsumeQueue, head: hot.RecordHead) -> None:
         if head.log_offset + head.size <= queue.tail.log_end:  # put before: reading may begin below the queue's end
             return
-        if head.queue_offset != queue.max_offset:
+        if head.queue_offset != queue.max_offset and not self._fill(queue, head.queue_offset, head.log_offset):
             if queue.max_offset > 0 and head.queue_offset != 0:
                 return  # a repeated record (recovery has refused gaps): the first one stands
             # The oldest record that is left of the queue, or the topic was deleted and made again.
             queue.restart_at(head.queue_offset)
         queue.put(Unit(head.log_offset, head.size, tags_code(head, self._delays_ms)))
         self.messages += 1
+
+    def fill_ends(self, ends: Mapping[tuple[str, int], int], log_end: int) -> None:
+        """Put units of lost messages behind which their queue has no other: up to these queue offsets. Raises StoreFull."""
+        for key, end in ends.items():
+            self._fill(self._queue(*key), end, log_end)
+
+    def _fill(self, queue: ConsumeQueue, offset: int, log_offset: int) -> bool:
+        """Put units of messages that the log has lost, up to the one in front of `offset`, whose record is at `log_offset`.
+
+        Returns False: it is no gap that damage makes; nothing was put. A pull passes over these messages, and says so.
+        """
+        first, known = queue.max_offset, self._lost.get((queue.topic, queue.queue_id), {})
+        if offset <= first or (first == 0 and 0 not in known):
+            return False
+        # Each lost record had some bytes between its neighbours.
+        if (offset - first) * RECORD_BYTES_MIN > log_offset - queue.tail.log_end:
+            return False
+        for missing in range(first, offset):
+            end = queue.tail.log_end
+            unit = known.get(missing)
+            if unit is None or not end <= unit.log_offset <= log_offset - unit.size:
+                # RocketMQ serves the message before it once more, and not bytes that are no message. Searches by log offset and
+                # time rely on ascending units.
+                before = queue.unit(missing - 1) if missing else None
+                unit = before if before is not None and not before.is_fill else Unit(end, RECORD_BYTES_MIN, 0)
+            queue.tail.log_end = 0  # else the unit would count as put
+            queue.put(unit)
+            queue.tail.log_end = max(end, unit.log_end if known.get(missing) is unit else end)
+        return True

@@ -188,6 +188,7 @@ class Housekeeper:
             last_store_ms=parts.log.store_time(last_record, written=True),
             queues=ends,
             index=index,
+            boot=parts.disk.boot(),
         )
         tails.save(parts.folder.tails)
         self._tails_at = last_record

@@ -1,0 +1,83 @@
+"""Keeps what is cut off behind the log's end: bytes that might be messages are never just zeroed.
+
+    <storePathRootDir>/cut/<log offset>/<log offset of the first byte, 20 digits>
+
+Each file holds the bytes of one log file from its name's log offset on, up to the last one that is not zero. `metaq store dump`
+reads such a folder as it reads a log.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.store.disk import Disk, reserving
+from metaq.store.log.broken import whole_records
+from metaq.store.mapped_file import NAME_DIGITS, FileRun, MappedFile, any_byte
+
+CUT: Final = "cut"
+_STEP: Final = 1024 * 1024
+
+
+class Aside(Struct, frozen=True):
+    """What was cut off and kept."""
+
+    folder: Path
+    bytes: int
+    messages: int
+    """Whole records in it."""
+
+
+def keep_aside(run: FileRun, end: int, root: Path, disk: Disk) -> Aside | None:
+    """Copy what lies behind the log offset `end`, durably; None: nothing but zeros does.
+
+    Raises StoreFull: no room; OSError. The log was not changed.
+    """
+    parts = [(file, max(end, file.start)) for file in run.files if file.end > end]
+    found = [(file, start, stop) for file, start in parts if (stop := _last_byte(file, start)) > start]
+    if not found:
+        return None
+    folder = _free(root / CUT / f"{end:0{NAME_DIGITS}d}")
+    with reserving(folder):
+        disk.make_folder(folder)
+        for file, start, stop in found:
+            _copy(file, start, stop, folder / f"{start:0{NAME_DIGITS}d}", disk)
+        disk.sync_folder(folder)
+    messages = sum(whole_records(file, start, stop) for file, start, stop in found)
+    return Aside(folder, sum(stop - start for _, start, stop in found), messages)
+
+
+def _free(folder: Path) -> Path:
+    """Return a name that is not taken: a start that was killed may have left a copy already, perhaps not a whole one."""
+    number, free = 1, folder
+    while free.exists():
+        number += 1
+        free = folder.with_name(f"{folder.name}-{number}")
+    return free
+
+
+def _last_byte(file: MappedFile, start: int) -> int:
+    """Return the LogOffset behind the last byte from `start` on that is not zero; `start` if there is none."""
+    last = start
+    for low, high in file.data_from(start):
+        for place in range(low, high, _STEP):
+            data = file.read(place, min(_STEP, high - place))
+            if any_byte(data):
+                last = place + len(data.rstrip(b"\0"))
+    return last
+
+
+def _copy(file: MappedFile, start: int, stop: int, to: Path, disk: Disk) -> None:
+    descriptor = disk.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.ftruncate(descriptor, stop - start)
+        for place in range(start, stop, _STEP):
+            data = file.read(place, min(_STEP, stop - place))
+            if any_byte(data):  # zeros stay a hole
+                os.pwrite(descriptor, data, place - start)
+        disk.sync_file(descriptor)
+    finally:
+        os.close(descriptor)
