@@ -22,6 +22,7 @@ from tests.store.support import (
     open_store,
     overwrite,
     read_all,
+    restart_machine,
 )
 
 QUEUES = [("orders", 0), ("orders", 1), ("%RETRY%group", 0), ("SCHEDULE_TOPIC_XXXX", 3)]
@@ -127,6 +128,7 @@ class StoreModel(RuleBasedStateMachine):
         place = loose[min(len(loose) - 1, int(len(loose) * which))][0]
         root = self.crashed()
         overwrite(log_file(root, place - place % (64 * 1024)), place % (64 * 1024), bytes(4))
+        restart_machine(root)
         self._forget_from(place)
         self.reopen(root)
 

@@ -59,8 +59,9 @@ def dump(
 ) -> None:
     """Print every record of a folder as one line of JSON, in the order of the log.
 
-    A broker may be running on the folder. Says on standard error where the log ends, and why there. Of MetaQ 1.x it reads
-    .meta, .meta.arc, .arc, .meta.zip and .zip; exit code 1: one of them is damaged.
+    A broker may be running on the folder. Says on standard error where the log ends, and why there, and which places of it
+    cannot be read. It reads what a start has cut off and kept, too (DIR/cut/OFFSET). Of MetaQ 1.x it reads .meta, .meta.arc,
+    .arc, .meta.zip and .zip. Exit code 1: something is damaged.
     """
     from metaq.store.offline.reader import StoreReader, holds_log
     from metaq.store.offline.segments import find_segments
@@ -82,7 +83,11 @@ def dump(
 
     print_json_lines(lines())
     # On standard error: standard output is for programs.
+    for damage in reader.damage:
+        print(damage, file=sys.stderr)
     print(f"end of the log at offset {reader.end}: {reader.why}", file=sys.stderr)
+    if reader.damage:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command("transactions")

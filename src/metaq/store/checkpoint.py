@@ -48,6 +48,9 @@ class Checkpoint(Struct, frozen=True):
                 data = file.read(_TIMES.size)
         except FileNotFoundError:
             return cls()
+        except IsADirectoryError:  # it only saves reading: no reason not to start
+            log.warning("%s is a folder: it is only a hint, so it is made anew", path)
+            return cls()
         except OSError as error:
             raise StoreForeign(
                 f"{path} cannot be read ({error.strerror}): nothing was touched; move it away, it is made anew"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -13,6 +15,7 @@ from metaq.options import StoreOptions
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk, reserving
 
+log = logging.getLogger(__name__)
 _OURS: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
     # A name server's files may lie here, too; the timer files are RocketMQ 5's.
@@ -170,6 +173,16 @@ class StoreFolder:
                 os.close(descriptor)
         for folder in dict.fromkeys((self.checkpoint.parent, self.config)):
             self.disk.sync_folder(folder)
+
+    def make_way_for_hints(self) -> None:
+        """Rename folders that lie where the hints are to be written. Raises OSError."""
+        tails, backup = self.tails.paths
+        for path in (self.checkpoint, tails, backup, tails.with_name(tails.name + ".tmp")):
+            if path.is_dir():
+                names = (path.with_name(f"{path.name}.folder-{number}") for number in itertools.count(1))
+                aside = next(name for name in names if not name.exists())
+                path.rename(aside)
+                log.warning("%s was a folder, and is called %s now: a hint has to be there", path, aside.name)
 
     def mark_stopped(self) -> None:
         """Remove `abort`, durably: everything is durable. Raises OSError."""

@@ -134,6 +134,7 @@ class MessageStore:
         )
         plan = self.recovered = recovery.plan()
         self.folder.mark_running()  # before anything is changed
+        self.folder.make_way_for_hints()
         untouched = recovery.untouched(plan)
         if not untouched:
             self.folder.keep_hints()

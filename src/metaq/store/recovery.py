@@ -26,7 +26,7 @@ from metaq.store.log.scan import Judge, LogScan, NeedsWholeLog, past_damage, pas
 from metaq.store.log_walk import LogWalk, Promise, Walk
 from metaq.store.mapped_file import any_byte
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
-from metaq.store.queues.dispatch import Dispatcher, topic_of
+from metaq.store.queues.dispatch import Dispatcher, index_keys, topic_of
 from metaq.store.queues.index_file import Index, IndexHeader
 from metaq.wire import hot
 from metaq.wire.files import DELETED_TOPICS
@@ -219,15 +219,72 @@ class Recovery:
 
     def plan(self) -> Plan:
         """Read and check the log; changes nothing. Raises StoreCorrupt: damage that no crash explains."""
+        self._check_hints()
         start = choose_start(self._facts)
         rebuild = self._damaged(start) | self._outlived()
         while True:
             try:
-                return self._plan_from(start, rebuild)
+                plan = self._plan_from(start, rebuild)
+                if start.log_offset == self._facts.log_min or not self._is_ahead(plan):
+                    return plan
+                start = Start(
+                    self._facts.log_min, "the checkpoint names a time that no record has: the whole log is read"
+                )
+                log.warning("%s", start.why)
             except NeedsWholeLog as lost:
                 topic = lost.queue[0].decode("utf-8", "replace")
                 log.warning("the consume queue %s:%d misses units: the whole log is read", topic, lost.queue[1])
                 start = Start(self._facts.log_min, f"queue {lost.queue[1]} of topic {topic} misses units")
+
+    def _check_hints(self) -> None:
+        """Believe the tails only if they fit what they speak of: they may be an older version, or somebody's text."""
+        tails = self._facts.tails
+        if tails is None:
+            return
+        for (topic, queue_id), queue in self._queues.items():
+            counted = tails.queues.get(topic, {}).get(queue_id, 0)
+            end = queue.end_below(tails.log_end, counted)
+            low = max(self._facts.log_min, self._facts.deleted.get(topic, 0))
+            # Units that they do not count are void unless they lead to messages of the queue.
+            if end > counted and (self._leads(queue, counted, low) or self._leads(queue, end - 1, low)):
+                log.warning(
+                    "metaqTails.json counts %d messages of queue %d of topic %s, and more are there: it is not believed, and the "
+                    "whole log is read", counted, queue_id, topic,
+                )  # fmt: skip
+                self._facts = structs.replace(self._facts, tails=None)
+                return
+        mark = tails.index
+        if mark is None or self._facts.index is None or mark.log <= tails.last_record:
+            return
+        head = self._head(tails.last_record, tails.log_end - tails.last_record)
+        newest = IndexHeader(*mark.header)
+        if (
+            head is not None
+            and index_keys(head)
+            and newest.end_log < head.log_offset
+            and (newest.next_ordinal > 1 or not mark.files)
+        ):
+            log.warning(
+                "metaqTails.json says that all messages are in the index, and the newest is not: it is made anew"
+            )
+            self._facts = structs.replace(self._facts, index_unfit=tuple(name for name, _ in self._facts.index))
+
+    def _leads(self, queue: ConsumeQueue, offset: int, low: int) -> bool:
+        """Whether a unit points at the record of its queue and queue offset, at or behind the LogOffset `low`."""
+        unit = queue.unit(offset)
+        if unit is None or unit.size <= 0 or unit.is_fill or unit.log_offset < low:
+            return False
+        head = self._head(unit.log_offset, unit.size)
+        return head is not None and (head.topic, head.queue_id, head.queue_offset) == (
+            queue.topic.encode(),
+            queue.queue_id,
+            offset,
+        )
+
+    def _is_ahead(self, plan: Plan) -> bool:
+        """Whether the checkpoint, which alone says where to begin, is of a later time than the newest record."""
+        checkpoint = self._facts.checkpoint
+        return self._facts.tails is None and max(checkpoint.log_ms, checkpoint.queues_ms) > plan.last_ms
 
     def _damaged(self, start: Start) -> frozenset[Key]:
         """Return the queues that hold fewer units than the tails say: somebody deleted or damaged their files."""
@@ -374,12 +431,7 @@ class Recovery:
             return min(counted, queue.end_below(log_offset, counted))
         end = queue.end_below(log_offset)
         while end > 0 and (unit := queue.unit(end - 1)) and not unit.is_fill and unit.log_offset >= self._facts.log_min:
-            head = self._head(unit.log_offset, unit.size)
-            if head and (head.topic, head.queue_id, head.queue_offset) == (
-                queue.topic.encode(),
-                queue.queue_id,
-                end - 1,
-            ):
+            if self._leads(queue, end - 1, self._facts.log_min):
                 break
             end -= 1
         return end

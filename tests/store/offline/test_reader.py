@@ -43,16 +43,18 @@ def test_reader_sees_what_a_running_broker_has_stored(tmp_path):
         assert reader.end == end
 
 
-def test_reader_stops_at_the_first_broken_record(tmp_path):
-    """What lies behind it may be anything."""
+def test_reader_steps_over_a_broken_record_in_front_of_whole_ones(tmp_path):
+    """And says where it lies."""
     with open_store(tmp_path) as store:
         put(store, "T", 0, b"good")
         bad = put(store, "T", 0, b"evil")
         put(store, "T", 0, b"behind")
     overwrite(log_file(tmp_path), bad.log_offset + 90, b"X")
     reader = StoreReader(tmp_path)
-    assert [m.body for m in reader.records()] == [b"good"]
-    assert (reader.end, reader.why) == (bad.log_offset, "a broken record")
+    assert [m.body for m in reader.records()] == [b"good", b"behind"]
+    assert [(found.place, found.size, found.why) for found in reader.damage] == [
+        (bad.log_offset, bad.log_end - bad.log_offset, "a broken record")
+    ]
 
 
 def test_reader_does_not_take_old_bytes_for_records(tmp_path):

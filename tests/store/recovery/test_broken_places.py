@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import shutil
 
+import msgspec
 import pytest
 
-from metaq.errors import StoreCorrupt
 from metaq.clock import FakeClock
+from metaq.errors import StoreCorrupt
+from metaq.store.checkpoint import Checkpoint
+from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
 from metaq.store.offline.reader import StoreReader
 from metaq.store.reads.pull import ReadStatus
-from metaq.testing import PowerLossDisk
 from tests.store.support import (
     HOST,
     START_MS,
@@ -25,6 +27,7 @@ from tests.store.support import (
     overwrite,
     put,
     read_all,
+    restart_machine,
     small_options,
 )  # fmt: skip
 
@@ -109,3 +112,186 @@ def test_one_flipped_bit_costs_one_message(tmp_path, field, checkpointed, caplog
     with open_store(root) as store:
         assert store.reader.existing_queue("T", 0).max_offset == COUNT + 1
         assert read_all(store, "U", 0)
+
+
+def test_damage_in_several_places_and_across_the_end_of_a_log_file(tmp_path, caplog):
+    """A page in the middle, the end of a log file with its blank record and the first record of the next: all is told."""
+    store = open_store(tmp_path / "running")
+    bodies = [b"%d:" % number + b"y" * 900 for number in range(200)]
+    places = [put(store, "T", number % 2, body) for number, body in enumerate(bodies)]
+    root = crash(store, tmp_path / "killed")
+    border = 64 * 1024
+    last = max(number for number, place in enumerate(places) if place.log_end <= border)
+    overwrite(log_file(root), places[30].log_offset + 8, bytes(3000))
+    overwrite(log_file(root), places[last].log_offset + 4, bytes(border - places[last].log_offset - 4))
+    overwrite(log_file(root, border), 0, bytes(8))
+    with quiet(root) as store:
+        found = sorted(drained(store, "T", 0) + drained(store, "T", 1), key=lambda body: int(body.split(b":")[0]))
+        assert found == [body for n, body in enumerate(bodies) if n not in {30, 31, 32, 33, last, last + 1}]
+        assert [store.reader.queue("T", queue_id).max_offset for queue_id in (0, 1)] == [100, 100]
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert any(f"log offset {places[30].log_offset}," in text for text in told)
+    assert any(f"log offset {places[last].log_offset}," in text for text in told)
+
+
+def test_the_newest_durable_record_is_damaged(tmp_path, caplog):
+    """Nothing follows it, and the tails say that it was durable: its place and its queue offset are not used again."""
+    store = open_store(tmp_path / "running")
+    put(store, "T", 0, b"first")
+    last = put(store, "T", 0, b"last")
+    checkpoint(store)
+    root = crash(store, tmp_path / "killed")
+    flip(root, last.log_offset + 90)
+    with quiet(root) as store:
+        assert (store.log.end, store.reader.queue("T", 0).max_offset) == (last.log_end, 2)
+        assert drained(store, "T", 0) == [b"first"]
+        assert put(store, "T", 0, b"next").queue_offset == 2
+    assert "queue 0 of topic T: 1 messages, of offsets 1 to 1, are damaged" in caplog.text
+
+
+def test_a_start_can_be_made_to_refuse_damage(tmp_path):
+    """File, byte and log offset are named, and nothing is touched."""
+    root, places = filled(tmp_path)
+    flip(root, places[LOST].log_offset + 95)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"}
+    with pytest.raises(StoreCorrupt, match=rf"a broken record at byte {places[LOST].log_offset} .*nothing was touched"):
+        open_store(root, refuse_damaged_log=True)
+    assert {path: path.read_bytes() for path in before} == before
+    with open_store(root) as store:
+        assert store.reader.queue("T", 0).max_offset == COUNT
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_flipped_bit_is_no_power_cut(tmp_path, flush):
+    """The machine has restarted: records that are not torn as a power cut tears them were promised, and stay."""
+    root, places = filled(tmp_path)
+    restart_machine(root)
+    flip(root, places[LOST].log_offset + 5)
+    with quiet(root, flush_disk_type=flush) as store:
+        assert drained(store, "T", 0) == [body for number, body in enumerate(BODIES) if number != LOST]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_power_cut_makes_the_log_lose_is_kept_aside(tmp_path, again, caplog):
+    """A sector never reached the disk: what follows was not promised, and is in a folder that can be read."""
+    root, places = filled(tmp_path)
+    restart_machine(root)
+    lost = places[LOST]
+    sector = lost.log_offset - lost.log_offset % 512 + 512
+    overwrite(log_file(root), sector, bytes(512))
+    end = max(place.log_end for place in places if place.log_end <= sector)
+    if again:  # a start that was killed after it had kept them
+        (root / "cut" / f"{end:020d}").mkdir(parents=True)
+    with quiet(root) as store:
+        kept = len(drained(store, "T", 0))
+        assert put(store, "T", 0, b"next").queue_offset == kept < COUNT
+        cut_at = store.recovered.log_end
+    (folder, *_) = sorted((root / "cut").iterdir(), reverse=True)
+    reader = StoreReader(folder)
+    bodies = [message.body for message in reader.records()]
+    assert BODIES[-20:] == [body for body in bodies if body in BODIES][-20:]
+    assert [int(path.name) for path in folder.iterdir()] == [cut_at]
+    (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR and str(folder) in r.getMessage()]
+    assert f"{len(bodies)} whole messages" in told
+    assert reader.damage or bodies
+
+
+def test_a_torn_end_that_might_be_a_message_is_kept_aside(tmp_path):
+    """The last record of all, not known to be durable, has another bit: it is cut off as a torn one, and kept."""
+    root, places = filled(tmp_path)
+    store_end = max(places[-1].log_end, 0)
+    data = log_file(root).read_bytes()
+    last = data.rindex(b"other 59")
+    overwrite(log_file(root), last, b"0ther")
+    with quiet(root) as store:
+        assert store.log.end == store_end
+    (folder,) = (root / "cut").iterdir()
+    (path,) = folder.iterdir()
+    assert b"0ther 59" in path.read_bytes()
+    assert log_file(root).read_bytes()[store_end:].strip(b"\0") == b""
+
+
+def test_a_dump_steps_over_damage_and_says_where_it_is(tmp_path):
+    """Of a folder that nobody has opened since."""
+    root, places = filled(tmp_path)
+    flip(root, places[LOST].log_offset + 95)
+    reader = StoreReader(root)
+    found = [message.body for message in reader.records(topics=["T"])]
+    assert found == [body for number, body in enumerate(BODIES) if number != LOST]
+    (damage,) = reader.damage
+    assert (damage.path, damage.place, damage.size) == (
+        str(log_file(root)), places[LOST].log_offset, places[LOST].log_end - places[LOST].log_offset,
+    )  # fmt: skip
+
+
+def change_tails(root, **changes):
+    path = root / "config" / "metaqTails.json"
+    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **changes}))
+    path.with_name(path.name + ".bak").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("counts", [{}, {"T": {"0": 5}}, {"T": {"0": COUNT + 9}}, {"T": {"0": COUNT}, "U": {"0": 0}}])
+def test_tails_that_count_wrong_hide_no_message(tmp_path, counts, caplog):
+    """After a stop in order, where nothing of the log is read: an older version, or what somebody has written there."""
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, *BODIES)
+        put(store, "U", 0, b"u")
+    change_tails(tmp_path, queues=counts)
+    with open_store(tmp_path) as store:
+        assert read_all(store, "T", 0) == BODIES
+        assert read_all(store, "U", 0) == [b"u"]
+        assert put(store, "T", 0, b"next").queue_offset == COUNT
+    assert "metaqTails.json" in caplog.text or "is rebuilt" in caplog.text
+
+
+def test_tails_that_say_too_much_of_the_index_hide_no_key(tmp_path):
+    """They say that an index without its newest entries holds all."""
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, b"a", key="k1")
+        checkpoint(store)
+        before = store.index.mark(store.log.end)
+        put(store, "T", 0, b"b", key="k2")
+    mark = msgspec.to_builtins(before)
+    change_tails(
+        tmp_path,
+        index={**mark, "log": msgspec.json.decode((tmp_path / "config/metaqTails.json").read_bytes())["log_end"]},
+    )
+    with open_store(tmp_path) as store:
+        assert [len(store.reader.query("T", key, 9, 0, 1 << 60)) for key in ("k1", "k2")] == [1, 1]
+
+
+def test_a_checkpoint_ahead_of_the_log_is_not_believed(tmp_path):
+    """Without tails it alone says where reading begins; a queue that lost its units before that is found all the same."""
+    with open_store(tmp_path) as store:
+        for number in range(100):
+            put(store, "T" if number < 20 else "U", 0, b"%d" % number * 1000)
+            store.clock.advance(1)
+    for name in ("metaqTails.json", "metaqTails.json.bak"):
+        (tmp_path / "config" / name).unlink()
+    Checkpoint(1 << 60, 1 << 60, 1 << 60).save(tmp_path / "checkpoint", Disk())
+    shutil.rmtree(tmp_path / "consumequeue/T")
+    with open_store(tmp_path) as store:
+        assert len(read_all(store, "T", 0)) == 20
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    "name", ["checkpoint", "config/metaqTails.json", "config/metaqTails.json.bak", "config/metaqTails.json.tmp"]
+)
+def test_a_folder_in_place_of_a_hint_makes_way(tmp_path, name, clean):
+    """It is renamed, with what is in it; the store opens, today and tomorrow."""
+    store = open_store(tmp_path / "a")
+    put(store, "T", 0, b"x")
+    root = tmp_path / "a"
+    if clean:
+        store.close()
+    else:
+        root = crash(store, tmp_path / "b")
+    path = root / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (path / "notes").write_text("mine")
+    for _ in range(2):
+        with open_store(root) as store:
+            assert read_all(store, "T", 0) == [b"x"]
+    assert (path.with_name(path.name + ".folder-1") / "notes").read_text() == "mine"

@@ -196,6 +196,8 @@ def stale_tail(tmp_path, advance_ms, *, topic="T"):
         put(store, "T", 0, b"%d" % (10 + i) * 40)
     place = store.reader.queue("T", 0).unit(6).log_offset
     root = crash(store, tmp_path / "b")
+    for name in ("metaqTails.json", "metaqTails.json.bak"):
+        (root / "config" / name).unlink(missing_ok=True)
     overwrite(log_file(root), place, bytes(8))
     shutil.copy(log_file(root), tmp_path / "log")
     overwrite(tmp_path / "log", place, log_file(tmp_path / "a").read_bytes()[place : place + 8])

@@ -10,8 +10,11 @@ from typing import Final
 
 from metaq.errors import MetaqError, StoreCorrupt, StoreForeign
 from metaq.model import StoredMessage, SysFlag
+from metaq.store.log.log_bytes import LogBytes
 from metaq.store.log.scan import WHY, Judge
 from metaq.store.mapped_file import NAME_DIGITS
+from metaq.store.offline.damage import Damage
+from metaq.store.offline.log_pieces import Borders, LogFile, find_end, find_log_files
 from metaq.store.queues.consume_queue import UNIT, UNIT_BYTES
 from metaq.store.queues.dispatch import topic_of
 from metaq.wire import hot
@@ -27,10 +30,10 @@ BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class StoreReader:
-    """The records of a commit log, from the oldest to the first that is not one.
+    """The records of a commit log, from the oldest to its end. Bytes in between that cannot be read are stepped over.
 
     Log files of RocketMQ 4.9 and of ours. After a walk, `end` is the LogOffset where it stopped, and `why` what is there:
-    with a running broker, or a killed one, untouched bytes.
+    with a running broker, or a killed one, untouched bytes; `damage` are the places that were stepped over.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -40,6 +43,7 @@ class StoreReader:
         self._queues = self._commit_log.parent / "consumequeue"
         self.end = 0
         self.why = ""
+        self.damage: list[Damage] = []
         if not self.files():
             raise StoreForeign(f"{given} holds no commit log: name a store's folder, or the commitlog folder in it")
 
@@ -77,7 +81,9 @@ class StoreReader:
         files = self.files()
         self.end = files[0][0] if start is None else start
         self.why = "the end of the files"
-        judge = Judge({}, 0, self._has_unit, whole_log=True)
+        self.damage = []
+        judge = Judge({}, 0, self._has_unit, whole_log=True, promised=lambda place: place < self._log_end())
+        self._known_end = -1
         for ordinal, (first, path) in enumerate(files):
             data = _map(path)
             if first + len(data) <= self.end:  # it lies before `start`
@@ -106,16 +112,35 @@ class StoreReader:
             if stop > begin:
                 yield first + begin, data[begin:stop]
             self.end = first + stop
-            if refusal:
-                self.why = refusal
-                return False
-            if outcome == hot.END_BLANK:
+            if outcome == hot.END_BLANK and not refusal:
                 return True
-            if outcome != hot.END_CLEAN:
-                self.why = WHY[outcome]
-                return False
+            if refusal or outcome != hot.END_CLEAN:
+                self.why = refusal or WHY[outcome]
+                if self.end >= self._log_end():
+                    return False
+                # The log's own records lie behind it.
+                judge.lost(len(data))
+                self._step_over(first, len(data))
+                continue
             if stop == len(data):
                 return True
+
+    def _log_end(self) -> int:
+        """Return where the log ends, as far as can be told from its last files."""
+        if self._known_end < 0:
+            self._known_end = find_end(find_log_files(self._commit_log), Borders(self._queues)).place
+        return self._known_end
+
+    def _step_over(self, first: int, size: int) -> None:
+        """Go on with the next whole record behind `end`, in the file of so many bytes that begins at `first`."""
+        path = self._commit_log / f"{first:0{NAME_DIGITS}d}"
+        place = self.end - first
+        with LogBytes(LogFile(first, str(path), size)) as source:
+            # Where only its body is damaged, or it does not follow those before it, it is this one record.
+            lost = source.is_record(place, size, check_crc=False)
+            following = place + lost if lost else source.next_record(place + 1, size)
+        self.damage.append(Damage(str(path), place, following - place, self.why))
+        self.end = first + following
 
     def _has_unit(self, head: hot.RecordHead) -> bool:
         """Whether a consume queue points at the record: then it is no leftover behind a tail that was cut off."""
