@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from metaq.store.log.broken import Place, behind, head_at, may_be_unwritten, next_record, place_of
+from metaq.store.log.broken import DamagedPlace, behind, head_at, may_be_unwritten, next_record, place_of
 from metaq.store.log.scan import WHY, Judge, Judged, LogScan, QueueKey
 from metaq.store.mapped_file import FileRun
 from metaq.store.queues.consume_queue import ConsumeQueue, Unit
@@ -50,7 +50,7 @@ class Walk(Struct, frozen=True):
     records: int
     last: hot.RecordHead | None
     """The newest record."""
-    places: tuple[Place, ...]
+    places: tuple[DamagedPlace, ...]
     """Damaged places before the log's end."""
     units: dict[QueueKey, dict[int, Unit]]
     """Units of messages that lie in them, as far as queues tell: queue → queue offset → unit."""
@@ -74,8 +74,8 @@ class LogWalk:
     ) -> None:
         self._run, self._judge, self._queues, self._has_unit, self._promise = run, judge, queues, has_unit, promise
         self._state = _State()
-        self._places: list[Place] = []
-        self._pending: list[Place] = []
+        self._places: list[DamagedPlace] = []
+        self._pending: list[DamagedPlace] = []
         """Places behind the newest record that is known to be the log's: damage if another one follows, else its end."""
         self._before: tuple[_State, Judged] = self._state, judge.saved()
         """What was known at the first of them."""
@@ -157,11 +157,11 @@ class LogWalk:
             or (is_queued(head.sys_flag) and self._has_unit(head))
         )
 
-    def _keep(self, places: list[Place]) -> None:
+    def _keep(self, places: list[DamagedPlace]) -> None:
         self._places += places
         self._pending = []
 
-    def _hold(self, place: Place, refused: hot.RecordHead | None) -> None:
+    def _hold(self, place: DamagedPlace, refused: hot.RecordHead | None) -> None:
         """Take note of a place, and of the messages in it as far as they are known."""
         if not self._pending:
             self._before = _State(self._state.records, self._state.last), self._judge.saved()
@@ -183,7 +183,7 @@ class LogWalk:
             self._judge.lost(place.size)
         self._look_up(place)
 
-    def _look_up(self, place: Place) -> None:
+    def _look_up(self, place: DamagedPlace) -> None:
         """Find units that point into the place."""
         if self._looks < len(self._queues):
             return

@@ -20,7 +20,7 @@ from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.folder import StoreFolder
 from metaq.store.log.aside import keep_aside
-from metaq.store.log.broken import Place
+from metaq.store.log.broken import DamagedPlace
 from metaq.store.log.commit_log import CommitLog
 from metaq.store.log.scan import Judge, LogScan, NeedsWholeLog, past_damage, past_places
 from metaq.store.log_walk import LogWalk, Promise, Walk
@@ -130,7 +130,7 @@ class Plan(Struct, frozen=True):
     records: int = 0
     last_ms: int = 0
     """Store time of the newest record."""
-    places: tuple[Place, ...] = ()
+    places: tuple[DamagedPlace, ...] = ()
     """Damaged places of the log that are stepped over."""
     missing: dict[Key, tuple[range, ...]] = field(default_factory=dict)
     """Queue offsets of the messages that they have cost, as far as they are known."""
@@ -391,15 +391,15 @@ class Recovery:
         lost = min(behind, properties_end - properties_start)
         return behind < head.size and lost > 0 and not any_byte(record[-lost:])
 
-    def _walk(self, start: int, stop: int) -> list[Place]:
+    def _walk(self, start: int, stop: int) -> list[DamagedPlace]:
         """Return the damaged places between `start` and `stop`, before anything is changed. Raises StoreCorrupt."""
-        places: list[Place] = []
+        places: list[DamagedPlace] = []
         for _ in LogScan(self._log.run, start, stop, check_crc=False, past=past_damage(self._log.run, stop, places)):
             pass
         self._refuse_damage(stop, "", tuple(places))
         return places
 
-    def _refuse_damage(self, log_end: int, why: str, places: tuple[Place, ...]) -> None:
+    def _refuse_damage(self, log_end: int, why: str, places: tuple[DamagedPlace, ...]) -> None:
         """Raises StoreCorrupt: the log is damaged and that is to be refused, or it would end in front of a file that was
         flushed."""
         if places and self._refuses:

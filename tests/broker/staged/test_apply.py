@@ -36,6 +36,7 @@ from tests.broker.staged.support import (
     whole_part,
 )  # fmt: skip
 from tests.broker.support import BORN_HOST, STORE_HOST, open_broker, small_store
+from tests.store.support import copy_running, log_file, overwrite
 from tests.support import eventually
 
 BIG = [b"%d" % number + b"." * 300_000 for number in range(8)]
@@ -340,3 +341,51 @@ def test_a_damaged_chunk_is_told_and_holds_up_nothing_else(tmp_path, clock, capl
         run_steps(broker)
         assert bodies(broker) == [b"there"]
         assert "are lost" in caplog.text
+
+
+def test_no_damaged_byte_of_a_staged_chunk_refuses_a_start(tmp_path, clock, caplog):
+    """Each byte of its properties, which no checksum covers: the chunk is passed over, or its part is not whole, and an
+    error says so with file and log offset; another transaction goes on."""
+    chunk, _ = whole_part("p", "orders", 0, b"lost")
+    other, second = whole_part("q", "orders", 0, b"there")
+    with open_broker(tmp_path / "a", clock) as broker:
+        stage(broker, chunk)
+        stage(broker, other, transaction="t-2@broker-a")
+        (damaged, _) = stored(broker, STAGE_TOPIC, 0)
+    name = f"{0:020d}"
+    data = (tmp_path / "a" / "commitlog" / name).read_bytes()
+    size = int.from_bytes(data[damaged.log_offset : damaged.log_offset + 4], "big")
+    start = data.index(b"TAGS", damaged.log_offset)
+    for at in [
+        data.index(b"@", start),
+        data.index(b"METAQ_CHUNK\x01", start) + 12,
+        *range(start, damaged.log_offset + size, 17),
+    ]:
+        root = tmp_path / f"{at}"
+        shutil.copytree(tmp_path / "a", root)
+        with (root / "commitlog" / name).open("r+b") as file:
+            file.seek(at)
+            file.write(b"-")
+        caplog.clear()
+        with open_broker(root, clock) as broker:
+            commit(broker, second, transaction="t-2@broker-a")
+            run_steps(broker)
+            assert bodies(broker) == [b"there"]
+        if data[at : at + 1] == b"@":
+            assert f"{root / 'commitlog' / name} at byte {damaged.log_offset}" in caplog.text
+            assert f"log offset {damaged.log_offset}" in caplog.text
+
+
+def test_a_damaged_decision_is_told_at_the_start(tmp_path, clock, caplog):
+    """With the place: what was committed and not applied is open again."""
+    chunk, part = whole_part("p", "orders", 0, b"a")
+    with open_broker(tmp_path / "a", clock) as broker:
+        stage(broker, chunk)
+        commit(broker, part)
+        place = stored(broker, TXN_TOPIC, 0)[0].log_offset
+        copy_running(tmp_path / "a", tmp_path / "b")
+    path = log_file(tmp_path / "b")
+    overwrite(path, place + 100, b"!")
+    with open_broker(tmp_path / "b", clock):
+        assert f"{path} holds a broken record at byte {place}" in caplog.text
+        assert f"the record in {path} at byte {place} (log offset {place}) cannot be read" in caplog.text

@@ -19,7 +19,7 @@ from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import properties as props
 from metaq.model.message import StoredMessage, SysFlag
 from metaq.model.topics.system import STAGE_TOPIC, TXN_TOPIC
-from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Seal
+from metaq.model.transactions.staging import Chunk, Decision, Lifetime, Seal, check_part, coordinator_of
 from metaq.store.log.writer import PutRecord
 from metaq.store.reads.outline import Outline
 from metaq.wire.record import (
@@ -296,11 +296,16 @@ def read_staging(record: Outline) -> Staging | None:
     try:
         lifetime = Lifetime(life[:1])
         seconds = int(life[1:]) if lifetime is Lifetime.AGE else 0
+        # Properties have no checksum: one damaged byte must not refuse a start.
+        coordinator_of(pairs[TX])
+        number, rows = int(pairs[NUMBER]), int(pairs[ROWS])
+        if number < 0 or rows < 0:
+            return None
         return Staging(
             transaction=pairs[TX],
-            part=pairs[PART],
-            number=int(pairs[NUMBER]),
-            rows=int(pairs[ROWS]),
+            part=check_part(pairs[PART]),
+            number=number,
+            rows=rows,
             topic=pairs[props.REAL_TOPIC],
             queue_id=int(pairs[props.REAL_QUEUE_ID]),
             lifetime=lifetime,
@@ -313,7 +318,7 @@ def read_staging(record: Outline) -> Staging | None:
             crc=record.crc,
             body_bytes=record.body_bytes,
         )
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, Refused):
         return None
 
 

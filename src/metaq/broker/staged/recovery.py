@@ -88,6 +88,11 @@ class Recovery:
             for unit in _units(txn, place.txn):
                 if (record := self._record(unit)) is not None:
                     self._take_decision(record)
+                elif unit.size > 0 and not unit.is_fill:
+                    log.error(
+                        "%s cannot be read: queue 0 of topic %s has lost a decision of staged transactions, or a mark; one that it "
+                        "decides is open again", self._where(unit.log_offset), TXN_TOPIC,
+                    )  # fmt: skip
         if stage:
             for unit in _units(stage, place.stage):
                 self._take_staging(unit)
@@ -131,12 +136,20 @@ class Recovery:
         except RemoteProtocolError:
             return None
 
+    def _where(self, log_offset: int) -> str:
+        """Return where a record lies, for an administrator."""
+        file = self._store.log.run.find(log_offset)
+        at = f"{file.path} at byte {log_offset - file.start}" if file is not None else "the log"
+        return f"the record in {at} (log offset {log_offset})"
+
     def _take_decision(self, record: StoredMessage) -> None:
         kind, names = record.properties.get(props.TAGS), set[str]()
         if kind == DECIDE:
             decision = read_decision(record.body)
             if decision is None:
-                log.error("the decision at log offset %d cannot be understood: it is passed over", record.log_offset)
+                log.error(
+                    "%s cannot be understood: it is a decision, and is passed over", self._where(record.log_offset)
+                )
                 return
             self._take(decision, record)
         elif kind in {DONE, FINISHED}:
@@ -219,7 +232,10 @@ class Recovery:
         record = self._store.reader.outline_at(unit.log_offset) if unit.size > 0 and not unit.is_fill else None
         staging = read_staging(record) if record is not None else None
         if staging is None:
-            log.error("the record of a staged transaction at log offset %d cannot be understood", unit.log_offset)
+            log.error(
+                "%s cannot be understood: it is a chunk or a seal of a staged transaction, in queue 0 of topic %s, and is passed "
+                "over", self._where(unit.log_offset), STAGE_TOPIC,
+            )  # fmt: skip
             return
         known = self._known.get(staging.transaction)
         # Over or applied: nothing of it is needed.

@@ -17,7 +17,7 @@ SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""
 
 
-class Place(Struct, frozen=True):
+class DamagedPlace(Struct, frozen=True):
     """A place [start, stop) of the log that cannot be read. `path`: its file, in which it begins at byte `at`."""
 
     start: int
@@ -34,10 +34,10 @@ class Place(Struct, frozen=True):
         return f"{self.path} holds {self.why} at byte {self.at} (log offset {self.start}, {self.size} bytes)"
 
 
-def place_of(run: FileRun, start: int, stop: int, why: str) -> Place:
+def place_of(run: FileRun, start: int, stop: int, why: str) -> DamagedPlace:
     """Return the place, with the file that it begins in."""
     file = run.find(start)
-    return Place(start, stop, str(file.path if file else run.folder), start - file.start if file else start, why)
+    return DamagedPlace(start, stop, str(file.path if file else run.folder), start - file.start if file else start, why)
 
 
 def behind(run: FileRun, place: int, limit: int | None = None) -> int | None:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from metaq.store.log.broken import Place, behind, place_of
+from metaq.store.log.broken import DamagedPlace, behind, place_of
 from metaq.store.mapped_file import FileRun
 from metaq.store.queues.dispatch import is_queued
 from metaq.wire import hot
@@ -58,7 +58,7 @@ class LogScan:
                 self.end = following
 
 
-def past_damage(run: FileRun, stop: int, places: list[Place]) -> Callable[[int, str], int]:
+def past_damage(run: FileRun, stop: int, places: list[DamagedPlace]) -> Callable[[int, str], int]:
     """Return a `past` of a walk over a log that is known to reach to `stop`: what cannot be read before it is stepped over.
 
     It is added to `places`.
@@ -72,7 +72,7 @@ def past_damage(run: FileRun, stop: int, places: list[Place]) -> Callable[[int, 
     return past
 
 
-def past_places(places: Sequence[Place]) -> Callable[[int, str], int]:
+def past_places(places: Sequence[DamagedPlace]) -> Callable[[int, str], int]:
     """Return a `past` of a walk that knows the places that cannot be read."""
     starts = [place.start for place in places]
 

@@ -7,6 +7,7 @@ of that queue is known.
 from __future__ import annotations
 
 import contextlib
+import logging
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -16,6 +17,8 @@ from metaq.model.topics.system import POSITIONS_TOPIC
 from metaq.store.message_store import MessageStore
 from metaq.store.queues.table import QueueKey
 from metaq.wire.record import decode_record
+
+log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 KIND_BASES: Final = 0
@@ -110,6 +113,13 @@ def told_newest_first(store: MessageStore) -> Iterator[tuple[int, Told | None]]:
                 message = decode_record(record)
                 if (message.topic, message.queue_offset) == (POSITIONS_TOPIC, offset):
                     told = decode(message.body)
+        if record is None and unit is not None and not unit.is_fill and place >= store.log.min:
+            file = store.log.run.find(place)
+            log.error(
+                "the record of byte positions in %s at byte %d (log offset %d), queue offset %d of queue 0 of topic %s, cannot be "
+                "read: older ones stand in for it", file.path if file else "", place - file.start if file else 0, place, offset,
+                POSITIONS_TOPIC,
+            )  # fmt: skip
         yield place, told
 
 
