@@ -34,6 +34,8 @@ class Promise(Struct, frozen=True):
 
     durable_end: int = 0
     """LogOffset up to which it is known to be durable."""
+    ended_at: int = -1
+    """LogOffset at which a run has ended in order: nothing was appended behind it. -1: it has not."""
     same_boot: bool = False
     """The machine has not restarted since: all that was written is in the page cache."""
     is_ours: bool = False
@@ -119,6 +121,8 @@ class LogWalk:
 
     def _past(self, place: int, why: str) -> int:
         """Return where to go on behind bytes that are no record; `place` itself if the log may end there."""
+        if place == self._promise.ended_at:  # the usual start does not search the rest of the file
+            return place
         stop, durable_end = behind(self._run, place), self._promise.durable_end
         if stop is None:
             if place >= durable_end:

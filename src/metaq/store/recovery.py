@@ -358,6 +358,7 @@ class Recovery:
         facts = self._facts
         return Promise(
             facts.tails.log_end if facts.tails is not None else 0,
+            ended_at=facts.tails.log_end if facts.tails is not None and facts.clean else -1,
             same_boot=facts.same_boot,
             is_ours=facts.tails is not None or facts.began_empty,
             safe_ms=facts.checkpoint.safe_ms,

@@ -12,7 +12,7 @@ import pytest
 
 from metaq.store.disk import SyncNotBegun
 from metaq.testing.faults import FaultyDisk
-from tests.store.support import checkpoint, crash, open_store, put, read_all
+from tests.store.support import checkpoint, crash, log_file, open_store, overwrite, put, read_all
 
 
 @pytest.fixture
@@ -169,3 +169,14 @@ def test_a_sync_that_could_not_begin_is_made_up_for_by_the_next(tmp_path, place)
         checkpoint(store)
         assert store.state.failed is None
         assert pathlib.Path(place).name in disk.synced
+
+
+def test_a_damaged_record_at_a_log_files_begin_makes_no_file_old(tmp_path):
+    """A file is as old as the first record of the next one, which has no time any more."""
+    with open_store(tmp_path, file_reserved_time=1) as store:
+        for _ in range(5):
+            put(store, "T", 0, b"x" * 30_000)
+    overwrite(log_file(tmp_path, 65_536), 4, b"!")
+    with open_store(tmp_path, file_reserved_time=1) as store:
+        assert store.keeper.retain(store.clock.now_ms() + 60_000, at_once=True) == 0
+        assert store.keeper.retain(store.clock.now_ms() + 3_700_000, at_once=True) == 2

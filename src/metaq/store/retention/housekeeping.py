@@ -13,6 +13,7 @@ from typing import Final
 from metaq.log import RateLimitedLog
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.disk import SyncNotBegun
+from metaq.store.log.broken import next_record
 from metaq.store.log.flush import Flusher
 from metaq.store.log.parts import Parts
 from metaq.store.log.writer import Snapshot, Writer
@@ -204,7 +205,7 @@ class Housekeeper:
             files = parts.log.run.files
             # A file's newest record is about as old as the first of the next file, which is one read and not a walk.
             ages = [
-                FileAge(file.start, file.end, parts.log.store_time(after.start))
+                FileAge(file.start, file.end, self._first_ms(after.start))
                 for file, after in itertools.pairwise(files)
                 if after.start < parts.log.end
             ]
@@ -226,6 +227,15 @@ class Housekeeper:
             if expired.files:
                 self._drop(expired)
             return expired.files
+
+    def _first_ms(self, start: int) -> int:
+        """Return the store time, ms, of the first record of the log file that begins at `start`."""
+        log = self._parts.log
+        found = log.store_time(start)
+        if found < 0:  # damaged: without a time the file before it would count as older than all
+            place = next_record(log.run, start, min(log.end, start + log.file_bytes))
+            found = log.store_time(place) if place is not None else log.newest_ms
+        return found
 
     def _let_go(self, now_ms: int, ages: list[FileAge], *, at_once: bool) -> None:
         try:
