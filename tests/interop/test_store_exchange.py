@@ -4,10 +4,16 @@ from pathlib import Path
 
 import pytest
 
+import metaq
+from metaq.clock import SystemClock
+from metaq.options import StoreOptions
+from metaq.store.message_store import MessageStore
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.remoting_client import RemotingClient
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, end
+from tests.store.support import HOST, copy_running, dumped, log_file, overwrite, put
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.interop
 
@@ -236,3 +242,36 @@ def test_transaction_that_was_asked_about_goes_on_at_the_other_broker(
                 assert len(found) == 2
     finally:
         second.kill()
+
+
+@pytest.mark.all
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_rocketmq_ends_a_damaged_log_where_ours_steps_over(tmp_path: Path, ending: str) -> None:
+    """What docs/formats/commitlog.md says of it: its next message takes the place and the queue offset of the damaged one.
+    What it has not overwritten is there again for us."""
+
+    def opened(root: Path) -> MessageStore:
+        options = StoreOptions(store_path_root_dir=str(root), mapped_file_size_commit_log=67108864)
+        return MessageStore(options, SystemClock(), HOST, CLUSTER)
+
+    with opened(tmp_path / "first") as store:
+        places = [put(store, "T", 0, b"%d" % number * 40) for number in range(60)]
+        copy_running(tmp_path / "first", tmp_path / "killed")
+    overwrite(log_file(tmp_path / "killed"), places[20].log_offset + 95, b"!")
+    with opened(tmp_path / "killed") as store:
+        assert store.reader.queue("T", 0).max_offset == 60
+        copy_running(tmp_path / "killed", tmp_path / "killed again")
+    data = tmp_path / ("killed" if ending == "stop" else "killed again")
+    server = RocketmqServer(tmp_path / "heir", data)
+    server.start()
+    try:
+        with metaq.Producer(server.namesrv, timeout=PATIENCE) as producer:
+            sent = [producer.send(metaq.Message("T", b"new")) for _ in range(4)]
+    finally:
+        server.stop()
+    assert sorted((receipt.queue.queue_id, receipt.offset) for receipt in sent) == [(0, 20), (1, 0), (2, 0), (3, 0)]
+    assert min(int(receipt.offset_id[16:], 16) for receipt in sent) == places[20].log_offset
+    with opened(data) as store:
+        assert store.reader.queue("T", 0).max_offset == 60
+        bodies = {record[3] for record in dumped(data)}
+    assert {b"new", b"0" * 40, b"59" * 40} <= bodies
