@@ -280,8 +280,9 @@ def test_a_missing_log_file_between_two_is_refused(tmp_path):
         open_store(tmp_path)
 
 
-def test_damage_in_front_of_flushed_records_is_refused(tmp_path):
-    """A crash does not do that; cutting the log there would throw away good messages."""
+def test_damage_in_front_of_flushed_records_is_stepped_over_or_refused(tmp_path, caplog):
+    """A crash does not do that; cutting the log there would throw away good messages. The checkpoint alone says that they
+    were flushed."""
     store = open_store(tmp_path / "a")
     for _ in range(8):
         put(store, "T", 0, b"x" * 30_000)
@@ -293,9 +294,12 @@ def test_damage_in_front_of_flushed_records_is_refused(tmp_path):
     shutil.rmtree(root / "consumequeue" / "T")  # so that all of the log is read
     overwrite(log_file(root), 500, b"damage")
     before = tree(root)
-    with pytest.raises(StoreCorrupt, match=r"a broken record at byte 0 .*flushed records follow"):
-        open_store(root)
+    with pytest.raises(StoreCorrupt, match=r"a broken record at byte 0 .*nothing was touched"):
+        open_store(root, refuse_damaged_log=True)
     assert tree(root) == before
+    with open_store(root) as store:
+        assert store.reader.queue("T", 0).max_offset == 8
+    assert f"{log_file(root)} holds a broken record at byte 0" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "abort", "consumequeue", "index", "lock", "config", "commitlog"])

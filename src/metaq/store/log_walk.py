@@ -145,8 +145,9 @@ class LogWalk:
         if promise.is_ours:
             # Zeros instead of a size are an append that was cut short before it was published, too.
             return why != WHY[hot.END_ZERO] and not may_be_unwritten(self._run, place, head.log_offset)
-        # A RocketMQ leaves what it has cut off, without its units.
-        return head.store_ms <= promise.safe_ms and self._has_unit(head)
+        # A RocketMQ leaves what it has cut off, without its units. A queue that was deleted to be rebuilt says nothing.
+        unknown = (topic_of(head), head.queue_id) not in self._queues
+        return head.store_ms <= promise.safe_ms and (unknown or self._has_unit(head))
 
     def _is_promised(self, place: int) -> bool:
         return place < self._promise.durable_end or self._promise.same_boot
