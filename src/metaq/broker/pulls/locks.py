@@ -18,6 +18,7 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import InPieces, finish
 from metaq.log import RateLimitedLog
 from metaq.model import MessageQueue, QueueLocks
 from metaq.model.access import Action, Caller
@@ -27,7 +28,9 @@ log = logging.getLogger(__name__)
 CLIENT_ID_CHARS_MAX = 1024
 """Longest client id: each lock stores one."""
 QUEUES_MAX = 10_000
-"""Queues of one request, which must not block the event loop for long."""
+"""Queues of one request."""
+QUEUES_OF_A_PIECE = 64
+"""Queues that are locked at once: some 0.1 ms."""
 TOLD_MAX = 10
 """Queues of one request that a log line names."""
 _HELD: Final = "another client holds it"
@@ -63,7 +66,11 @@ class Locks:
         return lock.client_id if lock is not None and not self._over(lock) else None
 
     def lock(self, caller: Caller, wanted: QueueLocks) -> list[MessageQueue]:
-        """Grant or renew locks. Returns the locked queues, in the order of the request.
+        """Grant or renew locks at once; otherwise as `lock_in_pieces`."""
+        return finish(self.lock_in_pieces(caller, wanted))
+
+    def lock_in_pieces(self, caller: Caller, wanted: QueueLocks) -> InPieces[list[MessageQueue]]:
+        """Grant or renew locks, some at a time. Returns the locked queues, in the order of the request.
 
         Queues that another client holds are left out, and those that cannot be locked, which are logged: the response has no
         error code for a single queue.
@@ -75,7 +82,9 @@ class Locks:
             raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {wanted.group}")
         granted, told, not_lockable = list[MessageQueue](), list[str](), 0
         queues_of = dict[str, int | str]()
-        for queue in wanted.queues:
+        for number, queue in enumerate(wanted.queues, 1):
+            if number % QUEUES_OF_A_PIECE == 0:
+                yield
             # Once per topic: a request names many queues of few topics.
             if queue.topic not in queues_of:
                 queues_of[queue.topic] = self._queues_of(caller, queue.topic)
