@@ -421,10 +421,10 @@ class Stream(asyncio.BufferedProtocol):
         self.address = _address(transport.get_extra_info("peername"))  # None: the peer has gone again
         self.local = _address(transport.get_extra_info("sockname"))
         self.plain = is_plain(transport)
-        if not self._group.add(self):
-            self.abort(f"there are {self._group.limits.connections_max} connections already, the limit")
-            return
         raw = transport.get_extra_info("socket")
+        if refused := self._group.add(self, raw.fileno() if raw is not None else 0):
+            self.abort(refused)
+            return
         if raw is not None:
             # asyncio does not set it on all accepted sockets, and Nagle's algorithm costs 40 ms an answer.
             with contextlib.suppress(OSError):
