@@ -132,7 +132,7 @@ class Consumer(ConsumerBase):
                 with self._beginning:
                     self._workers -= frozenset(workers)
                 if self._open:  # `close` commits by itself.
-                    self.commit()
+                    self._core.thread.run(self._member.persist(), CLOSE_SECONDS)
         if failures:
             # The first: others came while the workers were being stopped.
             raise failures[0]
@@ -238,15 +238,21 @@ class Consumer(ConsumerBase):
         """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
 
         The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
-        Raises ConfigError: the queue is not this member's now. NoRoute, BrokerError, RequestTimeout, ClientClosed.
+        Raises ConfigError: the queue is not this member's now. NoRoute, ConnectionFailed, BrokerError, RequestTimeout,
+        ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
         """
         self._check_open()
         self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
 
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now; it is kept every 5 s and by `close` anyway. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now; it is kept every 5 s and by `close` anyway.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        self._core.thread.run(self._member.persist(), timeout)
+        self._core.thread.run(self._member.commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
         """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""

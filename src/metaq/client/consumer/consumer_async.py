@@ -103,7 +103,7 @@ class Consumer(ConsumerBase):
         finally:
             self._workers -= workers
             if self._open:  # `close` commits by itself.
-                await self.commit()
+                await self._core.thread.awaited(self._member.persist(), CLOSE_SECONDS)
 
     async def _work(self, job: Job) -> None:
         slot = self._watch.enter(job.name)
@@ -190,15 +190,21 @@ class Consumer(ConsumerBase):
         """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
 
         The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
-        Raises ConfigError: the queue is not this member's now. NoRoute, BrokerError, RequestTimeout, ClientClosed.
+        Raises ConfigError: the queue is not this member's now. NoRoute, ConnectionFailed, BrokerError, RequestTimeout,
+        ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
         """
         self._check_open()
         await self._core.thread.awaited(self._seek(queue, offset, time), CALL_SECONDS)
 
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        await self._core.thread.awaited(self._member.persist(), timeout)
+        await self._core.thread.awaited(self._member.commit(timeout))
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
         """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""

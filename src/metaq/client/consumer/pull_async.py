@@ -165,12 +165,17 @@ class PullConsumer(PullConsumerBase):
             self._member.on_change = lambda: None
             self._running = False
             if self._open:  # `close` commits by itself.
-                await self.commit()
+                await self._core.thread.awaited(self._persist(), CLOSE_SECONDS)
 
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        await self._core.thread.awaited(self._commit(), timeout)
+        await self._core.thread.awaited(self._commit(timeout))
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
         """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""

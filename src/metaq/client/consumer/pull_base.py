@@ -314,8 +314,13 @@ class PullConsumerBase(Closable):
         await self._find(queue)
         return await self._member.committed(queue)
 
-    async def _commit(self) -> None:
+    async def _commit(self, timeout: float | None) -> None:
         # What the last `poll` handed out counts as consumed, as with RocketMQ's commitSync.
+        self._polling.consumed()
+        await self._member.commit(timeout)
+
+    async def _persist(self) -> None:
+        """At the end of `run`: as `_commit`, as far as that works now."""
         self._polling.consumed()
         await self._member.persist()
 

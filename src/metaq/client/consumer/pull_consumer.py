@@ -75,9 +75,9 @@ class PullConsumer(PullConsumerBase):
         return self._core.thread.run(self._poll(timeout, count))
 
     def seek(self, queue: MessageQueue, offset: int | None = None, *, time: float | dt.datetime | None = None) -> None:
-        """`poll` goes on at that offset, or at the first message stored at a moment or later; the progress is kept there.
+        """`poll` goes on at that offset, or at the first message stored at a moment or later.
 
-        Raises ConfigError: the queue is not this member's. And as `position`.
+        The progress is there, too, and kept with the next commit. Raises ConfigError: the queue is not this member's. And as `position`.
         """
         self._check_open()
         self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
@@ -194,7 +194,7 @@ class PullConsumer(PullConsumerBase):
             self._member.on_change = lambda: None
             self._running = False
             if self._open:  # `close` commits by itself.
-                self.commit()
+                self._core.thread.run(self._persist(), CLOSE_SECONDS)
         if failures:
             raise failures[0]
 
@@ -209,9 +209,14 @@ class PullConsumer(PullConsumerBase):
             return None
 
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now; it is kept every few seconds and by `close` anyway. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now; it is kept every few seconds and by `close` anyway.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        self._core.thread.run(self._commit(), timeout)
+        self._core.thread.run(self._commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
         """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""

@@ -11,7 +11,7 @@ import inspect
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from metaq.client.consumer.options import GroupOptions
@@ -21,7 +21,7 @@ from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
-from metaq.errors import BadRequest, ClientError, ConfigError
+from metaq.errors import BadRequest, ClientError, ConfigError, MetaqError, RequestTimeout
 from metaq.model import ConsumeFrom, MessageQueue
 from metaq.model.topics.topic import RETRY_PREFIX
 from metaq.wire import bodies
@@ -68,8 +68,8 @@ class Offsets(Protocol):
         """Return the offset that was last loaded or stored, without a request."""
         ...
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets. Raises nothing: failures are logged, and repeated with newer offsets."""
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
+        """Store offsets. Returns what failed, which was logged, and is stored with the next call, in newer offsets."""
         ...
 
 
@@ -77,6 +77,39 @@ class OffsetsUnknown(ClientError):
     """The offset of a queue cannot be loaded."""
 
     retriable = True
+
+
+class OffsetsNotKept(ClientError):
+    """A file or a user's store has not taken offsets; `__cause__` is what it raised."""
+
+    retriable = True
+
+
+async def kept_in_time(persist: Callable[[], Awaitable[list[MetaqError]]], timeout: float | None) -> None:
+    """Call `persist` until nothing fails any more. Raises what is final at once, else RequestTimeout after `timeout` s."""
+    last: list[MetaqError] = []
+    work = asyncio.ensure_future(_until_kept(persist, last))
+    try:
+        await asyncio.wait([work], timeout=timeout)
+        if work.done():
+            work.result()
+            return
+        why = f": {last[-1]}" if last else ""
+        raise RequestTimeout(f"the progress was not kept within {timeout:g} s{why}")
+    finally:
+        work.cancel()  # not awaited: a user's store may block without end
+
+
+async def _until_kept(persist: Callable[[], Awaitable[list[MetaqError]]], last: list[MetaqError]) -> None:
+    failed = 0
+    while errors := await persist():
+        failed += 1
+        last[:] = errors[:1]
+        for error in errors:
+            # A file or store of the program's own is for the program to mend: it hears of it at once.
+            if isinstance(error, OffsetsNotKept) or not judge(error, Purpose.COMMIT).again:
+                raise error
+        await asyncio.sleep(judge(errors[0], Purpose.COMMIT, failed).pause)
 
 
 class BrokerOffsets:
@@ -97,14 +130,15 @@ class BrokerOffsets:
     def kept(self, queue: MessageQueue) -> int | None:
         return self._kept.get(queue)
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
         changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
         # One queue per new (broker, topic) goes ahead of the others, for RocketMQ's sake: see `beginners`.
         first = [(queue, changed.pop(queue)) for queue in beginners(changed, self._begun)]
-        await together(self._keep, first, COMMITS_AT_ONCE)
-        await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)
+        errors = await together(self._keep, first, COMMITS_AT_ONCE)
+        errors += await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)
+        return [error for error in errors if error is not None]
 
-    async def _keep(self, progress: tuple[MessageQueue, int]) -> None:
+    async def _keep(self, progress: tuple[MessageQueue, int]) -> MetaqError | None:
         queue, offset = progress
         try:
             await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
@@ -113,9 +147,10 @@ class BrokerOffsets:
             log.warning(
                 "the offset %d of %s for group %s was not kept, %s: %s", offset, queue, self._group, then, error
             )
-        else:
-            self._kept[queue] = offset
-            self._begun.add((queue.broker, queue.topic))
+            return error
+        self._kept[queue] = offset
+        self._begun.add((queue.broker, queue.topic))
+        return None
 
 
 class LocalOffsets:
@@ -141,7 +176,7 @@ class LocalOffsets:
     def kept(self, queue: MessageQueue) -> int | None:
         return None if self._kept is None else self._kept.get(queue)
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
         async with self._busy:
             try:
                 kept = await self._read_once()
@@ -149,13 +184,14 @@ class LocalOffsets:
                 # Nothing has changed: no write every few seconds for an idle group.
                 if (fresh := {**kept, **self._unwritten}) == kept:
                     self._unwritten.clear()
-                    return
+                    return []
                 await in_thread(self._write, fresh)
             except (OSError, OffsetsUnknown) as error:
                 log.warning("the offsets were not written to %s, trying again: %s", self._path, error)
-            else:
-                self._kept = fresh
-                self._unwritten.clear()
+                return [_not_kept(f"the progress was not written to {self._path}", error)]
+            self._kept = fresh
+            self._unwritten.clear()
+            return []
 
     async def _read_once(self) -> dict[MessageQueue, int]:
         if self._kept is None:
@@ -226,27 +262,36 @@ class OwnOffsets:
     def kept(self, queue: MessageQueue) -> int | None:
         return self._kept.get(queue)
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
+        name, errors = type(self._store).__name__, list[MetaqError]()
         async with self._busy:
             changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
             for tries_left in reversed(range(OWN_TRIES if changed else 0)):
                 try:
                     await in_thread(self._keep, changed)
-                except Exception:
+                except Exception as error:
+                    errors = [_not_kept(f"the offset store {name} of group {self._group} failed", error)]
                     log.exception(
-                        "the offset store %s of group %s did not keep %s; %s", type(self._store).__name__, self._group,
+                        "the offset store %s of group %s did not keep %s; %s", name, self._group,
                         ", ".join(f"{offset} of {queue}" for queue, offset in changed.items()),
                         "trying again" if tries_left else "trying again with the next commit, if the queues are still "
                         "this member's; until then these messages come again",
                     )  # fmt: skip
                 else:
                     self._kept.update(changed)
-                    return
+                    return []
+        return errors
 
     def _keep(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
             self._store.update(queue, offset)
         self._store.persist()
+
+
+def _not_kept(what: str, cause: Exception) -> OffsetsNotKept:
+    error = OffsetsNotKept(f"{what}: {type(cause).__name__}: {cause}")
+    error.__cause__ = cause
+    return error
 
 
 def checked_store(given: str | os.PathLike[str] | OffsetStore | None, *, broadcast: bool) -> None:

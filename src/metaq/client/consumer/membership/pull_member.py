@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
-from metaq.client.consumer.membership.offset_store import Offsets, start_offset
+from metaq.client.consumer.membership.offset_store import Offsets, kept_in_time, start_offset
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
@@ -24,7 +24,7 @@ from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
-from metaq.errors import ConfigError
+from metaq.errors import ConfigError, MetaqError
 from metaq.model import ConsumerView, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -165,10 +165,17 @@ class PullMember:
         await self._sharing.settled.wait()
 
     async def persist(self) -> None:
-        """Keep the progress that the user has reported."""
+        """Keep the progress that the user has reported, as far as that works now."""
+        await self._persist()
+
+    async def commit(self, timeout: float | None) -> None:
+        """As `persist`, until it is done. Raises RequestTimeout after `timeout` seconds, BrokerError, OffsetsNotKept."""
+        await kept_in_time(self._persist, timeout)
+
+    async def _persist(self) -> list[MetaqError]:
         with self._changing:
             reported = {queue: self._positions[queue] for queue in self._updated & self._positions.keys()}
-        await self._offsets.persist(reported)
+        return await self._offsets.persist(reported)
 
     def _share_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
         """In a thread: call the listener."""
