@@ -19,11 +19,12 @@ from metaq.client.consumer.delivery.delivery import ConcurrentDelivery, Delivery
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ordering import OrderedDelivery
 from metaq.client.consumer.delivery.window import Chunk, Shut, Window
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, kept_in_time, start_offset
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.puller import Pulling, QueuePuller
 from metaq.client.consumer.membership.sharing import Sharing
+from metaq.client.consumer.membership.starting import Starting
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -62,6 +63,7 @@ class GroupMember:
             # As Java's push consumer: members of a clustering group consume their retry topic, broadcasting has no retries.
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
+        self._starting = Starting(core, group, offsets, options)
         faults = OnceLog(log)
         delivery = OrderedDelivery if options.orderly else ConcurrentDelivery
         self._delivery: Delivery = delivery(core, group, self._retry_topic, options, handover, self)
@@ -147,12 +149,14 @@ class GroupMember:
             self._tasks.append(self._core.spawn(self._discovery.run()))
         await self._sharing.run()
 
-    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
+    def subscribe_to(self, topics: Mapping[str, Any], *, new: bool) -> None:
+        self._starting.found(topics, new=new)
         self._subscriptions.add(topics)
         self._sharing.newly_subscribed()
 
     def unsubscribe(self, topics: Collection[str]) -> None:
         self._subscriptions.leave(topics)
+        self._starting.forget(topics)
         self._sharing.newly_subscribed()
 
     def hand_out_no_more(self) -> None:
@@ -220,6 +224,9 @@ class GroupMember:
     def owned(self) -> Collection[MessageQueue]:
         return self._pullers.keys()
 
+    def seen(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        self._starting.seen(topic, queues)
+
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
         """Begin to consume queues. Returns False if the start of one could not be found out."""
         if self.options.on_share is not None:
@@ -232,7 +239,7 @@ class GroupMember:
     async def _take(self, queue: MessageQueue) -> bool:
         self._beginning[queue] = None
         try:
-            stored = await start_offset(self._core, self._offsets, queue, self.options)
+            stored = await self._starting.offset(queue)
             offset = self._delivery.start_of(queue, stored)
         except FAULTS as error:
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)

@@ -11,19 +11,17 @@ import inspect
 import logging
 import os
 import pathlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
-from metaq.client.consumer.options import GroupOptions
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
-from metaq.client.conversation.reading.time_search import first_at_or_after
+from metaq.client.conversation.groups import GetConsumeStats
+from metaq.client.conversation.reading.offsets import GetPosition, SetPosition, beginners
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
-from metaq.errors import BadRequest, ClientError, ConfigError, MetaqError, RequestTimeout
-from metaq.model import ConsumeFrom, MessageQueue
-from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.errors import BadRequest, BrokerError, ClientError, ConfigError, MetaqError, RequestTimeout
+from metaq.model import MessageQueue
 from metaq.wire import bodies
 
 log = logging.getLogger("metaq.client")
@@ -66,6 +64,10 @@ class Offsets(Protocol):
 
     def kept(self, queue: MessageQueue) -> int | None:
         """Return the offset that was last loaded or stored, without a request."""
+        ...
+
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        """Return whether there is an offset of one of these queues, all those of a topic. Raises as `load`."""
         ...
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
@@ -122,10 +124,32 @@ class BrokerOffsets:
         """(broker, topic) for which the broker has an offset of this group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
+        position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue, exact=True))
+        # A RocketMQ 4 answers 0 for a young queue of a group that has no offset.
+        if position == 0 and not await self._core.learn_level(queue.broker) and not await self.begun([queue]):
+            return None
         if position is not None:
             self._kept[queue] = position
         return position
+
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        asked = {(queue.broker, queue.topic): queue for queue in queues}
+        if not asked.keys() & self._begun:
+            await together(self._look, asked, COMMITS_AT_ONCE)
+        return bool(asked.keys() & self._begun)
+
+    async def _look(self, place: tuple[str, str]) -> None:
+        """Note whether a broker has offsets of this group in a topic."""
+        broker, topic = place
+        try:
+            stats, _ = await self._core.ask_broker(broker, GetConsumeStats(self._group))
+        except BrokerError as error:
+            # To begin at the first message repeats some; a wrong "no" would lose some.
+            log.info("whether group %s has begun with topic %s is not known: %s", self._group, topic, error)
+            self._begun.add(place)
+        else:
+            if any(self._core.namespace.plain(queue.topic) == topic for queue in stats):
+                self._begun.add(place)
 
     def kept(self, queue: MessageQueue) -> int | None:
         return self._kept.get(queue)
@@ -172,6 +196,11 @@ class LocalOffsets:
         async with self._busy:
             kept = await self._read_once()
         return self._unwritten.get(queue, kept.get(queue))
+
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        async with self._busy:
+            kept = await self._read_once()
+        return any(queue in kept for queue in queues)
 
     def kept(self, queue: MessageQueue) -> int | None:
         return None if self._kept is None else self._kept.get(queue)
@@ -259,6 +288,10 @@ class OwnOffsets:
         self._kept[queue] = offset
         return offset
 
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        # By what was loaded: `load` is promised to be called for queues that are begun.
+        return any(queue in self._kept for queue in queues)
+
     def kept(self, queue: MessageQueue) -> int | None:
         return self._kept.get(queue)
 
@@ -336,20 +369,3 @@ def offsets_of(
         return LocalOffsets(pathlib.Path(given))
     assert not isinstance(given, str)
     return OwnOffsets(given, group)
-
-
-async def start_offset(core: ClientCore, offsets: Offsets, queue: MessageQueue, options: GroupOptions) -> int:
-    """Find the start offset of a queue: the stored one, else by `consume_from` (consumeFromWhere).
-
-    Raises one of FAULTS: the offset cannot be found out, so the queue must not be begun.
-    """
-    stored = await offsets.load(queue)
-    if stored is not None:
-        return stored
-    # A new group reads its retry topic from the beginning, as in RocketMQ: it has what failed before the first commit.
-    if queue.topic.startswith(RETRY_PREFIX) or options.consume_from is ConsumeFrom.FIRST:
-        return await core.ask_broker(queue.broker, GetMinOffset(queue))
-    if options.consume_from is ConsumeFrom.TIMESTAMP:
-        return await core.converse(queue.broker, first_at_or_after(queue, options.start_ms))
-    # CONSUME_FROM_LAST_OFFSET. On a young queue the broker has answered 0 above, as RocketMQ's does.
-    return await core.ask_broker(queue.broker, GetMaxOffset(queue))
