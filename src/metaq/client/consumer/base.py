@@ -40,6 +40,7 @@ from metaq.client.observing.tracing import Tracer
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_flag, checked_seconds
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.roles import Member
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
@@ -172,6 +173,7 @@ class ConsumerBase(Closable):
         self._handover = handover_for(ranks, low_share, self.topics, list(given.patterns))
         # All arguments are checked before this: nobody would release the core of a consumer that was not made.
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls, self._until_stopped = PendingCalls(self._core), PendingCalls(self._core)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
         self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
@@ -267,6 +269,7 @@ class ConsumerBase(Closable):
         self._handover.close()
         # Takers in the middle of a chunk do not look at the handover: they see that their window is dropped.
         self._member.hand_out_no_more()
+        self._until_stopped.end(f"the consumer of group {self.group} was stopped")
 
     def _check_open(self) -> None:
         """Raises ClientForked, ClientClosed."""
@@ -332,6 +335,7 @@ class ConsumerBase(Closable):
 
     async def _close(self) -> None:
         """In the loop."""
+        self._calls.end(f"the consumer of group {self.group} was closed")
         self._watching.cancel()
         try:
             await self._member.stop()

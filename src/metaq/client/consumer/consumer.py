@@ -242,7 +242,7 @@ class Consumer(ConsumerBase):
         ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
         """
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
+        self._calls.run(self._seek(queue, offset, time), CALL_SECONDS)
 
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now; it is kept every 5 s and by `close` anyway.
@@ -252,12 +252,13 @@ class Consumer(ConsumerBase):
         its `__cause__`. ClientClosed.
         """
         self._check_open()
-        self._core.thread.run(self._member.commit(timeout))
+        self._calls.run(self._member.commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""
+        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed: it
+        was closed or stopped."""
         self._check_open()
-        self._core.thread.run(self._assigned(), timeout)
+        self._until_stopped.run(self._assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the handlers of `run` finish, commit, leave the group, disconnect.

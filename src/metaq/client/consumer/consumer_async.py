@@ -194,7 +194,7 @@ class Consumer(ConsumerBase):
         ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
         """
         self._check_open()
-        await self._core.thread.awaited(self._seek(queue, offset, time), CALL_SECONDS)
+        await self._calls.awaited(self._seek(queue, offset, time), CALL_SECONDS)
 
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now.
@@ -204,12 +204,13 @@ class Consumer(ConsumerBase):
         its `__cause__`. ClientClosed.
         """
         self._check_open()
-        await self._core.thread.awaited(self._member.commit(timeout))
+        await self._calls.awaited(self._member.commit(timeout))
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""
+        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed: it
+        was closed or stopped."""
         self._check_open()
-        await self._core.thread.awaited(self._assigned(), timeout)
+        await self._until_stopped.awaited(self._assigned(), timeout)
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the handlers of `run` finish, commit, leave the group, disconnect. As `metaq.Consumer.close`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import os
@@ -30,7 +31,7 @@ from metaq.client.consumer.base import (
 )
 from metaq.client.consumer.closing import Closable
 from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, checked_store, offsets_of
-from metaq.client.consumer.membership.polling import Polling
+from metaq.client.consumer.membership.polling import Polling, Stopped
 from metaq.client.consumer.membership.pull_member import PullMember
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
 from metaq.client.consumer.options import USUAL, GroupOptions, OnShare
@@ -44,6 +45,7 @@ from metaq.client.observing.observing import ObservedArguments
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_whole, checked_seconds
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
@@ -155,6 +157,7 @@ class PullConsumerBase(Closable):
         self._beginning = threading.RLock()
         """Held while `run` or `close` begins, so that they do so one after the other."""
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls, self._until_stopped = PendingCalls(self._core), PendingCalls(self._core)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
         self._replying = Replying(self._core, group)
@@ -206,9 +209,13 @@ class PullConsumerBase(Closable):
         return self._stopped
 
     def stop(self) -> None:
-        """End `run`, from any thread: calls in hand end by themselves, no others begin."""
+        """End `run`, `poll` and waiting pulls, from any thread: calls in hand end by themselves, no others begin."""
         self._stopped = True
         self._member.on_change()
+        self._until_stopped.end(f"the pull consumer of group {self.group} was stopped")
+        if self._core.in_own_process:  # a forked child must not write to its parent's loop
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._core.thread.post(self._polling.stop)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's progress in a queue of ours: `offset` is next. Kept with the next commit.
@@ -283,7 +290,10 @@ class PullConsumerBase(Closable):
     async def _pull_by_hand(
         self, queue: MessageQueue, offset: int, count: int, tags: Expression | None, *, wait: bool
     ) -> PulledBatch:
-        batch = await self._pull(queue, offset, count, tags, wait=wait)
+        try:
+            batch = await self._polling.unless_stopped(self._pull(queue, offset, count, tags, wait=wait))
+        except Stopped:
+            batch = await self._pull(queue, offset, count, tags, wait=False)  # without waiting at the broker
         if not self._readings.idle:
             self._readings.hand_out(batch.messages)
         return batch
@@ -406,6 +416,7 @@ class PullConsumerBase(Closable):
     async def _close(self) -> None:
         # First: a `poll` that waits must end, and no more positions move while the progress is kept.
         self._polling.close()
+        self._calls.end(f"the pull consumer of group {self.group} was closed")
         try:
             await self._member.stop()
             await self._readings.close()

@@ -41,7 +41,7 @@ class PullConsumer(PullConsumerBase):
         Raises ConfigError, RequestTimeout, ClientClosed.
         """
         self._check_open()
-        self._core.thread.run(self._register(topics, listener), CALL_SECONDS)
+        self._calls.run(self._register(topics, listener), CALL_SECONDS)
 
     def pull(
         self, queue: MessageQueue, offset: int, count: int = 32, *, tags: Expression | None = None, wait: bool = False
@@ -49,11 +49,11 @@ class PullConsumer(PullConsumerBase):
         """Up to `count` messages of any queue, ours or not, from `offset` on.
 
         `tags`: another expression than the registered one. `wait`: the broker holds a pull that finds nothing, `hold`
-        seconds long. Raises OffsetOutOfRange: the queue does not keep that offset; `kept` is what it keeps. NoRoute,
+        seconds long, or until `stop`. Raises OffsetOutOfRange: the queue does not keep that offset; `kept` is what it keeps. NoRoute,
         BrokerError, RequestTimeout, ConfigError, ClientClosed.
         """
         self._check_open()
-        return self._core.thread.run(self._pull_by_hand(queue, offset, count, tags, wait=wait))
+        return self._calls.run(self._pull_by_hand(queue, offset, count, tags, wait=wait))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """These queues are this member's, and no others, whatever other members of the group have; none: `assign([])`.
@@ -62,10 +62,11 @@ class PullConsumer(PullConsumerBase):
         has changed. NoRoute, BrokerError, RequestTimeout, ClientClosed.
         """
         self._check_open()
-        self._core.thread.run(self._assign(queues), CALL_SECONDS)
+        self._calls.run(self._assign(queues), CALL_SECONDS)
 
     def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage]:
-        """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds.
+        """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds, or once
+        `stopped`.
 
         What a poll handed out counts as consumed when the next one begins, or with `commit`: the progress is kept every few
         seconds. What the last poll before `close` handed out comes again unless it was committed. Raises ConfigError: two
@@ -80,32 +81,32 @@ class PullConsumer(PullConsumerBase):
         The progress is there, too, and kept with the next commit. Raises ConfigError: the queue is not this member's. And as `position`.
         """
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
+        self._calls.run(self._seek(queue, offset, time), CALL_SECONDS)
 
     def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """`seek` to the first message that is kept, in these queues or in all of ours. Raises as `seek`."""
         self._check_open()
-        self._core.thread.run(self._seek_to_end(queues, end=False), CALL_SECONDS)
+        self._calls.run(self._seek_to_end(queues, end=False), CALL_SECONDS)
 
     def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """`seek` behind the last message, in these queues or in all of ours. Raises as `seek`."""
         self._check_open()
-        self._core.thread.run(self._seek_to_end(queues, end=True), CALL_SECONDS)
+        self._calls.run(self._seek_to_end(queues, end=True), CALL_SECONDS)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """`poll` hands out nothing of these queues until `resume`. Raises ConfigError: one is not this member's."""
         self._check_open()
-        self._core.thread.run(self._pause(queues), CALL_SECONDS)
+        self._calls.run(self._pause(queues), CALL_SECONDS)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Undo `pause` of these queues."""
         self._check_open()
-        self._core.thread.run(self._resume(queues), CALL_SECONDS)
+        self._calls.run(self._resume(queues), CALL_SECONDS)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's progress as it is kept: the offset that is next; None: there is none. Raises as `position`."""
         self._check_open()
-        return self._core.thread.run(self._committed(queue), CALL_SECONDS)
+        return self._calls.run(self._committed(queue), CALL_SECONDS)
 
     def position(self, queue: MessageQueue) -> int:
         """The offset that is next: of the next message that `poll` hands out, else what `update` set last, else what
@@ -114,22 +115,22 @@ class PullConsumer(PullConsumerBase):
         Raises NoRoute, BrokerError, RequestTimeout, ClientClosed; what the offset store raised.
         """
         self._check_open()
-        return self._core.thread.run(self._position(queue), CALL_SECONDS)
+        return self._calls.run(self._position(queue), CALL_SECONDS)
 
     def kept(self, queue: MessageQueue) -> range:
         """What the queue keeps: [min, max) offsets. Raises as `position`."""
         self._check_open()
-        return self._core.thread.run(self._kept(queue), CALL_SECONDS)
+        return self._calls.run(self._kept(queue), CALL_SECONDS)
 
     def search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
         """The offset of the first message stored then or later. Raises as `position`."""
         self._check_open()
-        return self._core.thread.run(self._search(queue, time), CALL_SECONDS)
+        return self._calls.run(self._search(queue, time), CALL_SECONDS)
 
     def all_queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of a topic, whichever member has it. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return self._core.thread.run(self._all_queues(topic), CALL_SECONDS)
+        return self._calls.run(self._all_queues(topic), CALL_SECONDS)
 
     def send_back(self, message: StoredMessage, delay_level: int = 0) -> None:
         """Deliver a message again later, by the group's retry topic; below 0: to the dead letters.
@@ -137,7 +138,7 @@ class PullConsumer(PullConsumerBase):
         The retry topic is `%RETRY%group`: register it to pull from it. Raises as `position`.
         """
         self._check_open()
-        self._core.thread.run(self._send_back(message, delay_level), CALL_SECONDS)
+        self._calls.run(self._send_back(message, delay_level), CALL_SECONDS)
 
     def run(self, function: Callable[[MessageQueue], float | None], threads: int = 20) -> None:
         """Call `function(queue)` for each queue of ours again and again, in `threads` threads, until `stop` or `close`.
@@ -216,12 +217,13 @@ class PullConsumer(PullConsumerBase):
         its `__cause__`. ClientClosed.
         """
         self._check_open()
-        self._core.thread.run(self._commit(timeout))
+        self._calls.run(self._commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""
+        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed: it
+        was closed or stopped."""
         self._check_open()
-        self._core.thread.run(self._member.assigned(), timeout)
+        self._until_stopped.run(self._member.assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the functions of `run` end, commit, leave the group, disconnect. Raises RequestTimeout."""

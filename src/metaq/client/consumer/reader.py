@@ -25,6 +25,7 @@ from metaq.client.observing.observing import ObservedArguments, Observing
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import EARLIEST, checked, milliseconds, start_of
 from metaq.client.shared.options import client_options
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
@@ -95,6 +96,7 @@ class ReaderBase:
         namespace = self._options.namespace
         replay = Replay(archive, namespace, topic, subscribe(topic, wanted)) if archive is not None else None
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls = PendingCalls(self._core)
         self._readings = Readings(self._core, TOOLS_GROUP, observing, decode)
         self._core.thread.post(self._readings.begin)
         self._handover: Handover[ReadMessage] = Handover()
@@ -198,6 +200,7 @@ class ReaderBase:
             raise failure
 
     async def _close(self) -> None:
+        self._calls.end(f"the reader of topic {self.topic} was closed")
         try:
             await self._reading.stop()
             await self._readings.close()
@@ -235,7 +238,7 @@ class Reader(ReaderBase):
         return self._messages()
 
     def _messages(self) -> Iterator[ReadMessage]:
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
         self._end()
@@ -243,7 +246,7 @@ class Reader(ReaderBase):
     def receive(self, timeout: float | None = None) -> ReadMessage | None:
         """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
         self._check_open()
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         while (message := next(self._current, None)) is None:
             try:
                 chunk = self._handover.take(timeout)
@@ -269,7 +272,7 @@ class Reader(ReaderBase):
         return self._arrow_batches(self._batch_layout(columns, rows))
 
     def _arrow_batches(self, wanted: BatchLayout) -> Iterator[RecordBatch]:
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := self._handover.take(None)) is not None:
             if parts := self._gather(chunk, wanted.rows):
@@ -282,17 +285,17 @@ class Reader(ReaderBase):
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), self._call_seconds)
+        self._calls.run(self._seek(queue, offset, time), self._call_seconds)
 
     def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
         self._check_open()
-        return self._core.thread.run(self._reading.queues(), self._call_seconds)
+        return self._calls.run(self._reading.queues(), self._call_seconds)
 
     def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
         self._check_open()
-        return self._core.thread.run(self._reading.ranges(), self._call_seconds)
+        return self._calls.run(self._reading.ranges(), self._call_seconds)
 
     def close(self) -> None:
         """End all iterations and disconnect."""
@@ -307,7 +310,7 @@ class Reader(ReaderBase):
         """Finds the start: "latest" is the end as it is now."""
         try:
             self._check_open()
-            self._core.thread.run(self._begin(), self._call_seconds)
+            self._calls.run(self._begin(), self._call_seconds)
         except BaseException:
             self.close()
             raise

@@ -37,7 +37,7 @@ class Reader(ReaderBase):
 
     async def _next(self, timeout: float | None) -> ReadMessage | None:
         if self._start is not None:
-            await self._core.thread.awaited(self._begin(), self._call_seconds)
+            await self._calls.awaited(self._begin(), self._call_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (message := next(self._current, None)) is None:
@@ -60,7 +60,7 @@ class Reader(ReaderBase):
 
     async def _arrow_batches(self, wanted: BatchLayout) -> AsyncIterator[RecordBatch]:
         if self._start is not None:
-            await self._core.thread.awaited(self._begin(), self._call_seconds)
+            await self._calls.awaited(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := await self._handover.take_async()) is not None:
             if parts := self._gather(chunk, wanted.rows):
@@ -73,17 +73,17 @@ class Reader(ReaderBase):
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
         self._check_open()
-        await self._core.thread.awaited(self._seek(queue, offset, time), self._call_seconds)
+        await self._calls.awaited(self._seek(queue, offset, time), self._call_seconds)
 
     async def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
         self._check_open()
-        return await self._core.thread.awaited(self._reading.queues(), self._call_seconds)
+        return await self._calls.awaited(self._reading.queues(), self._call_seconds)
 
     async def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
         self._check_open()
-        return await self._core.thread.awaited(self._reading.ranges(), self._call_seconds)
+        return await self._calls.awaited(self._reading.ranges(), self._call_seconds)
 
     async def close(self) -> None:
         """End all iterations and disconnect."""
@@ -97,7 +97,7 @@ class Reader(ReaderBase):
         """Finds the start: "latest" is the end as it is now."""
         try:
             self._check_open()
-            await self._core.thread.awaited(self._begin(), self._call_seconds)
+            await self._calls.awaited(self._begin(), self._call_seconds)
         except BaseException:
             await self.close()
             raise

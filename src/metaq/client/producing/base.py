@@ -32,6 +32,7 @@ from metaq.client.shared.messages import (
 )
 from metaq.client.shared.names import checked
 from metaq.client.shared.options import client_options
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.requests import AwaitedReply
 from metaq.client.shared.sending import Choose, Sender
 from metaq.client.shared.serializers import Serialize, encoder_of
@@ -130,6 +131,7 @@ class ProducerBase:
         check_limits(limits)
         # All arguments are checked before this: nobody would release the core of a producer that was not made.
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls = PendingCalls(self._core)
         self._sender = Sender(self._core, self.group, rules)
         self._courier = Courier(self._core)
         self._callbacks = CallbackThreads(self._options.client_callback_executor_threads)
@@ -287,7 +289,7 @@ class ProducerBase:
             # A callback of the client: its thread has to find the route.
             if self._core.thread.current:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
-            queues = self._core.thread.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
+            queues = self._calls.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
         if selector is not None:
             return self._stream(topic, None, None, chosen(selector, queues))
         assert ordering_key is not None
@@ -331,10 +333,10 @@ class ProducerBase:
 
         def queues(name: str) -> list[MessageQueue]:
             known = self._queues_now(name, strict=False)
-            return known or self._core.thread.run(self._find_queues(name), timeout or self._accumulator.limits.timeout)
+            return known or self._calls.run(self._find_queues(name), timeout or self._accumulator.limits.timeout)
 
         def wait_for_room() -> None:
-            self._core.thread.run(self._accumulator.room())
+            self._calls.run(self._accumulator.room())
 
         if self._serialize is not None:
             raise ConfigError(
@@ -382,6 +384,7 @@ class ProducerBase:
         """In the loop: flush, leave the group, release the core."""
         # First, so that the flush has an end.
         self._accumulator.close()
+        self._calls.end("the producer was closed")
         self._core.remove_requester(self._sender)
         try:
             await self._accumulator.flush()

@@ -96,7 +96,7 @@ class Producer(ProducerBase):
             if (found := self._requesting.ask(message, stream, seconds)) is not None:
                 return found
         reply = AwaitedReply()
-        work = self._core.thread.start(self._request(message, ordering_key, queue, seconds, reply))
+        work = self._calls.start(self._request(message, ordering_key, queue, seconds, reply))
         fails_with(reply, work)
         return self._core.thread.outcome(reply, work)
 
@@ -157,7 +157,7 @@ class Producer(ProducerBase):
         asked within `timeout` seconds. NotSupported, BrokerError, ClientClosed.
         """
         self._check_open()
-        return self._core.thread.run(outcome(self._courier, transaction_id, timeout))
+        return self._calls.run(outcome(self._courier, transaction_id, timeout))
 
     def settle(self, transaction_id: str, *, commit: bool, timeout: float = TIMEOUT) -> TransactionOutcome:
         """Decide a transaction of several messages by its id. Returns COMMIT or ROLLBACK: the first decision, which stands.
@@ -165,7 +165,7 @@ class Producer(ProducerBase):
         To commit it, it must be prepared (`Atomic.prepare`). Raises as `outcome`; BrokerError: it is not prepared.
         """
         self._check_open()
-        return self._core.thread.run(settle(self._courier, transaction_id, timeout, commit=commit))
+        return self._calls.run(settle(self._courier, transaction_id, timeout, commit=commit))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything submitted so far has its outcome. Raises RequestTimeout after `timeout` seconds."""
@@ -177,7 +177,7 @@ class Producer(ProducerBase):
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return list(self._core.thread.run(self._find_queues(topic, fresh=True)))
+        return list(self._calls.run(self._find_queues(topic, fresh=True)))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` seconds."""

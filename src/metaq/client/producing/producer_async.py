@@ -93,7 +93,7 @@ class Producer(ProducerBase):
         """`hand_in` to the right stream, once its queue can be chosen and there is room."""
         if (ordering_key is not None or selector is not None) and self._queues_now(topic, strict=strict) is None:
             self._check_open()
-            await self._core.thread.awaited(self._find_queues(topic, strict=strict))
+            await self._calls.awaited(self._find_queues(topic, strict=strict))
         while True:
             stream = self._stream(topic, ordering_key, selector, queue, strict=strict)
             try:
@@ -101,7 +101,7 @@ class Producer(ProducerBase):
             except BufferFull:
                 if not self._waits_when_full:
                     raise
-                await self._core.thread.awaited(self._accumulator.room())
+                await self._calls.awaited(self._accumulator.room())
 
     async def request(
         self,
@@ -121,7 +121,7 @@ class Producer(ProducerBase):
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
         reply = AwaitedReply()
-        work = self._core.thread.start(self._request(message, ordering_key, queue, seconds, reply))
+        work = self._calls.start(self._request(message, ordering_key, queue, seconds, reply))
         fails_with(reply, work)
         try:
             return await asyncio.wrap_future(reply)
@@ -165,12 +165,12 @@ class Producer(ProducerBase):
     async def outcome(self, transaction_id: str, *, timeout: float = TIMEOUT) -> Phase:
         """Where a transaction of several messages stands. As `metaq.Producer.outcome`."""
         self._check_open()
-        return await self._core.thread.awaited(outcome(self._courier, transaction_id, timeout))
+        return await self._calls.awaited(outcome(self._courier, transaction_id, timeout))
 
     async def settle(self, transaction_id: str, *, commit: bool, timeout: float = TIMEOUT) -> TransactionOutcome:
         """Decide a transaction of several messages by its id. As `metaq.Producer.settle`."""
         self._check_open()
-        return await self._core.thread.awaited(settle(self._courier, transaction_id, timeout, commit=commit))
+        return await self._calls.awaited(settle(self._courier, transaction_id, timeout, commit=commit))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything submitted so far has its outcome. Raises RequestTimeout."""
@@ -181,7 +181,7 @@ class Producer(ProducerBase):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return list(await self._core.thread.awaited(self._find_queues(topic, fresh=True)))
+        return list(await self._calls.awaited(self._find_queues(topic, fresh=True)))
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout."""
