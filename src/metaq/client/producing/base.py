@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import warnings
@@ -34,10 +35,10 @@ from metaq.client.shared.names import checked
 from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.requests import AwaitedReply
-from metaq.client.shared.sending import Choose, Sender
+from metaq.client.shared.sending import ROUTE_PAUSE, Choose, Sender
 from metaq.client.shared.serializers import Serialize, encoder_of
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
+from metaq.errors import BufferFull, ClientClosed, ConfigError, ConnectionFailed, MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue
 from metaq.model.message import BODY_BYTES_MAX, check_tag
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
@@ -289,7 +290,8 @@ class ProducerBase:
             # A callback of the client: its thread has to find the route.
             if self._core.thread.current:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
-            queues = self._calls.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
+            seconds = self._accumulator.limits.timeout
+            queues = self._calls.run(self._find_queues_within(seconds, topic, strict=strict), seconds)
         if selector is not None:
             return self._stream(topic, None, None, chosen(selector, queues))
         assert ordering_key is not None
@@ -306,6 +308,18 @@ class ProducerBase:
         if strict:
             return await self._core.routes.fixed_queues(topic)
         return await self._core.routes.publish_queues(topic, fresh=fresh, template=self._sender.rules.template)
+
+    async def _find_queues_within(self, seconds: float, topic: str, *, strict: bool = False) -> list[MessageQueue]:
+        """As `_find_queues`, again and again while no name server can be reached."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while True:
+            try:
+                return await self._find_queues(topic, strict=strict)
+            except (ConnectionFailed, RequestTimeout):
+                if loop.time() + ROUTE_PAUSE >= deadline:
+                    raise
+            await asyncio.sleep(ROUTE_PAUSE)
 
     def _outlet(self) -> Outlet:
         async def find_queues(topic: str, strict: bool) -> list[MessageQueue]:
@@ -333,7 +347,10 @@ class ProducerBase:
 
         def queues(name: str) -> list[MessageQueue]:
             known = self._queues_now(name, strict=False)
-            return known or self._calls.run(self._find_queues(name), timeout or self._accumulator.limits.timeout)
+            if known:
+                return known
+            seconds = timeout or self._accumulator.limits.timeout
+            return self._calls.run(self._find_queues_within(seconds, name), seconds)
 
         def wait_for_room() -> None:
             self._calls.run(self._accumulator.room())
@@ -370,7 +387,7 @@ class ProducerBase:
         async def find_stream() -> BatchStream:
             # `_stream` would wait for the route, which must not be done in the loop.
             if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
-                await self._find_queues(message.topic)
+                await self._find_queues_within(timeout, message.topic)
             return self._stream(message.topic, ordering_key, None, queue).apart()
 
         await self._requesting.request(message, find_stream, timeout, reply)

@@ -93,7 +93,7 @@ class Producer(ProducerBase):
         """`hand_in` to the right stream, once its queue can be chosen and there is room."""
         if (ordering_key is not None or selector is not None) and self._queues_now(topic, strict=strict) is None:
             self._check_open()
-            await self._calls.awaited(self._find_queues(topic, strict=strict))
+            await self._calls.awaited(self._find_queues_within(self._accumulator.limits.timeout, topic, strict=strict))
         while True:
             stream = self._stream(topic, ordering_key, selector, queue, strict=strict)
             try:
