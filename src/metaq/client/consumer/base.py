@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Generic, Unpack
 
 from msgspec import structs
 
@@ -43,6 +43,7 @@ from metaq.client.shared.options import check_flag, checked_seconds
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.roles import Member
 from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageQueue
@@ -61,7 +62,7 @@ _RECONSUME_TIMES = 16
 """As with RocketMQ's consumers: 16 delays, up to two hours, take some five hours."""
 
 
-class ConsumerBase(Closable):
+class ConsumerBase(Closable, Generic[Received_co]):
     """What the two kinds of consumer share: a member of a group, running from the moment it is made."""
 
     def __init__(
@@ -92,7 +93,7 @@ class ConsumerBase(Closable):
         keep_queues: float = 0.0,
         orderly: bool = False,
         consume_timeout: float = 900.0,
-        deserialize: Deserialize | None = None,
+        deserialize: Deserialize[Received_co] | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:

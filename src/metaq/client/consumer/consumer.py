@@ -17,10 +17,11 @@ from metaq.client.arrow.columns import ARROW_ROWS
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.delivery.orderly import Turn
-from metaq.client.consumer.handling.handlers import BatchHandler, Handler, handle, handle_batch, settle_all
+from metaq.client.consumer.handling.handlers import Handles, handle, handle_batch, settle_all
 from metaq.client.consumer.handling.running import Job, WorkerThread
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
+from metaq.client.shared.values import Received_co
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("metaq.client")
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase[Received_co]):
     """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler."""
 
     _workers: frozenset[WorkerThread] = frozenset()
     """The threads of `run`, all started, for `close`."""
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
+    def __iter__(self) -> Iterator[ReceivedMessage[Received_co]]:
         """Messages as they come, until `stop` or `close`. Each must be finished: use `with message:`.
 
         Several threads may iterate, each with an iterator of its own; a chunk of messages then goes to one of them.
@@ -48,7 +49,7 @@ class Consumer(ConsumerBase):
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
 
-    def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
+    def receive(self, timeout: float | None = None) -> ReceivedMessage[Received_co] | None:
         """The next message; None after `timeout` seconds, or once `stopped`. Safe from many threads.
 
         Raises ClientClosed if it is closed already.
@@ -81,7 +82,7 @@ class Consumer(ConsumerBase):
         return message
 
     def run(
-        self, handler: Handler | BatchHandler, threads: int = 1, *, batch: int | None = None, processes: int = 0
+        self, handler: Handles[Received_co], threads: int = 1, *, batch: int | None = None, processes: int = 0
     ) -> None:
         """Call `handler(message)` for each message in `threads` threads, until `stop`, `close`, SIGTERM or Ctrl-C.
 

@@ -16,10 +16,8 @@ from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.delivery.orderly import Turn
 from metaq.client.consumer.handling.handlers import (
-    AsyncBatchHandler,
-    AsyncHandler,
-    BatchHandler,
-    Handler,
+    Handles,
+    HandlesAsync,
     handle_async,
     handle_batch_async,
     settle_all,
@@ -28,13 +26,14 @@ from metaq.client.consumer.handling.running import Job
 from metaq.client.consumer.handling.watch import Slot
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
+from metaq.client.shared.values import Received_co
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
     from metaq.client.arrow.reading import BatchLayout
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase[Received_co]):
     """`metaq.Consumer` for asyncio. It takes no signals: they belong to the program, whose handler calls `stop`."""
 
     _workers: frozenset[asyncio.Task[None]] = frozenset()
@@ -48,13 +47,13 @@ class Consumer(ConsumerBase):
         self._check_open()
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
+    async def __anext__(self) -> ReceivedMessage[Received_co]:
         # The chunk in hand first: that saves a coroutine and a time-out for most messages.
         if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
+    async def receive(self, timeout: float | None = None) -> ReceivedMessage[Received_co] | None:
         """The next message; None after `timeout` seconds, or once `stopped`. Safe from many tasks of one loop.
 
         Raises ClientClosed if it is closed already.
@@ -78,7 +77,7 @@ class Consumer(ConsumerBase):
         return None
 
     async def run(
-        self, handler: AsyncHandler | AsyncBatchHandler | Handler | BatchHandler, tasks: int = 1, *,
+        self, handler: HandlesAsync[Received_co] | Handles[Received_co], tasks: int = 1, *,
         batch: int | None = None, processes: int = 0,
     ) -> None:  # fmt: skip
         """Await `handler(message)` for each message in `tasks` tasks, until `stop` or `close`.

@@ -18,6 +18,7 @@ from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsum
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.shared.loop import LOOK_SECONDS
+from metaq.client.shared.values import Received_co
 from metaq.client.transactions.checks import check_function
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
@@ -26,7 +27,7 @@ from metaq.model.filters.subscription import Expression
 log = logging.getLogger("metaq.client")
 
 
-class PullConsumer(PullConsumerBase):
+class PullConsumer(PullConsumerBase[Received_co]):
     """`metaq.PullConsumer` for asyncio."""
 
     _workers: frozenset[asyncio.Task[None]] = frozenset()
@@ -39,7 +40,7 @@ class PullConsumer(PullConsumerBase):
 
     async def pull(
         self, queue: MessageQueue, offset: int, count: int = 32, *, tags: Expression | None = None, wait: bool = False
-    ) -> PulledBatch:
+    ) -> PulledBatch[Received_co]:
         """Up to `count` messages of any queue, from `offset` on. As `metaq.PullConsumer.pull`."""
         self._check_open()
         return await self._calls.awaited(self._pull_by_hand(queue, offset, count, tags, wait=wait))
@@ -49,7 +50,7 @@ class PullConsumer(PullConsumerBase):
         self._check_open()
         await self._calls.awaited(self._assign(queues), CALL_SECONDS)
 
-    async def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage]:
+    async def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage[Received_co]]:
         """Up to `count` messages of this member's queues. As `metaq.PullConsumer.poll`."""
         self._check_open()
         return await self._core.thread.awaited(self._poll(timeout, count))

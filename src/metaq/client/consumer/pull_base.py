@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable
-from typing import Unpack
+from typing import Generic, Unpack
 
 from msgspec import Struct, structs
 
@@ -48,6 +48,7 @@ from metaq.client.shared.options import check_whole, checked_seconds
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageQueue, StoredMessage
@@ -64,21 +65,21 @@ POLL_COUNT = 500
 POLL_SECONDS = 1.0
 
 
-class PulledBatch(Struct, frozen=True):
+class PulledBatch(Struct, Generic[Received_co], frozen=True):
     """What one pull brought. `messages` may be empty; `next_offset` is where to go on.
 
     `min_offset`, `max_offset`: what the queue keeps, [min, max). `broken`: queue offsets of messages whose bodies cannot be
     read; they are not among `messages`, and the log says why.
     """
 
-    messages: list[ReadMessage]
+    messages: list[ReadMessage[Received_co]]
     next_offset: int
     min_offset: int
     max_offset: int
     broken: tuple[int, ...] = ()
 
 
-class PullConsumerBase(Closable):
+class PullConsumerBase(Closable, Generic[Received_co]):
     """What the two kinds of pull consumer share: a member of a group from the moment that it is made."""
 
     def __init__(
@@ -99,7 +100,7 @@ class PullConsumerBase(Closable):
         offset_store: str | os.PathLike[str] | OffsetStore | None = None,
         commit_interval: float = USUAL.persist,
         keep_queues: float = 0.0,
-        deserialize: Deserialize | None = None,
+        deserialize: Deserialize[Received_co] | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:

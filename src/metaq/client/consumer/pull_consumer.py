@@ -20,6 +20,7 @@ from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsum
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.shared.loop import LOOK_SECONDS
+from metaq.client.shared.values import Received_co
 from metaq.client.transactions.checks import check_function
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
@@ -28,7 +29,7 @@ from metaq.model.filters.subscription import Expression
 log = logging.getLogger("metaq.client")
 
 
-class PullConsumer(PullConsumerBase):
+class PullConsumer(PullConsumerBase[Received_co]):
     """Pulls what the program says, from queues that its group shares out, or from any other. Use it with `with`."""
 
     _workers: frozenset[WorkerThread] = frozenset()
@@ -45,7 +46,7 @@ class PullConsumer(PullConsumerBase):
 
     def pull(
         self, queue: MessageQueue, offset: int, count: int = 32, *, tags: Expression | None = None, wait: bool = False
-    ) -> PulledBatch:
+    ) -> PulledBatch[Received_co]:
         """Up to `count` messages of any queue, ours or not, from `offset` on.
 
         `tags`: another expression than the registered one. `wait`: the broker holds a pull that finds nothing, `hold`
@@ -64,7 +65,7 @@ class PullConsumer(PullConsumerBase):
         self._check_open()
         self._calls.run(self._assign(queues), CALL_SECONDS)
 
-    def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage]:
+    def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage[Received_co]]:
         """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds, or once
         `stopped`.
 

@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from metaq.client.arrow.columns import ARROW_ROWS, batch_layout
 from metaq.client.consumer.delivery.handover import Handover
@@ -27,6 +27,7 @@ from metaq.client.shared.names import EARLIEST, checked, milliseconds, start_of
 from metaq.client.shared.options import client_options
 from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
     ClientClosed,
@@ -47,7 +48,7 @@ CALL_SECONDS = 10.0
 Start = str | float | dt.datetime
 
 
-class ReaderBase:
+class ReaderBase(Generic[Received_co]):
     """What the two kinds of reader share."""
 
     def __init__(
@@ -61,7 +62,7 @@ class ReaderBase:
         stop_at_end: bool = False,
         pull_count: int = 1000,
         pull_bytes: int = 1024 * 1024,
-        deserialize: Deserialize | None = None,
+        deserialize: Deserialize[Received_co] | None = None,
         archive: str | Path | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
@@ -225,10 +226,10 @@ class ReaderBase:
         return f"<{type(self).__name__} of topic {self.topic}: {'open' if self._open else 'closed'}>"
 
 
-class Reader(ReaderBase):
+class Reader(ReaderBase[Received_co]):
     """Reads a topic without a group. Iterate over it; use it with `with`."""
 
-    def __iter__(self) -> Iterator[ReadMessage]:
+    def __iter__(self) -> Iterator[ReadMessage[Received_co]]:
         """Messages as they come; with `stop_at_end` until there are no more.
 
         Raises: OffsetOutOfRange: a queue's position left the log (`seek` to `error.kept.start` goes on with what is
@@ -243,7 +244,7 @@ class Reader(ReaderBase):
             yield from self._of(chunk)
         self._end()
 
-    def receive(self, timeout: float | None = None) -> ReadMessage | None:
+    def receive(self, timeout: float | None = None) -> ReadMessage[Received_co] | None:
         """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
         self._check_open()
         self._calls.run(self._begin(), self._call_seconds)

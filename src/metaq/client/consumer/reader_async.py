@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Self
 from metaq.client.arrow.columns import ARROW_ROWS
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.reader import ReaderBase
+from metaq.client.shared.values import Received_co
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
     from metaq.client.arrow.reading import BatchLayout, RecordBatch
 
 
-class Reader(ReaderBase):
+class Reader(ReaderBase[Received_co]):
     """`metaq.Reader` for asyncio."""
 
     def __aiter__(self) -> Self:
@@ -25,12 +26,12 @@ class Reader(ReaderBase):
         self._check_open()
         return self
 
-    async def __anext__(self) -> ReadMessage:
+    async def __anext__(self) -> ReadMessage[Received_co]:
         if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, timeout: float | None = None) -> ReadMessage | None:
+    async def receive(self, timeout: float | None = None) -> ReadMessage[Received_co] | None:
         """The next message; None after `timeout` seconds or at the end. Raises as iteration does."""
         self._check_open()
         return await self._next(timeout)

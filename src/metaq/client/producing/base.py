@@ -8,7 +8,7 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import ObservedArguments, Observing
@@ -24,7 +24,6 @@ from metaq.client.shared.callbacks import CallbackThreads
 from metaq.client.shared.futures import SendBatch, SendFuture
 from metaq.client.shared.messages import (
     NO_KEYS,
-    Body,
     Selector,
     as_batch,
     as_message,
@@ -37,6 +36,7 @@ from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.requests import AwaitedReply
 from metaq.client.shared.sending import ROUTE_PAUSE, Choose, Sender
 from metaq.client.shared.serializers import Serialize, encoder_of
+from metaq.client.shared.values import Sent_contra
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ClientClosed, ConfigError, ConnectionFailed, MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue
@@ -55,7 +55,7 @@ _TAGS_MAX = 1024
 """Checked and encoded tags that are remembered; a program whose tags never repeat must not fill the memory."""
 
 
-class ProducerBase:
+class ProducerBase(Generic[Sent_contra]):
     """What the two kinds of producer share."""
 
     _may_block = True
@@ -78,7 +78,7 @@ class ProducerBase:
         max_message_bytes: int = BODY_BYTES_MAX,
         create_topic_key: str = AUTO_CREATE_TOPIC,
         default_topic_queue_nums: int = 4,
-        serialize: Serialize | None = None,
+        serialize: Serialize[Sent_contra] | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -167,7 +167,7 @@ class ProducerBase:
     def submit(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -202,7 +202,7 @@ class ProducerBase:
             if (
                 ordering_key is None and properties is None and selector is None and queue is None
                 and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
-                and body is not None and len(body) < self._short
+                and body is not None and len(body) < self._short  # type: ignore[arg-type]  # no length: TypeError
             ):  # fmt: skip
                 # The fast path, about a microsecond: `is_plain` written out, since calling it would cost 8 % of that. Whatever
                 # is unusual falls through to the careful path, which knows what is wrong and what to do.

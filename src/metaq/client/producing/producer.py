@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from metaq.client.producing.atomic import EXPIRE_AFTER, TIMEOUT, Atomic, outcome, settle
 from metaq.client.producing.base import CLOSE_SECONDS, REQUEST_SECONDS, ProducerBase
-from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message, as_request, is_plain
+from metaq.client.shared.messages import NO_KEYS, Selector, as_message, as_request, is_plain
 from metaq.client.shared.requests import AwaitedReply, fails_with
+from metaq.client.shared.values import Sent_contra
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 from metaq.model.transactions.staging import Phase
 
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from metaq.client.producing.arrow_sending import ArrowSent
 
 
-class Producer(ProducerBase):
+class Producer(ProducerBase[Sent_contra]):
     """Sends messages from any number of threads. Use it with `with`: leaving sends what is still waiting."""
 
     def send(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -67,7 +68,7 @@ class Producer(ProducerBase):
     def request(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -126,13 +127,13 @@ class Producer(ProducerBase):
         """
         return self._arrow_send(table, topic, timeout).run()
 
-    def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
+    def send_oneway(self, topic: str | Message, body: Sent_contra | None = None, *, tag: str | None = None) -> None:
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
         self._check_open()
         message = as_message(topic, body, tag, serialize=self._serialize)
         self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
 
-    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic:
+    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic[Sent_contra]:
         """Several messages, for any topics and brokers, all of which are delivered, or none:
 
             with producer.atomic() as tx:
