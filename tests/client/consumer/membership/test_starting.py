@@ -190,6 +190,23 @@ def test_queues_that_are_added_are_read_from_their_first_message(broker, produce
         assert received(consumer, 2) == [2, 3]
 
 
+def test_in_a_namespace_it_is_the_same(broker):
+    name = f"begun_{os.getpid()}_{next(_names)}"
+    make(broker, f"shop%{name}", 2)
+    options = {"group": name, "topics": name, "namespace": "shop"}
+    with Producer(broker.namesrv, namespace="shop") as producer:
+        queues = queues_of(producer, name, 2)
+        fill(producer, queues, 0, 1)
+        with Consumer(broker.namesrv, **options) as consumer:
+            consumer.wait_assigned(PATIENCE)
+            fill(producer, queues, 2)
+            assert received(consumer, 2) == [2, 2]
+        make(broker, f"shop%{name}", 3)
+        fill(producer, queues_of(producer, name, 3)[2:], 3)
+        with Consumer(broker.namesrv, **options) as consumer:
+            assert received(consumer, 1) == [3]
+
+
 # ------------------------------------------------------------------ RocketMQ 4
 
 
