@@ -322,6 +322,11 @@ class StoredMessage:
         return int(text) if text.isdecimal() and len(text) < 10 else 0
 
     @property
+    def wait_store_ok(self) -> bool:
+        """False: the sender was to be answered before the flush and the replica."""
+        return self.properties.get(props.WAIT) != "false"
+
+    @property
     def queue(self) -> MessageQueue:
         return MessageQueue(self.topic, self.broker, self.queue_id)
 

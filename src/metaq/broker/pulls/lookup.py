@@ -49,14 +49,15 @@ class Lookup:
             return -1
         return self._reader.store_time(topic, queue_id, queue.min_offset)
 
-    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+    def consumer_offset(self, group: str, topic: str, queue_id: int, *, young_is_zero: bool = True) -> int | None:
         """Return a group's offset; None: there is none, and the client applies its `consumeFromWhere`.
 
         For a queue whose first message is still there and in memory, 0 in place of None, as in RocketMQ: a new group on a
-        young queue misses nothing, whatever its `consumeFromWhere`. Users rely on it.
+        young queue misses nothing, whatever its `consumeFromWhere`. Users rely on it; `young_is_zero` False is for clients
+        that tell new queues from old ones themselves.
         """
         stored = self._offsets.get(group, topic, queue_id)
-        if stored is not None:
+        if stored is not None or not young_is_zero:
             return stored
         queue = self._queue(topic, queue_id)
         # RocketMQ counts a queue without messages as young, too.

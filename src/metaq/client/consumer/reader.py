@@ -12,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from metaq.client.arrow.columns import ARROW_ROWS, batch_layout
 from metaq.client.consumer.delivery.handover import Handover
@@ -25,7 +25,9 @@ from metaq.client.observing.observing import ObservedArguments, Observing
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import EARLIEST, checked, milliseconds, start_of
 from metaq.client.shared.options import client_options
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
     ClientClosed,
@@ -46,7 +48,7 @@ CALL_SECONDS = 10.0
 Start = str | float | dt.datetime
 
 
-class ReaderBase:
+class ReaderBase(Generic[Received_co]):
     """What the two kinds of reader share."""
 
     def __init__(
@@ -60,7 +62,7 @@ class ReaderBase:
         stop_at_end: bool = False,
         pull_count: int = 1000,
         pull_bytes: int = 1024 * 1024,
-        deserialize: Deserialize | None = None,
+        deserialize: Deserialize[Received_co] | None = None,
         archive: str | Path | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
@@ -95,6 +97,7 @@ class ReaderBase:
         namespace = self._options.namespace
         replay = Replay(archive, namespace, topic, subscribe(topic, wanted)) if archive is not None else None
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls = PendingCalls(self._core)
         self._readings = Readings(self._core, TOOLS_GROUP, observing, decode)
         self._core.thread.post(self._readings.begin)
         self._handover: Handover[ReadMessage] = Handover()
@@ -198,6 +201,7 @@ class ReaderBase:
             raise failure
 
     async def _close(self) -> None:
+        self._calls.end(f"the reader of topic {self.topic} was closed")
         try:
             await self._reading.stop()
             await self._readings.close()
@@ -222,10 +226,10 @@ class ReaderBase:
         return f"<{type(self).__name__} of topic {self.topic}: {'open' if self._open else 'closed'}>"
 
 
-class Reader(ReaderBase):
+class Reader(ReaderBase[Received_co]):
     """Reads a topic without a group. Iterate over it; use it with `with`."""
 
-    def __iter__(self) -> Iterator[ReadMessage]:
+    def __iter__(self) -> Iterator[ReadMessage[Received_co]]:
         """Messages as they come; with `stop_at_end` until there are no more.
 
         Raises: OffsetOutOfRange: a queue's position left the log (`seek` to `error.kept.start` goes on with what is
@@ -235,15 +239,15 @@ class Reader(ReaderBase):
         return self._messages()
 
     def _messages(self) -> Iterator[ReadMessage]:
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
         self._end()
 
-    def receive(self, timeout: float | None = None) -> ReadMessage | None:
+    def receive(self, timeout: float | None = None) -> ReadMessage[Received_co] | None:
         """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
         self._check_open()
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         while (message := next(self._current, None)) is None:
             try:
                 chunk = self._handover.take(timeout)
@@ -269,7 +273,7 @@ class Reader(ReaderBase):
         return self._arrow_batches(self._batch_layout(columns, rows))
 
     def _arrow_batches(self, wanted: BatchLayout) -> Iterator[RecordBatch]:
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := self._handover.take(None)) is not None:
             if parts := self._gather(chunk, wanted.rows):
@@ -282,17 +286,17 @@ class Reader(ReaderBase):
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), self._call_seconds)
+        self._calls.run(self._seek(queue, offset, time), self._call_seconds)
 
     def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
         self._check_open()
-        return self._core.thread.run(self._reading.queues(), self._call_seconds)
+        return self._calls.run(self._reading.queues(), self._call_seconds)
 
     def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
         self._check_open()
-        return self._core.thread.run(self._reading.ranges(), self._call_seconds)
+        return self._calls.run(self._reading.ranges(), self._call_seconds)
 
     def close(self) -> None:
         """End all iterations and disconnect."""
@@ -307,7 +311,7 @@ class Reader(ReaderBase):
         """Finds the start: "latest" is the end as it is now."""
         try:
             self._check_open()
-            self._core.thread.run(self._begin(), self._call_seconds)
+            self._calls.run(self._begin(), self._call_seconds)
         except BaseException:
             self.close()
             raise

@@ -87,7 +87,9 @@ class MessageHandlers:
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, headers.QueryOffsetHeader, Action.SUBSCRIBE)
     def _query_offset(self, call: Call[headers.QueryOffsetHeader]) -> headers.OffsetReplyHeader:
         header = call.header
-        offset = self._broker.lookup.consumer_offset(header.group, header.topic, header.queue_id)
+        offset = self._broker.lookup.consumer_offset(
+            header.group, header.topic, header.queue_id, young_is_zero=header.zero_if_not_found is not False
+        )
         if offset is None:
             where = f"{header.group}, {header.topic}:{header.queue_id}"
             # RocketMQ's text, and its code 22: Java's client takes it for "no offset yet" and begins as consumeFromWhere says.

@@ -262,7 +262,7 @@ class ClusterClient:
 
     def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
         """Return a consumer group's progress in each queue; None: it has none there."""
-        return self._ask({queue: GetPosition(group, queue) for queue in queues})
+        return self._ask({queue: GetPosition(group, queue, exact=True) for queue in queues})
 
     def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
         """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it.
