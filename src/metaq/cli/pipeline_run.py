@@ -175,18 +175,22 @@ def _stop_by_signal(run: Any) -> None:
 
 
 def _find_topics(chosen: Configuration) -> None:
-    """Raise NoRoute for an unknown topic. Before Spark, which takes seconds to start."""
+    """Raise NoRoute for an unknown topic, ConfigError for a `progressGroup` with members. Before Spark, which takes seconds."""
     import logging
 
-    from metaq.spark.cluster.client import ClusterClient
+    from metaq.spark.cluster.client import ClusterClient, refuse_members
 
-    if not isinstance(chosen.options, ClusterOptions) or not chosen.options.topics_read:
+    options = chosen.options
+    group = options.progress_group if isinstance(options, StreamOptions) else None
+    if not isinstance(options, ClusterOptions) or not (options.topics_read or group):
         return
     # Its warnings of every retry would surround the one line that we print in the end.
     logging.getLogger("metaq.spark.cluster.client").setLevel(logging.ERROR)
-    client = ClusterClient(chosen.options.servers, ROUTE_SECONDS)
+    client = ClusterClient(options.servers, ROUTE_SECONDS)
     try:
-        client.queues(chosen.options.topics_read)
+        client.queues(options.topics_read)
+        if group:
+            refuse_members(group, client.members(group))
     finally:
         client.close()
 

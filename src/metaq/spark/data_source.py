@@ -232,6 +232,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         # Spark asks twice on a new checkpoint, and both answers must be the same.
         if self._initial is None:
+            # Asked only where no batch is committed, so none of the group's progress can be this query's.
+            self.planner.check_progress_group(own=False)
             self._initial = self.planner.start(LATEST)
         return offsets.to_json(self._initial)
 

@@ -91,7 +91,9 @@ class SourceOptions(OptionTable):
         True, "Fail when messages left the log unread, or a queue ends before the checkpoint; false: warn and go on."
     )
     progress_group: str | None = option(
-        None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
+        None,
+        "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it. No consumer may be "
+        "in the group, nor another query.",
     )
     broker_away: str = option(
         WAIT,
