@@ -26,10 +26,16 @@ log = logging.getLogger("metaq.client")
 class ReadMessage(StoredMessage):
     """A message as it was read."""
 
-    __slots__ = ("_decode", "_value")
+    __slots__ = ("_decode", "_fault", "_value")
 
     _decode: Decode
+    _fault: str
     _value: Any
+
+    @property
+    def body_fault(self) -> str:
+        """Why the body could not be decompressed: it is as it is stored. Empty: it is as it was sent."""
+        return getattr(self, "_fault", "")
 
     @property
     def value(self) -> Any:
@@ -46,6 +52,8 @@ class ReadMessage(StoredMessage):
 
     def __getstate__(self) -> dict[str, object]:
         state = super().__getstate__()
+        if self.body_fault:
+            state["_fault"] = self.body_fault
         if hasattr(self, "_decode"):
             with contextlib.suppress(Exception):  # A copy has no value then but its body, as one read without has.
                 state["_value"] = self.value

@@ -24,6 +24,7 @@ from metaq.archive.decoding import (
 from metaq.archive.folder import ArchiveFolder
 from metaq.client.arrow import records
 from metaq.errors import ConfigError
+from metaq.model.message import BODY_AS_STORED
 from metaq.pipelines.archive.decoding_options import DecodeOptions
 from metaq.spark import schema
 from metaq.spark.decode.batches import Build, Plan, spark_type, struct_array, value_of
@@ -62,7 +63,10 @@ class BodyColumns:
 
         def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
             bodies = batch.column("body")
-            found = struct_array(bodies, decode, self.plan.kind, self.plan.build)
+            # What is still compressed is no body, whatever a decoder makes of it.
+            marked = (batch.column("sys_flag").to_numpy() & BODY_AS_STORED) != 0
+            read = pc.if_else(pa.array(marked), pa.scalar(None, pa.binary()), bodies) if marked.any() else bodies
+            found = struct_array(read, decode, self.plan.kind, self.plan.build)
             corrupt = pc.if_else(found.is_null(), bodies, pa.scalar(None, pa.binary()))
             kept = [name for name in batch.schema.names if self._keeps(name)]
             return pa.RecordBatch.from_arrays(
