@@ -128,6 +128,43 @@ def stop_run(
     print(f"{asked.pipeline} has stopped: {status_line(now or asked)}")
 
 
+@app.command("check")
+def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJson = False) -> None:
+    """Read every Parquet file of a pipeline's folder: is each byte as it was written? Exit status 1: some file is damaged."""
+    from metaq.archive.checking import check_archive
+    from metaq.archive.checking import check_files as check_all
+    from metaq.archive.folder import ArchiveFolder
+    from metaq.archive.records import MANIFESTS
+
+    options = None if config is None else configure(None, config).options
+    output = folder if options is None else str(getattr(options, "output", "") or options.place)
+    if (config is None) == (folder is None) or output is None:
+        raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")
+    if is_uri(output):
+        raise ConfigError(f"{output} is on a Hadoop file system, which has its own checksums: `hdfs fsck` reads them")
+    place = plain_path(output)
+    if not place.is_dir():
+        raise ConfigError(f"there is no folder {place}")
+    is_archive = (place / MANIFESTS).is_dir()
+    staging = getattr(options, "staging", None)
+    files = size = unhashed = 0
+    damaged = []
+    for one in check_archive(ArchiveFolder(place, staging)) if is_archive else check_all(place):
+        files, size, unhashed = files + 1, size + one.size, unhashed + (not one.by_hash)
+        if one.fault:
+            damaged.append(one)
+            if not as_json:
+                print(f"{one.path}: {one.fault}", flush=True)
+    if as_json:
+        found = [{"path": one.path, "fault": one.fault} for one in damaged]
+        print_json({"files": files, "bytes": size, "without_hash": unhashed, "damaged": found})
+    else:
+        how = f" ({unhashed:,} have no hash: their pages were verified)" if is_archive and unhashed else ""
+        print(f"{files:,} files, {size / 1e6:,.1f} MB read{how}, {len(damaged):,} damaged")
+    if damaged:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def _place(config: Path | None, folder: str | None) -> Path:
     if (config is None) == (folder is None):
         raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")

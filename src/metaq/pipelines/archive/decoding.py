@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -94,9 +95,13 @@ class BodyColumns:
 
 
 def corrupt_in(path: Path) -> int:
-    """Return the number of bodies in a file that did not decode, from its statistics: no rows are read."""
-    with pq.ParquetFile(path) as file:
-        at = [file.schema.column(number).path for number in range(len(file.schema))].index(CORRUPT)
+    """Return the number of bodies in a file that did not decode: from its statistics, or without decoding from `sys_flag`."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        names = [file.schema.column(number).path for number in range(len(file.schema))]
+        if CORRUPT not in names:
+            flags = file.read(["sys_flag"])["sys_flag"].to_numpy()
+            return int(np.count_nonzero(flags & BODY_AS_STORED))
+        at = names.index(CORRUPT)
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         return sum(group.num_rows - group.column(at).statistics.null_count for group in groups if group.num_rows)
 

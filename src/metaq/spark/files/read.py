@@ -156,7 +156,7 @@ def _read_archived(
 
     schema = records.schema_of(columns)
     try:
-        with pq.ParquetFile(part.path) as file:
+        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
             # Archived files have store host and log offset instead of the offset id; those of version 1 lack these, too.
             ids = "offset_id" in columns and "log_offset" in file.schema_arrow.names
