@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, print_table
-from metaq.cli.pipeline_run import Runs, add_commands, command, status_line
+from metaq.cli.pipeline_run import Runs, add_commands, command, earlier_line, status_line
 from metaq.cli.pipeline_show import app as show_app
 from metaq.errors import ConfigError
 from metaq.pipelines.catalogue import PIPELINES, pipeline
@@ -131,10 +131,7 @@ def stop_run(
 @app.command("check")
 def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJson = False) -> None:
     """Read every Parquet file of a pipeline's folder: is each byte as it was written? Exit status 1: some file is damaged."""
-    from metaq.archive.checking import check_archive
-    from metaq.archive.checking import check_files as check_all
-    from metaq.archive.folder import ArchiveFolder
-    from metaq.archive.records import MANIFESTS
+    from metaq.pipelines.checking import check, is_archive
 
     options = None if config is None else configure(None, config).options
     output = folder if options is None else str(getattr(options, "output", "") or options.place)
@@ -145,11 +142,9 @@ def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJso
     place = plain_path(output)
     if not place.is_dir():
         raise ConfigError(f"there is no folder {place}")
-    is_archive = (place / MANIFESTS).is_dir()
-    staging = getattr(options, "staging", None)
     files = size = unhashed = 0
     damaged = []
-    for one in check_archive(ArchiveFolder(place, staging)) if is_archive else check_all(place):
+    for one in check(place, getattr(options, "staging", None)):
         files, size, unhashed = files + 1, size + one.size, unhashed + (not one.by_hash)
         if one.fault:
             damaged.append(one)
@@ -159,7 +154,7 @@ def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJso
         found = [{"path": one.path, "fault": one.fault} for one in damaged]
         print_json({"files": files, "bytes": size, "without_hash": unhashed, "damaged": found})
     else:
-        how = f" ({unhashed:,} have no hash: their pages were verified)" if is_archive and unhashed else ""
+        how = f" ({unhashed:,} have no hash: their pages were verified)" if unhashed and is_archive(place) else ""
         print(f"{files:,} files, {size / 1e6:,.1f} MB read{how}, {len(damaged):,} damaged")
     if damaged:
         raise typer.Exit(EXIT_FAILED)
@@ -182,6 +177,8 @@ def _print(found: Status, *, as_json: bool) -> None:
         f"{found.pipeline}: {found.state} (process {found.pid} on {found.host}, since {found.since}, seen {found.seen})"
     )
     print(status_line(found))
+    if before := earlier_line(found):
+        print(before)
     if found.last:
         print("last batch: " + ", ".join(f"{name} {value}" for name, value in found.last.items()))
     if found.fault:

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from metaq import MessageQueue, Reader
-from metaq.archive.checking import check_archive
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.parquet import checked_format, opened, without_offsets
 from metaq.cli import commands as cli
 from metaq.errors import MetaqError, StoreCorrupt
 from metaq.pipelines.changes import bucket
+from metaq.pipelines.checking import check_archive
 from metaq.pipelines.compact.merging import merge
 from metaq.spark.files.read import read_parts
 from metaq.store.offline.damage import Damage

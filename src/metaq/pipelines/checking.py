@@ -1,4 +1,4 @@
-"""Verification of an archive's files: against the hashes in the manifests, or by the checksums of their pages."""
+"""Verification of a pipeline's files: against the hashes in an archive's manifests, or by the checksums of their pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.parquet import batch_rows, opened, sha256_of
-from metaq.archive.records import ArchivedFile
+from metaq.archive.records import MANIFESTS, ArchivedFile
 from metaq.archive.replacements import place, view
 from metaq.errors import StoreCorrupt
 
@@ -27,6 +27,15 @@ class Checked(Struct, frozen=True):
     size: int
     by_hash: bool
     """Whether its manifest has its hash; otherwise only its pages were verified, those that have checksums."""
+
+
+def is_archive(place: Path) -> bool:
+    return (place / MANIFESTS).is_dir()
+
+
+def check(place: Path, staging: str | None = None) -> Iterator[Checked]:
+    """Read every Parquet file of a pipeline's folder, and yield the results, one by one. Args: staging: an archive's option."""
+    return check_archive(ArchiveFolder(place, staging)) if is_archive(place) else check_files(place)
 
 
 def check_archive(folder: ArchiveFolder) -> Iterator[Checked]:
