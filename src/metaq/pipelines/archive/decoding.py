@@ -25,7 +25,7 @@ from metaq.archive.decoding import (
 from metaq.archive.folder import ArchiveFolder
 from metaq.client.arrow import records
 from metaq.errors import ConfigError
-from metaq.model.message import BODY_AS_STORED
+from metaq.pipelines.archive.archived_rows import marked
 from metaq.pipelines.archive.decoding_options import DecodeOptions
 from metaq.spark import schema
 from metaq.spark.decode.batches import Build, Plan, spark_type, struct_array, value_of
@@ -65,8 +65,8 @@ class BodyColumns:
         def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
             bodies = batch.column("body")
             # What is still compressed is no body, whatever a decoder makes of it.
-            marked = (batch.column("sys_flag").to_numpy() & BODY_AS_STORED) != 0
-            read = pc.if_else(pa.array(marked), pa.scalar(None, pa.binary()), bodies) if marked.any() else bodies
+            unread = marked(batch)
+            read = pc.if_else(pa.array(unread), pa.scalar(None, pa.binary()), bodies) if unread.any() else bodies
             found = struct_array(read, decode, self.plan.kind, self.plan.build)
             corrupt = pc.if_else(found.is_null(), bodies, pa.scalar(None, pa.binary()))
             kept = [name for name in batch.schema.names if self._keeps(name)]
@@ -99,8 +99,7 @@ def corrupt_in(path: Path) -> int:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         names = [file.schema.column(number).path for number in range(len(file.schema))]
         if CORRUPT not in names:
-            flags = file.read(["sys_flag"])["sys_flag"].to_numpy()
-            return int(np.count_nonzero(flags & BODY_AS_STORED))
+            return int(np.count_nonzero(marked(file.read(["sys_flag"]))))
         at = names.index(CORRUPT)
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         return sum(group.num_rows - group.column(at).statistics.null_count for group in groups if group.num_rows)

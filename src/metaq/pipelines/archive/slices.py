@@ -22,9 +22,8 @@ from metaq.archive.decoding import CORRUPT
 from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer, sha256_of, with_views
 from metaq.archive.records import COLUMNS
 from metaq.durable import disk_fault, sync_file
-from metaq.model.message import BODY_AS_STORED
 from metaq.model.offsets import Slice
-from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, chosen, with_prepared_offsets
+from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, chosen, marked, with_prepared_offsets
 from metaq.pipelines.archive.decoding import BodyColumns
 from metaq.pipelines.archive.dedupe import KEPT_LEAST, KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.pipelines.archive.parting import Parting
@@ -202,7 +201,7 @@ class _DayFile:
         if CORRUPT in batch.schema.names:
             self.corrupt += len(batch) - batch.column(CORRUPT).null_count
         else:
-            self.corrupt += int(np.count_nonzero(batch.column("sys_flag").to_numpy() & BODY_AS_STORED))
+            self.corrupt += int(np.count_nonzero(marked(batch)))
         if ids is not None:
             self._ids.append(ids)
         if self._waiting_bytes >= most or self._waiting_rows >= ROW_GROUP_ROWS:
