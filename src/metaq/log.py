@@ -93,7 +93,9 @@ class RateLimitedLog:
 
     def _tell(self, kind: _Kind, now: float) -> None:
         if kind.left_out:
-            self._logger.log(kind.level, "%d more like this in the last %.0f s: %s", kind.left_out, now - kind.told, kind.text)
+            self._logger.log(
+                kind.level, "%d more like this in the last %.0f s: %s", kind.left_out, now - kind.told, kind.text
+            )
 
 
 def _since(kind: _Kind, now: float) -> str:

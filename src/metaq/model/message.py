@@ -36,6 +36,9 @@ class SysFlag(enum.IntFlag):
 
 TRANSACTION_MASK = 0xC
 COMPRESSION_TYPE_MASK = 0x700
+BODY_AS_STORED = 1 << 30
+"""Bit of `sys_flag` in rows of Arrow, Spark and archives, and never in a record: the body cannot be decompressed and is as it
+is stored."""
 COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB = 0x100, 0x200, 0x300
 
 

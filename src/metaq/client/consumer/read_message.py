@@ -27,10 +27,16 @@ log = logging.getLogger("metaq.client")
 class ReadMessage(StoredMessage, Generic[Received_co]):
     """A message as it was read."""
 
-    __slots__ = ("_decode", "_value")
+    __slots__ = ("_decode", "_fault", "_value")
 
     _decode: Decode
+    _fault: str
     _value: Received_co
+
+    @property
+    def body_fault(self) -> str:
+        """Why the body could not be decompressed: it is as it is stored. Empty: it is as it was sent."""
+        return getattr(self, "_fault", "")
 
     @property
     def value(self) -> Received_co:
@@ -47,6 +53,8 @@ class ReadMessage(StoredMessage, Generic[Received_co]):
 
     def __getstate__(self) -> dict[str, object]:
         state = super().__getstate__()
+        if self.body_fault:
+            state["_fault"] = self.body_fault
         if hasattr(self, "_decode"):
             with contextlib.suppress(Exception):  # A copy has no value then but its body, as one read without has.
                 state["_value"] = self.value

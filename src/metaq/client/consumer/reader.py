@@ -8,6 +8,7 @@ reader goes on exactly there.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import logging
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from metaq.client.arrow.columns import ARROW_ROWS, batch_layout
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk
 from metaq.client.consumer.read_message import Readings, ReadMessage
-from metaq.client.consumer.reader_core import ReaderCore
+from metaq.client.consumer.reader_core import CORRUPT, RAISE, ReaderCore
 from metaq.client.consumer.replaying import CALL_SECONDS as REPLAY_SECONDS
 from metaq.client.consumer.replaying import Replay
 from metaq.client.observing.observing import ObservedArguments, Observing
@@ -30,6 +31,7 @@ from metaq.client.shared.serializers import Deserialize, decoder_of
 from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
+    BodyUnreadable,
     ClientClosed,
     ConfigError,
 )
@@ -64,6 +66,7 @@ class ReaderBase(Generic[Received_co]):
         pull_bytes: int = 1024 * 1024,
         deserialize: Deserialize[Received_co] | None = None,
         archive: str | Path | None = None,
+        corrupt: str = RAISE,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -80,6 +83,9 @@ class ReaderBase(Generic[Received_co]):
                 see docs/serializers.md.
             archive: a folder that the pipeline `archive` writes: each queue is read from it as far as it goes, and then
                 from its broker (docs/archive.md).
+            corrupt: what becomes of a message whose body cannot be decompressed. `raise`: `BodyUnreadable` in its place, once;
+                reading on gives what is behind it. `skip`: it is logged and left out. `raw`: it is handed out with the body as
+                it is stored, and says so in `body_fault`.
             common: `trace`, `message_log`, `instance_name` and what else clients take, see
                 `metaq.client.observing.observing.ObservedArguments`; the group in traces is TOOLS_CONSUMER.
         Raises: ConfigError: also if there is no archive, or pyarrow, which it needs, is missing.
@@ -88,6 +94,9 @@ class ReaderBase(Generic[Received_co]):
         self.topic = checked(check_topic, topic)
         if pull_count < 1 or pull_bytes < 1:
             raise ConfigError("pull_count and pull_bytes must be positive")
+        if corrupt not in CORRUPT:
+            raise ConfigError(f"corrupt={corrupt!r}: need one of {', '.join(CORRUPT)}")
+        self._raises = corrupt == RAISE
         wanted = checked_expression(topic, tags)
         self._start: str | int | None = start_of(start)
         given: dict[str, Any] = dict(common)
@@ -104,6 +113,7 @@ class ReaderBase(Generic[Received_co]):
         self._reading = ReaderCore(
             self._core, topic, wanted, self._handover, replay=replay,
             queues=queues, stop_at_end=stop_at_end, pull_count=pull_count, pull_bytes=pull_bytes,
+            corrupt=corrupt,
         )  # fmt: skip
         self._call_seconds = CALL_SECONDS if archive is None else REPLAY_SECONDS
         self._positions: dict[MessageQueue, int] = {}
@@ -138,12 +148,15 @@ class ReaderBase(Generic[Received_co]):
     def _of(self, chunk: Chunk[ReadMessage]) -> Generator[ReadMessage]:
         """The messages of a chunk, each moving the position. Closed early, it leaves the rest to the next taker."""
         window, number = chunk.window, 0
+        looks = self._raises and self._reading.faulty
         try:
             for message in chunk.messages:
                 if window.dropped:  # `seek` has moved this queue elsewhere.
                     return
                 number += 1
                 self._positions[window.queue] = message.queue_offset + 1
+                if looks and message.body_fault:
+                    raise _unreadable(message)
                 if not self._readings.idle:
                     self._readings.hand_out((message,))
                 yield message
@@ -159,12 +172,20 @@ class ReaderBase(Generic[Received_co]):
         if window.dropped:
             return ()
         messages = chunk.messages[:count]
+        fault: BodyUnreadable | None = None
+        if self._raises and self._reading.faulty:
+            good = list(itertools.takewhile(lambda message: not message.body_fault, messages))
+            if not good:
+                fault = _unreadable(messages[0])
+            messages = good or messages[:1]
         self._positions[window.queue] = messages[-1].queue_offset + 1
-        if not self._readings.idle:
+        if not self._readings.idle and fault is None:
             self._readings.hand_out(messages)
         self._core.thread.post(self._reading.handed_out, window, len(messages))
         if len(messages) < len(chunk.messages):
             self._handover.give_back(chunk.rest(len(messages)))
+        if fault is not None:
+            raise fault
         return messages
 
     def _batch_layout(self, columns: Sequence[str] | None, rows: int) -> BatchLayout:
@@ -184,6 +205,10 @@ class ReaderBase(Generic[Received_co]):
         """Gather what is ready, from this chunk on, up to so many rows."""
         parts: list[Part] = []
         while chunk is not None:
+            # The error is raised in its place: what was gathered before is a batch of its own.
+            if parts and self._raises and self._reading.faulty and chunk.messages[0].body_fault:
+                self._handover.give_back(chunk)
+                break
             if messages := self._many_of(chunk, rows):
                 parts.append((messages, chunk.records))
                 rows -= len(messages)
@@ -226,6 +251,10 @@ class ReaderBase(Generic[Received_co]):
         return f"<{type(self).__name__} of topic {self.topic}: {'open' if self._open else 'closed'}>"
 
 
+def _unreadable(message: ReadMessage[Any]) -> BodyUnreadable:
+    return BodyUnreadable(message.queue, message.queue_offset, message, message.body_fault)
+
+
 class Reader(ReaderBase[Received_co]):
     """Reads a topic without a group. Iterate over it; use it with `with`."""
 
@@ -233,7 +262,8 @@ class Reader(ReaderBase[Received_co]):
         """Messages as they come; with `stop_at_end` until there are no more.
 
         Raises: OffsetOutOfRange: a queue's position left the log (`seek` to `error.kept.start` goes on with what is
-        kept, knowing what was missed). NoRoute, BrokerError. ClientClosed if it is closed already.
+        kept, knowing what was missed). BodyUnreadable: a body cannot be decompressed; iterate again to go on behind it.
+            NoRoute, BrokerError. ClientClosed if it is closed already.
         """
         self._check_open()
         return self._messages()
