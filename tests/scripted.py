@@ -269,11 +269,12 @@ class ScriptedCluster:
 
     # -------------------------------------------------------------- what is stored
     def put(
-        self, topic: str, queue_id: int, bodies: Iterable[bytes], store_ms: int | None = None, properties: str = ""
-    ) -> None:
+        self, topic: str, queue_id: int, bodies: Iterable[bytes], store_ms: int | None = None, properties: str = "",
+        sys_flag: int = 0,
+    ) -> None:  # fmt: skip
         """Store messages, at `store_ms` by the broker's clock (which stays there), with the tag `t` and a unique id.
 
-        properties: instead of these two. The topic is made, or gets more queues, as needed.
+        properties: instead of these two. sys_flag: what the sender says of itself: 1, that bodies are compressed. The topic is made, or gets more queues, as needed.
         """
         if self._queues.get(topic, 0) <= queue_id:
             self.make_topic(topic, queue_id + 1)
@@ -283,7 +284,7 @@ class ScriptedCluster:
         for body in bodies:
             self._sent += 1
             sent = headers.SendHeader(
-                producer_group="scripted", topic=topic, queue_id=queue_id, born_ms=self.clock.now_ms() - 5,
+                producer_group="scripted", topic=topic, queue_id=queue_id, born_ms=self.clock.now_ms() - 5, sys_flag=sys_flag,
                 properties=properties or f"UNIQ_KEY\x01{self._sent:032X}\x02TAGS\x01t",
             )  # fmt: skip
             messages.append(request(RequestCode.SEND_MESSAGE_V2, sent, body))

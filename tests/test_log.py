@@ -55,7 +55,7 @@ def test_count_is_told_although_the_kind_does_not_come_again(limited, clock, cap
     clock.advance(10)
     limited.tick()
     limited.tick()
-    assert caplog.messages == ["no room for a", "once", "1 more in the last 10 s: no room for %s"]
+    assert caplog.messages == ["no room for a", "once", "1 more like this in the last 10 s: no room for a"]
     assert caplog.records[-1].levelname == "ERROR"
 
 
@@ -66,7 +66,7 @@ def test_table_of_kinds_is_bounded_and_loses_no_count(limited, caplog) -> None:
     for number in range(1, KINDS_MAX + 1):
         limited.warning(number, "kind %d", number)
     assert len(limited._kinds) == KINDS_MAX
-    assert caplog.messages[-1] == "1 more in the last 0 s: kind %d"
+    assert caplog.messages[-1] == "1 more like this in the last 0 s: kind 0"
 
 
 def test_traceback_goes_with_the_line(limited, caplog) -> None:

@@ -10,11 +10,12 @@
 
 They work in any event loop, several at once too: the client itself lives in a thread of its own
 (metaq.client.shared.loop), so heartbeats and offset commits go on while your loop is busy. This module only hands out
-names; each class stands beside its blocking twin.
+names: each class stands beside its blocking twin, and those in which nothing waits are the same here.
 """
 
 from metaq.client.consumer.consumer_async import Consumer
 from metaq.client.consumer.pull_async import PullConsumer
+from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.reader_async import Reader
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later, Pause, Reject
@@ -22,24 +23,35 @@ from metaq.client.consumer.received_batch import ReceivedBatch
 from metaq.client.producing.atomic import AtomicResult
 from metaq.client.producing.atomic_async import Atomic
 from metaq.client.producing.producer_async import Producer
+from metaq.client.shared.futures import SendFuture
+from metaq.client.shared.serializers import Json, Text
 from metaq.client.transactions.transaction import TransactionResult
 from metaq.client.transactions.transaction_async import Transaction, TransactionProducer
-from metaq.model import TransactionOutcome
+from metaq.model import Message, MessageQueue, SendReceipt, SendStatus, StoredMessage, TransactionOutcome
 from metaq.model.transactions.staging import Phase
 
 __all__ = [
     "Atomic",
     "AtomicResult",
     "Consumer",
+    "Json",
     "Later",
+    "Message",
+    "MessageQueue",
     "Pause",
     "Phase",
     "Producer",
     "PullConsumer",
+    "ReadMessage",
     "Reader",
     "ReceivedBatch",
     "ReceivedMessage",
     "Reject",
+    "SendFuture",
+    "SendReceipt",
+    "SendStatus",
+    "StoredMessage",
+    "Text",
     "Transaction",
     "TransactionOutcome",
     "TransactionProducer",

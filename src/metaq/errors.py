@@ -5,6 +5,7 @@
 ├── `ProtocolError`
 │   ├── `RemoteProtocolError`  the peer broke the framing: its connection is closed
 │   ├── `BadRequest`           a well-framed request with a malformed value: it is answered
+│   │   └── `BodyUnreadable`   a message whose body cannot be decompressed: a reader goes on behind it
 │   └── `LocalProtocolError`   a value that the protocol cannot carry: nothing was sent
 │       └── `InvalidMessage`   our user: a message with an empty body, a reserved property, ... (a ValueError too)
 ├── `StoreError`
@@ -53,6 +54,20 @@ class RemoteProtocolError(ProtocolError):
 
 class BadRequest(ProtocolError):
     """A well-framed request with a missing or malformed field or body. It is answered; the connection stays open."""
+
+
+class BodyUnreadable(BadRequest):
+    """The body of a message cannot be decompressed. Raised once; whoever goes on reading gets what comes behind it.
+
+    `queue`, `offset`: its place. `message`: the message, with the body as it is stored. `why`: the reason.
+    """
+
+    def __init__(self, queue: object, offset: int, message: object, why: str) -> None:
+        super().__init__(queue, offset, message, why)
+        self.queue, self.offset, self.message, self.why = queue, offset, message, why
+
+    def __str__(self) -> str:
+        return f"the body of the message at offset {self.offset} of {self.queue} cannot be read: {self.why}"
 
 
 class LocalProtocolError(ProtocolError):

@@ -27,6 +27,7 @@ class _Kind(Struct):
     """Time of the last line, monotonic seconds."""
     level: int
     text: str
+    """The last line, with its arguments in it: those of events that are left out are not formatted, as they may be many."""
     left_out: int = 0
 
 
@@ -67,11 +68,11 @@ class RateLimitedLog:
             kind = self._kinds.get(place)
             if kind is not None and now - kind.told < self._seconds:
                 kind.left_out += 1
-                kind.level, kind.text = level, text
+                kind.level = level
                 return False
             told = text if kind is None else text + _since(kind, now)
             self._kinds.pop(place, None)  # the table's order is the order of telling
-            self._kinds[place] = _Kind(now, level, text)
+            self._kinds[place] = _Kind(now, level, text % args if args else text)
             oldest = self._kinds.pop(next(iter(self._kinds))) if len(self._kinds) > KINDS_MAX else None
         self._logger.log(level, told, *args, exc_info=error)
         if oldest is not None:
@@ -92,7 +93,9 @@ class RateLimitedLog:
 
     def _tell(self, kind: _Kind, now: float) -> None:
         if kind.left_out:
-            self._logger.log(kind.level, "%d more in the last %.0f s: %s", kind.left_out, now - kind.told, kind.text)
+            self._logger.log(
+                kind.level, "%d more like this in the last %.0f s: %s", kind.left_out, now - kind.told, kind.text
+            )
 
 
 def _since(kind: _Kind, now: float) -> str:

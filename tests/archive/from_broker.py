@@ -39,7 +39,7 @@ def archive_until(folder: ArchiveFolder, namesrv: str, ends: dict[MessageQueue, 
                     ArchivedFile(
                         path=final_path(QUERY, batch, wanted, row["date"], row["part"]),
                         staged=folder.relative(row["staged"]), topic=topic, date=row["date"], rows=row["rows"],
-                        size=Path(row["staged"]).stat().st_size,
+                        size=Path(row["staged"]).stat().st_size, sha256=row["sha256"],
                     )
                 )  # fmt: skip
             positions[queue] = max(positions.get(queue, 0), end)

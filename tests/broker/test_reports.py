@@ -49,13 +49,13 @@ def test_settings_say_where_the_broker_is(broker, tmp_path):
 def test_queues_and_positions_of_empty_queues(broker):
     """Each queue that can be read or written is told, with the group's position where it has one."""
     first, second = (MessageQueue("orders", "broker-a", queue_id) for queue_id in range(2))
-    assert broker.reports.topic_stats("orders") == {first: QueueStats(0, 0, 0), second: QueueStats(0, 0, 0)}
+    assert dict(broker.reports.topic_stats("orders")) == {first: QueueStats(0, 0, 0), second: QueueStats(0, 0, 0)}
     broker.offsets.put("mailer", "orders", 1, 5)
-    assert broker.reports.consume_stats("mailer", None) == {
+    assert dict(broker.reports.consume_stats("mailer", None)) == {
         first: ConsumeStats(0, 0, 0),
         second: ConsumeStats(0, 5, 0),
     }
-    assert broker.reports.consume_stats("mailer", "gone") == {}
+    assert dict(broker.reports.consume_stats("mailer", "gone")) == {}
     with pytest.raises(Refused) as caught:
         broker.reports.topic_stats("gone")
     assert caught.value.reason is Reason.NO_TOPIC

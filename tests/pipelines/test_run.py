@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from metaq.cli.pipeline_run import earlier_line, status_line
 from metaq.errors import ConfigError, StoreLocked
 from metaq.pipelines import driver
 from metaq.pipelines.driver import supervised
@@ -167,3 +169,59 @@ def test_a_status_that_cannot_be_read_is_an_error(tmp_path):
     (tmp_path / STATUS).write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
         status_of(tmp_path)
+
+
+class Tracker:
+    """Spark's status tracker: a job of the run `r` with 12 tasks of which 3 are done, and one of another query."""
+
+    def getActiveJobsIds(self) -> list[int]:  # noqa: N802  Spark's name
+        return [4, 5]
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:  # noqa: N802  Spark's name
+        return [3, 4] if group == "r" else [5]
+
+    def getJobInfo(self, job: int):  # noqa: N802  Spark's name
+        return SimpleNamespace(stageIds=[40]) if job == 4 else None
+
+    def getStageInfo(self, stage: int):  # noqa: N802  Spark's name
+        return SimpleNamespace(numTasks=12, numCompletedTasks=3)
+
+
+def test_it_tells_how_far_its_batch_is(tmp_path, monkeypatch):
+    """Before the first one is done there is nothing else to see; between batches it waits."""
+    query = Query()
+    query.runId, query.status = "r", {"isTriggerActive": False, "isDataAvailable": False}
+    context = SimpleNamespace(statusTracker=Tracker)
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", context)
+    with Run("archive", tmp_path).begin() as run:
+        run.doing("starting Spark")
+        assert status_of(tmp_path).doing == "starting Spark"
+        run.doing(*driver._under_way(query, run))
+        told = status_of(tmp_path)
+        assert (told.doing, told.slices, told.slices_done) == ("the first batch of this run: 3 of 12 slices", 12, 3)
+        assert status_line(told) == "0 batches; the first batch of this run: 3 of 12 slices"
+        run.tell("one", batch=7, rows=3)
+        assert status_of(tmp_path).doing == ""
+        assert driver._under_way(query, run)[0] == "batch 8: 3 of 12 slices"
+        query.runId = "idle"
+        assert driver._under_way(query, run) == ("waiting for messages", 0, 0)
+        monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
+        del query.status
+        assert driver._under_way(query, run) == ("", 0, 0)
+    assert status_of(tmp_path).doing == ""
+
+
+def test_it_knows_what_earlier_runs_did(tmp_path):
+    """Of its own pipeline, through runs of `compact` between them; a status that cannot be read is forgotten."""
+    for rows in (3, 4):
+        with Run("archive", tmp_path).begin() as run:
+            run.tell("one", batch=0, rows=rows)
+    with Run("compact", tmp_path).begin() as run:
+        run.tell("merged", files=9)
+    with Run("archive", tmp_path).begin():
+        told = status_of(tmp_path)
+        assert (told.batches, told.runs) == (0, 4)
+        assert earlier_line(told) == "earlier runs: 2 batches: 7 rows"
+    (tmp_path / STATUS).write_bytes(b"{")
+    with Run("archive", tmp_path).begin():
+        assert (status_of(tmp_path).runs, earlier_line(status_of(tmp_path))) == (1, "")

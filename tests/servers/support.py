@@ -33,7 +33,9 @@ class FakePeer:
     def __init__(self, port: int = 50000) -> None:
         self.address, self.local, self.plain = ("127.0.0.1", port), ("127.0.0.1", 10911), True
         self.on_writable = None
-        self.congested = self.closed = False
+        self.congested = self.closed = self.paused = False
+        self.present: Callable[[], None] = lambda: None
+        """Presents what the session left; set by the client."""
         self.why = ""
         self.writes: list[bytes] = []
         self.jobs: deque[Callable[[], None]] = deque()
@@ -54,9 +56,16 @@ class FakePeer:
         while len(piece := source.take(lambda: None) or b""):
             self.write(piece)
 
-    def when_its_turn(self, job: Callable[[], None], cost: int = 0) -> bool:
+    def when_its_turn(self, job: Callable[[], int | None], cost: int = 0, *, beyond: bool = False) -> bool:
         self.jobs.append(job)
         return True
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def go_on(self) -> None:
+        self.paused = False
+        self.present()
 
     swept = False
 
@@ -84,16 +93,21 @@ class Client:
         self.session = protocol_server.session(self.peer)
         self._opaque = itertools.count(1)
         self._rest = b""
+        self.peer.present = self._present
 
     def feed(self, data: bytes) -> int:
         """Bytes of one read event, behind what was left of the last. Returns the bytes not taken."""
-        data = self._rest + data
-        with memoryview(data) as view:
-            used = self.session.data_received(view)
+        self._rest += data
+        if not self.peer.paused:
+            self._present()
         while self.peer.jobs:  # their turns, as the loop would give them
             self.peer.jobs.popleft()()
-        self._rest = data[used:]
         return len(self._rest)
+
+    def _present(self) -> None:
+        with memoryview(self._rest) as view:
+            used = self.session.data_received(view)
+        self._rest = self._rest[used:]
 
     def frame(
         self, code: int, header: headers.Header | dict[str, str] | None = None, body: bytes = b"", **more: object

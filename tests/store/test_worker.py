@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from metaq.errors import StoreFailed, StoreFull
+from metaq.errors import StoreError, StoreFailed, StoreFull
 from metaq.store.worker import FAILURES_MAX, Worker, pause_after
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import open_store, put, read_all
@@ -62,15 +62,31 @@ def test_failures_in_a_row_are_final_and_told_once():
     assert told == [f"test failed {FAILURES_MAX} times in a row: RuntimeError: always"]
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_full_disk_is_never_final(number):
-    """It passes when somebody makes room."""
+def worded(code):
+    """As the store words an error of the system."""
+    error = StoreError("too many open files")
+    error.__cause__ = OSError(code, "x")
+    return error
+
+
+SHORTAGES = [
+    OSError(errno.ENOSPC, "full"), StoreFull("full"), OSError(errno.EMFILE, "many"), OSError(errno.ENFILE, "many"),
+    worded(errno.EMFILE), MemoryError(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=repr)
+def test_a_shortage_is_never_final(error):
+    """It passes when somebody makes room, or closes connections. What comes behind it is, if it stays."""
     told = []
-    worker, _, steps = failing([OSError(errno.ENOSPC, "full"), StoreFull("full")][number], told.append)
+    worker, faults, steps = failing(error, told.append)
     worker.start()
     eventually(lambda: len(steps) > FAILURES_MAX + 5)
-    worker.stop()
     assert told == []
+    faults[0] = worded(errno.EACCES)
+    eventually(lambda: told)
+    worker.stop()
+    assert len(told) == 1
 
 
 def test_housekeeping_that_fails_for_good_stops_the_store(tmp_path):

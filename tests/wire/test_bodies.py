@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
+from metaq.in_pieces import finish
 from metaq.model import (
     BrokerData,
     ClientConnection,
@@ -164,11 +165,11 @@ def test_tables_by_queue_are_written_with_object_keys_and_read_in_both_forms():
     """202, 208 and 220 towards Java have objects as keys; arrays of pairs are read too."""
     queue = MessageQueue("T", "b", 3)
     stats = {queue: QueueStats(1, 9, 5)}
-    body = bodies.topic_stats(stats)
+    body = finish(bodies.topic_stats(stats.items()))
     assert body.startswith(b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"T"}:{')
     assert bodies.topic_stats_of(body) == stats
     consumed = {queue: ConsumeStats(9, 4, 77)}
-    assert bodies.consume_stats_of(bodies.consume_stats(consumed, 1.5)) == (consumed, 1.5)
+    assert bodies.consume_stats_of(finish(bodies.consume_stats(consumed.items(), 1.5))) == (consumed, 1.5)
     assert bodies.queue_offsets_of(bodies.queue_offsets({queue: 12})) == {queue: 12}
     pairs = b'{"offsetTable":[[{"brokerName":"b","queueId":3,"topic":"T"},12]]}'
     assert bodies.queue_offsets_of(pairs) == {queue: 12}

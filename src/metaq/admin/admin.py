@@ -12,6 +12,7 @@ from metaq.client.shared import core as cores
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import LATEST, checked, start_of
 from metaq.client.shared.options import ClientOptions
+from metaq.client.shared.pending import PendingCalls
 from metaq.errors import ClientClosed
 from metaq.model.reload import Reloaded
 from metaq.model.topics.system import TRACE_TOPIC
@@ -31,7 +32,9 @@ class Admin:
     """
 
     def __init__(self, namesrv: str | None = None) -> None:
-        self._core: ClientCore | None = cores.acquire(namesrv, ClientOptions())
+        core = cores.acquire(namesrv, ClientOptions())
+        self._core: ClientCore | None = core
+        self._calls = PendingCalls(core)
 
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)
@@ -204,9 +207,10 @@ class Admin:
         return self._run(transactions.forget(self._open, subject, row=row, broker=broker))
 
     def close(self) -> None:
-        """Close the connections. Safe to call twice."""
+        """Close the connections; calls that wait in other threads raise ClientClosed. Safe to call twice."""
         core, self._core = self._core, None
         if core is not None:
+            self._calls.end("this Admin was closed")
             core.thread.run(cores.release(core, ClientOptions()), timeout=5)
 
     @property
@@ -219,7 +223,7 @@ class Admin:
         core = self._open
         # After a fork the loop's thread does not exist in the child: an error beats waiting for ever.
         core.check_process()
-        return core.thread.run(work)
+        return self._calls.run(work)
 
     def __enter__(self) -> Self:
         return self

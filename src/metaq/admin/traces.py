@@ -28,6 +28,12 @@ _RESULTS: dict[int, str] = {
 }  # fmt: skip
 
 
+_WHO_TRACES = (
+    "Clients trace only if they are told to (trace=True; in Java enableMsgTrace), and write a trace about a second after the event. "
+    "If they have a trace topic of their own, name it with --trace-topic"
+)
+
+
 class TraceNotFound(MetaqError):
     """No client has traced the message."""
 
@@ -78,9 +84,9 @@ async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_T
     try:
         # By key: trace messages carry the ids of the messages that they are about as keys.
         found, silent = await _look_up(core, trace_topic, message_id, unique=False)
-    except NoRoute as error:
+    except NoRoute:
         raise TraceNotFound(
-            f"nothing is told of {message_id}, for the trace topic {trace_topic} does not exist: nobody traces there ({error})"
+            f"message {message_id} has no trace: {trace_topic} does not exist, the topic that clients write traces to. {_WHO_TRACES}"
         ) from None
     reports: list[_Report] = []
     unreadable = 0
@@ -244,7 +250,4 @@ def _why_nothing(message_id: str, trace_topic: str, silent: Iterable[str]) -> st
         return (
             f"nothing is told of {message_id} in topic {trace_topic}; but these brokers could not be asked: {missing}"
         )
-    return (
-        f"nothing is told of {message_id} in topic {trace_topic}: clients trace only if they are told to (trace=True; in Java "
-        "enableMsgTrace), write it about a second later, and may use a topic of their own (--trace-topic)"
-    )
+    return f"nothing is told of {message_id} in topic {trace_topic}. {_WHO_TRACES}"

@@ -22,6 +22,7 @@ from metaq.net.address import is_loopback
 from metaq.net.group import ListenLimits
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTable, StoreOptions, camel, nearest
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
+from metaq.store.disk import file_limit
 from metaq.store.offline.sizes import sizes_found
 
 if TYPE_CHECKING:
@@ -347,9 +348,10 @@ def _check_address(section: str, values: dict[str, Any], *, everywhere: bool, in
 
 
 def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
-    """Return the limits of peers in the options."""
+    """Return the limits of peers in the options, and those that the process's limit of open files leaves them."""
     return ListenLimits(
         connections_max=options.connections_max,
+        descriptor_max=file_limit() * 3 // 4,
         unanswered_bytes_max=options.unanswered_bytes_max,
         unanswered_bytes_max_total=options.unanswered_bytes_max_total,
         half_read_bytes_max=options.half_read_bytes_max,

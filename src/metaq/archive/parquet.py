@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import functools
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ _UNORDERED = ("body", "properties.key_value.key", "properties.key_value.value")
 """Columns without statistics: nobody searches by their minimum and maximum."""
 _ARROW_SCHEMA = "ARROW:schema"
 """Metadata key under which Arrow stores its own schema."""
+SPARK_CHECKS = {"parquet.page.verify-checksum.enabled": "true"}
+"""Options of Spark's reader of Parquet: it writes checksums of pages by default, and verifies them only then."""
 _NEAR = ("queue_offset", "born_time", "store_time", "log_offset", "prepared_offset")
 """Columns of slowly changing numbers: delta-encoded."""
 
@@ -46,7 +49,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
         write_statistics=[leaf for leaf in leaves if leaf not in _UNORDERED],
         use_dictionary=[*(name for name in _FEW if name in there), *decoded],
         column_encoding=dict.fromkeys((name for name in _NEAR if name in there), "DELTA_BINARY_PACKED"),
-        store_schema=shown is schema,
+        store_schema=shown is schema, write_page_checksum=True,
     )  # fmt: skip
     # Arrow would store a schema with views, and readers would then return views, which older ones cannot.
     if shown is not schema:
@@ -87,10 +90,16 @@ def _leaves(kind: pa.DataType, path: str) -> list[str]:
     return [path]
 
 
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hex: archived files have it in their manifests. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def without_offsets(path: Path, drop: Any) -> int:
     """Rewrite a staged file without the messages at the queue offsets `drop`. Returns the number of rows left."""
     making, rows = path.with_suffix(".tmp"), 0
-    with pq.ParquetFile(path) as old, parquet_writer(making, old.schema_arrow) as new:
+    with pq.ParquetFile(path, page_checksum_verification=True) as old, parquet_writer(making, old.schema_arrow) as new:
         for group in range(old.num_row_groups):
             table = old.read_row_group(group)
             table = table.filter(pc.invert(pc.is_in(table["queue_offset"], pa.array(drop, pa.int64()))))
@@ -109,11 +118,20 @@ def opened(path: Path, buffer_bytes: int) -> pq.ParquetFile:
     """
     try:
         # `pre_buffer` would load the chunks of all columns of a row group at once.
-        return pq.ParquetFile(path, buffer_size=buffer_bytes, pre_buffer=False)
+        return pq.ParquetFile(path, buffer_size=buffer_bytes, pre_buffer=False, page_checksum_verification=True)
     except FileNotFoundError as fault:  # Arrow's exception does not have the file name in a field.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from fault
     except (pa.ArrowException, OSError) as fault:
         raise StoreCorrupt(f"{path} is no Parquet file that can be read: {fault}") from fault
+
+
+def checked_format() -> Any:
+    """Return the format of a `pyarrow.dataset` whose pages are verified against their checksums."""
+    import pyarrow.dataset as ds  # Lazily: the archive's own readers do not need it.
+
+    return ds.ParquetFileFormat(
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    )
 
 
 def batch_rows(about: Any, rows_max: int, bytes_max: int) -> int:

@@ -40,6 +40,8 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     size: int
     """Bytes."""
+    sha256: str = ""
+    """SHA-256 of the file, in hex; empty: not known, in archives on Hadoop file systems and of earlier releases."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,6 +50,7 @@ from metaq.broker.tables.offsets import Offsets
 from metaq.broker.tables.topics import Topics
 from metaq.broker.transactions.service import TransactionService
 from metaq.errors import Refused
+from metaq.in_pieces import InPieces
 from metaq.model import DataVersion, MessageQueue, TopicConfig
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.options import Settings
@@ -169,7 +170,8 @@ class Broker:
             self._bases = UnservedBases(environment, self.appender, self.topics.closed, call_soon)
         self.locks = Locks(environment, tables, gatekeeper)
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions)
-        self.beat, self.unregister, self._notify = membership.beat, membership.unregister, membership.notify
+        self.beat, self.beat_in_pieces = membership.beat, membership.beat_in_pieces
+        self.unregister, self._notify = membership.unregister, membership.notify
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.reports = Reports(
@@ -247,10 +249,12 @@ class Broker:
         # A later turn of the loop: the response that the client waits for is written first.
         self._call_soon(append)
 
-    def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> dict[MessageQueue, int]:
+    def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> InPieces[dict[MessageQueue, int]]:
         """Reset a group's offsets through its members (code 222). Raises Refused, see `OffsetResets.reset`."""
-        offsets, effects = self.resets.reset(group, topic, time_ms, force=force)
-        self._notify(effects)
+        offsets, effects = yield from self.resets.reset(group, topic, time_ms, force=force)
+        for effect in effects:
+            self._notify([effect])
+            yield
         return offsets
 
     def close(self) -> None:

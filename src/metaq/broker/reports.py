@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from metaq.broker.delays.schedule import ScheduleService
 from metaq.broker.environment import Environment, Tables
@@ -81,31 +81,45 @@ class Reports:
         folder = str(environment.store.folder.root)
         return BrokerSettings(environment.options, environment.store_options, environment.name, host, port, folder)
 
-    def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
-        """Return offsets and newest store time of each queue of a topic. Raises Refused NO_TOPIC."""
-        config = self._tables.topics.require(topic)
-        table = {}
-        # Also queues that are not written any more, which RocketMQ leaves out: they may still have messages.
-        for queue_id in range(max(config.read_queues, config.write_queues)):
-            low, high = self._lookup.min_offset(topic, queue_id), self._lookup.max_offset(topic, queue_id)
-            last = self._environment.store.reader.store_time(topic, queue_id, high - 1) if high > low else 0
-            table[self._queue(topic, queue_id)] = QueueStats(low, high, max(0, last))
-        return table
+    def topic_stats(self, topic: str) -> Iterator[tuple[MessageQueue, QueueStats]]:
+        """Return offsets and newest store time of each queue of a topic, computed one by one: there may be 65 536.
 
-    def consume_stats(self, group: str, topic: str | None) -> dict[MessageQueue, ConsumeStats]:
-        """Return a group's offsets and lag per queue, in one topic or in all with offsets; also of a group of MetaQ 1.x.
+        Raises Refused NO_TOPIC: at once, or on the way if the topic is deleted meanwhile.
+        """
+        config = self._tables.topics.require(topic)
+        # Also queues that are not written any more, which RocketMQ leaves out: they may still have messages.
+        queue_ids = range(max(config.read_queues, config.write_queues))
+        return ((self._queue(topic, queue_id), self._stats_of(topic, queue_id)) for queue_id in queue_ids)
+
+    def _stats_of(self, topic: str, queue_id: int) -> QueueStats:
+        low, high = self._lookup.min_offset(topic, queue_id), self._lookup.max_offset(topic, queue_id)
+        last = self._environment.store.reader.store_time(topic, queue_id, high - 1) if high > low else 0
+        return QueueStats(low, high, max(0, last))
+
+    def consume_stats(self, group: str, topic: str | None) -> Iterator[tuple[MessageQueue, ConsumeStats]]:
+        """Return a group's offsets and lag per queue, in one topic or in all with offsets, computed one by one; also of a
+        group of MetaQ 1.x.
 
         Raises Saving while the 1.x offsets are being read from ZooKeeper.
         """
         of_metaq1 = self._metaq1_progress(group, topic) if self._metaq1_progress is not None else {}
-        table = {self._queue(*key): self._consumed(*key, at) for key, at in of_metaq1.items()}
+        return self._consume_stats(group, topic, of_metaq1)
+
+    def _consume_stats(
+        self, group: str, topic: str | None, of_metaq1: Mapping[QueueKey, int]
+    ) -> Iterator[tuple[MessageQueue, ConsumeStats]]:
+        told = set[QueueKey]()
         for name in [topic] if topic else self._tables.offsets.topics_of(group):
+            # Looked up when its turn comes: topics may have gone since.
             config = self._tables.topics.get(name)
             for queue_id in range(max(config.read_queues, config.write_queues) if config else 0):
                 # As RocketMQ shows it: 0 where the group has no offset.
                 at = max(0, self._tables.offsets.get(group, name, queue_id) or 0)
-                table[self._queue(name, queue_id)] = self._consumed(name, queue_id, at)
-        return table
+                told.add((name, queue_id))
+                yield self._queue(name, queue_id), self._consumed(name, queue_id, at)
+        for key, at in of_metaq1.items():
+            if key not in told:
+                yield self._queue(*key), self._consumed(*key, at)
 
     def _consumed(self, topic: str, queue_id: int, at: int) -> ConsumeStats:
         end = self._lookup.max_offset(topic, queue_id)

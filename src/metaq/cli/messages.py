@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from metaq.cli.output import (
+    EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_TERMINATED,
     NAMESRV_DEFAULT,
@@ -23,7 +24,7 @@ from metaq.cli.output import (
     place_of,
     print_json_line,
 )
-from metaq.errors import ConfigError
+from metaq.errors import BodyUnreadable, ConfigError
 from metaq.model import Message, SendReceipt, StoredMessage
 
 _WINDOW = 2000
@@ -124,12 +125,20 @@ def consume(
             help="what `metaq pipeline run archive` wrote there first, then what the brokers hold behind it",
         ),
     ] = None,
+    corrupt: Annotated[
+        str,
+        typer.Option(
+            metavar="WAY",
+            help="a body that cannot be decompressed: raise (said on stderr, exit status 1 at the end), skip (no line), or raw (as it is stored)",
+        ),
+    ] = "raise",
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
     """Print the messages of a topic, one per line; with --json everything that is known of each.
 
-    A body that is not UTF-8 text is printed with escapes, in JSON as body_base64. Ctrl-C ends it.
+    A body that is not UTF-8 text is printed with escapes, in JSON as body_base64. One that cannot be decompressed stops
+    nothing, see --corrupt. Ctrl-C ends it.
     """
     import metaq
 
@@ -145,15 +154,30 @@ def consume(
     wanted = metaq.Predicate(predicate) if predicate is not None else tag if filter_ is None else metaq.Sql(filter_)
     if group is None:
         with metaq.Reader(
-            namesrv, topic, tags=wanted, start=where, stop_at_end=not follow, archive=from_archive
+            namesrv, topic, tags=wanted, start=where, stop_at_end=not follow, archive=from_archive, corrupt=corrupt
         ) as reader:
-            _print(itertools.islice(reader, count), as_json=as_json)
+            faults: list[BodyUnreadable] = []
+            _print(itertools.islice(_readable(reader, faults), count), as_json=as_json)
+        if faults:
+            raise typer.Exit(EXIT_FAILED)
         return
     with (
         metaq.Consumer(namesrv, group=group, topics={topic: wanted}, start=where) as consumer,
         _draining(consumer.stop),
     ):
         _print(_acknowledged(itertools.islice(consumer, count)), as_json=as_json)
+
+
+def _readable(reader: Iterable[StoredMessage], faults: list[BodyUnreadable]) -> Iterator[StoredMessage]:
+    """Yield what can be read; tell on stderr of each body that cannot, and add it to `faults`."""
+    while True:
+        try:
+            yield from reader
+        except BodyUnreadable as fault:
+            print(fault, file=sys.stderr)
+            faults.append(fault)
+        else:
+            return
 
 
 @contextlib.contextmanager

@@ -141,7 +141,9 @@ def message_json(message: StoredMessage) -> dict[str, Any]:
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
     }
-    return shown | body_json(message.body)
+    # Only of a body that could not be decompressed.
+    fault = getattr(message, "body_fault", "")
+    return shown | body_json(message.body) | ({"body_fault": fault} if fault else {})
 
 
 def body_json(body: bytes) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, print_table
-from metaq.cli.pipeline_run import Runs, add_commands, command, status_line
+from metaq.cli.pipeline_run import Runs, add_commands, command, earlier_line, status_line
 from metaq.cli.pipeline_show import app as show_app
 from metaq.errors import ConfigError
 from metaq.pipelines.catalogue import PIPELINES, pipeline
@@ -128,6 +128,38 @@ def stop_run(
     print(f"{asked.pipeline} has stopped: {status_line(now or asked)}")
 
 
+@app.command("check")
+def check_files(config: ConfigFile = None, folder: Folder = None, as_json: AsJson = False) -> None:
+    """Read every Parquet file of a pipeline's folder: is each byte as it was written? Exit status 1: some file is damaged."""
+    from metaq.pipelines.checking import check, is_archive
+
+    options = None if config is None else configure(None, config).options
+    output = folder if options is None else str(getattr(options, "output", "") or options.place)
+    if (config is None) == (folder is None) or output is None:
+        raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")
+    if is_uri(output):
+        raise ConfigError(f"{output} is on a Hadoop file system, which has its own checksums: `hdfs fsck` reads them")
+    place = plain_path(output)
+    if not place.is_dir():
+        raise ConfigError(f"there is no folder {place}")
+    files = size = unhashed = 0
+    damaged = []
+    for one in check(place, getattr(options, "staging", None)):
+        files, size, unhashed = files + 1, size + one.size, unhashed + (not one.by_hash)
+        if one.fault:
+            damaged.append(one)
+            if not as_json:
+                print(f"{one.path}: {one.fault}", flush=True)
+    if as_json:
+        found = [{"path": one.path, "fault": one.fault} for one in damaged]
+        print_json({"files": files, "bytes": size, "without_hash": unhashed, "damaged": found})
+    else:
+        how = f" ({unhashed:,} have no hash: their pages were verified)" if unhashed and is_archive(place) else ""
+        print(f"{files:,} files, {size / 1e6:,.1f} MB read{how}, {len(damaged):,} damaged")
+    if damaged:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def _place(config: Path | None, folder: str | None) -> Path:
     if (config is None) == (folder is None):
         raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")
@@ -145,6 +177,8 @@ def _print(found: Status, *, as_json: bool) -> None:
         f"{found.pipeline}: {found.state} (process {found.pid} on {found.host}, since {found.since}, seen {found.seen})"
     )
     print(status_line(found))
+    if before := earlier_line(found):
+        print(before)
     if found.last:
         print("last batch: " + ", ".join(f"{name} {value}" for name, value in found.last.items()))
     if found.fault:

@@ -123,6 +123,7 @@ def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_j
         try:
             if chosen.pipeline.needs_spark:
                 shown.status("starting Spark")
+                run.doing("starting Spark")
                 work = _in_spark(chosen, run, shown, master, spark_log)
             else:
                 _stop_by_signal(run)
@@ -175,18 +176,22 @@ def _stop_by_signal(run: Any) -> None:
 
 
 def _find_topics(chosen: Configuration) -> None:
-    """Raise NoRoute for an unknown topic. Before Spark, which takes seconds to start."""
+    """Raise NoRoute for an unknown topic, ConfigError for a `progressGroup` with members. Before Spark, which takes seconds."""
     import logging
 
-    from metaq.spark.cluster.client import ClusterClient
+    from metaq.spark.cluster.client import ClusterClient, refuse_members
 
-    if not isinstance(chosen.options, ClusterOptions) or not chosen.options.topics_read:
+    options = chosen.options
+    group = options.progress_group if isinstance(options, StreamOptions) else None
+    if not isinstance(options, ClusterOptions) or not (options.topics_read or group):
         return
     # Its warnings of every retry would surround the one line that we print in the end.
     logging.getLogger("metaq.spark.cluster.client").setLevel(logging.ERROR)
-    client = ClusterClient(chosen.options.servers, ROUTE_SECONDS)
+    client = ClusterClient(options.servers, ROUTE_SECONDS)
     try:
-        client.queues(chosen.options.topics_read)
+        client.queues(options.topics_read)
+        if group:
+            refuse_members(group, client.members(group))
     finally:
         client.close()
 
@@ -232,7 +237,22 @@ def status_line(status: Any) -> str:
     """Status of a run, in a line."""
     done = ", ".join(f"{value:,} {name}" for name, value in status.total.items())
     lag = "" if status.behind is None else f"; {count(status.behind, 'message')} behind"
-    return f"{count(status.batches, 'batch').replace('batchs', 'batches')}{': ' if done else ''}{done}{lag}"
+    doing = f"; {status.doing}" if status.doing else ""
+    return f"{_batches(status.batches)}{': ' if done else ''}{done}{lag}{doing}"
+
+
+def earlier_line(status: Any) -> str:
+    """What the earlier runs of the same pipeline did, in a line; empty: there was none."""
+    before = dict(status.earlier.get(status.pipeline, {}))
+    if not before:
+        return ""
+    batches = before.pop("batches", 0)
+    done = ", ".join(f"{value:,} {name}" for name, value in before.items())
+    return f"earlier runs: {_batches(batches)}{': ' if done else ''}{done}"
+
+
+def _batches(number: int) -> str:
+    return count(number, "batch").replace("batchs", "batches")
 
 
 def _kebab(name: str) -> str:

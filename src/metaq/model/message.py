@@ -36,6 +36,9 @@ class SysFlag(enum.IntFlag):
 
 TRANSACTION_MASK = 0xC
 COMPRESSION_TYPE_MASK = 0x700
+BODY_AS_STORED = 1 << 30
+"""Bit of `sys_flag` in rows of Arrow, Spark and archives, and never in a record: the body cannot be decompressed and is as it
+is stored."""
 COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB = 0x100, 0x200, 0x300
 
 
@@ -320,6 +323,11 @@ class StoredMessage:
         # Anything may stand there: a property text comes from a producer.
         text = self.properties.get(props.DELAY, "0")
         return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+    @property
+    def wait_store_ok(self) -> bool:
+        """False: the sender was to be answered before the flush and the replica."""
+        return self.properties.get(props.WAIT) != "false"
 
     @property
     def queue(self) -> MessageQueue:

@@ -24,6 +24,10 @@ class ListenLimits(Struct, frozen=True):
     """Limits of what peers may take of a server. 0 is no limit."""
 
     connections_max: int = 10_000
+    descriptor_max: int = 0
+    """Highest descriptor that a connection may have; those above are for files, without which nothing is stored or saved.
+
+    The kernel gives out the lowest free number, so it says how many are in use, by all servers of the process."""
     unanswered_bytes_max: int = 64 * MIB
     """Bytes of answers that one peer leaves unread, above which it is closed."""
     unanswered_bytes_max_total: int = 256 * MIB
@@ -86,13 +90,15 @@ class Group:
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
-    def add(self, stream: LimitedStream) -> bool:
-        """Add a connection. Returns False if `connections_max` are open."""
-        limit = self.limits.connections_max
-        if limit and len(self.streams) >= limit:
-            return False
+    def add(self, stream: LimitedStream, descriptor: int = 0) -> str:
+        """Add a connection with this socket. Returns "", or which limit refuses it."""
+        limits = self.limits
+        if limits.connections_max and len(self.streams) >= limits.connections_max:
+            return f"there are {limits.connections_max} connections already, the limit"
+        if limits.descriptor_max and descriptor > limits.descriptor_max:
+            return f"{descriptor} files and connections are open, and the rest of this process's limit (ulimit -n) is for files"
         self.streams.add(stream)
-        return True
+        return ""
 
     def remove(self, stream: LimitedStream) -> None:
         self.streams.discard(stream)

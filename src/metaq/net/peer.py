@@ -105,14 +105,15 @@ class Peer(Protocol):
         """No long answer of any connection waits for its turn."""
         ...
 
-    def when_its_turn(self, job: Callable[[], None], cost: int = JOB_COST) -> bool:
+    def when_its_turn(self, job: Callable[[], int | None], cost: int = JOB_COST, *, beyond: bool = False) -> bool:
         """Call `job` when others had their turns and this peer has read its earlier long answers.
 
         Returns False: too many of this peer's jobs wait already.
 
         Args:
-            job: must not raise.
+            job: must not raise. May return its cost, if that is known only then.
             cost: its share of a turn of the loop, as the bytes that could be written meanwhile.
+            beyond: take it however many wait. For a job of which a connection has one at most.
         """
         ...
 
@@ -122,6 +123,10 @@ class Peer(Protocol):
 
     def resume(self) -> None:
         """In another turn of the loop, present what was left and read on."""
+        ...
+
+    def go_on(self) -> None:
+        """As `resume`, but at once: for a turn that the session has waited for. Never within a call of the session's own."""
         ...
 
     @property

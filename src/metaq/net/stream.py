@@ -96,7 +96,7 @@ class Stream(asyncio.BufferedProtocol):
         self._source: Source | None = None
         """The long answer being written; others wait in `_sources`, jobs in `_jobs`."""
         self._sources: deque[tuple[bytes, Source]] = deque()
-        self._jobs: deque[tuple[int, Callable[[], None]]] = deque()
+        self._jobs: deque[tuple[int, Callable[[], int | None]]] = deque()
         self._queued: list[bytes] = []
         """Writes that came while a long answer was being written."""
         self._queued_bytes = 0
@@ -227,6 +227,11 @@ class Stream(asyncio.BufferedProtocol):
             self._resuming += 1
             asyncio.get_running_loop().call_soon(self._resume)
 
+    def go_on(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._read_again()
+
     def _resume(self) -> None:
         self._resuming -= 1
         self._read_again()
@@ -236,8 +241,8 @@ class Stream(asyncio.BufferedProtocol):
     def turn_is_free(self) -> bool:
         return self._group.turns.free and self._source is None and not self._jobs
 
-    def when_its_turn(self, job: Callable[[], None], cost: int = JOB_COST) -> bool:
-        if len(self._jobs) >= TURNS_MAX:
+    def when_its_turn(self, job: Callable[[], int | None], cost: int = JOB_COST, *, beyond: bool = False) -> bool:
+        if len(self._jobs) >= TURNS_MAX and not beyond:
             return False
         self._jobs.append((cost, job))
         self._want_turn()
@@ -272,7 +277,9 @@ class Stream(asyncio.BufferedProtocol):
         elif self._jobs:
             cost, job = self._jobs.popleft()
             self._want_turn()
-            job()
+            spent = job()
+            if spent is not None:
+                cost = spent
         return cost
 
     def _take_piece(self, transport: asyncio.Transport, source: Source) -> int:
@@ -414,10 +421,10 @@ class Stream(asyncio.BufferedProtocol):
         self.address = _address(transport.get_extra_info("peername"))  # None: the peer has gone again
         self.local = _address(transport.get_extra_info("sockname"))
         self.plain = is_plain(transport)
-        if not self._group.add(self):
-            self.abort(f"there are {self._group.limits.connections_max} connections already, the limit")
-            return
         raw = transport.get_extra_info("socket")
+        if refused := self._group.add(self, raw.fileno() if raw is not None else 0):
+            self.abort(refused)
+            return
         if raw is not None:
             # asyncio does not set it on all accepted sockets, and Nagle's algorithm costs 40 ms an answer.
             with contextlib.suppress(OSError):

@@ -6,12 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metaq.errors import StoreFailed
+import msgspec
+
+from metaq.durable import make_folder, write_whole
+from metaq.errors import ConfigError, StoreFailed
 from metaq.pipelines.uris import is_uri, plain_path
 
+PROGRESS_GROUPS = "metaq-progress-groups.json"
+"""Names of the consumer groups that the query has stored its progress for."""
 CHECKPOINT = "_checkpoint"
 """Default name, in the pipeline's folder."""
 _METADATA = "metadata"
+
+
+class _ProgressGroups(msgspec.Struct, frozen=True, kw_only=True):
+    v: int = 1
+    groups: list[str]
 
 
 def query_id(checkpoint: Path) -> str | None:
@@ -49,6 +59,34 @@ class Checkpoint:
         """Return the id that Spark gave the query; None before its first start. Raises StoreFailed: it cannot be read."""
         return query_id(self._place)
 
+    def progress_groups(self) -> list[str]:
+        """Return the consumer groups that the query has stored its progress for. Raises ConfigError, StoreFailed."""
+        data = self._read(PROGRESS_GROUPS)
+        if data is None:
+            return []
+        try:
+            return msgspec.json.decode(data, type=_ProgressGroups).groups
+        except msgspec.DecodeError as fault:
+            raise ConfigError(f"{self}/{PROGRESS_GROUPS} cannot be read: {fault}") from None
+
+    def add_progress_group(self, group: str) -> None:
+        """Record, durably, that the query stores its progress for the group. Raises ConfigError, StoreFailed, OSError."""
+        groups = self.progress_groups()
+        if group not in groups:
+            self._write(PROGRESS_GROUPS, msgspec.json.encode(_ProgressGroups(groups=[*groups, group])))
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self._place / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as fault:
+            raise StoreFailed(f"the checkpoint {self} cannot be read: {fault.strerror}") from None
+
+    def _write(self, name: str, data: bytes) -> None:
+        make_folder(self._place)
+        write_whole(self._place / name, data)
+
 
 class _HadoopCheckpoint(Checkpoint):
     def __init__(self, spark: Any, uri: str) -> None:
@@ -61,12 +99,19 @@ class _HadoopCheckpoint(Checkpoint):
         return self.uri
 
     def query_id(self) -> str | None:
+        data = self._read(_METADATA)
+        return None if data is None else _id_in(data)
+
+    def _read(self, name: str) -> bytes | None:
         try:
-            return _id_in(self._files.read(_METADATA))
+            return self._files.read(name)
         except FileNotFoundError:
             return None
         except OSError as fault:
             raise StoreFailed(f"the checkpoint {self.uri} cannot be read: {fault.strerror}") from None
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._files.write(name, data)
 
 
 def checkpoint_of(spark: Any, given: str | None, output: str) -> Checkpoint:

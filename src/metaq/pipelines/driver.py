@@ -57,6 +57,7 @@ def watch(query: Any, run: Run) -> None:
     try:
         while query.isActive and not run.wait(LOOK_SECONDS):
             run.behind(messages_behind(query.lastProgress))
+            run.doing(*_under_way(query, run))
     finally:
         query.stop()
     # A run that was asked to stop refuses its next batch with an error (`_check_open`): no failure of the query.
@@ -64,6 +65,40 @@ def watch(query: Any, run: Run) -> None:
     if fault is not None:
         raise MetaqError(f"the query failed: {root_text(str(fault))}")
     run.behind(messages_behind(query.lastProgress))
+
+
+def _under_way(query: Any, run: Run) -> tuple[str, int, int]:
+    """Return what the query does now, the slices of its batch, and how many of them are done; 0: not known."""
+    done = slices = 0
+    # Only for people to look at: whatever Spark raises while it ends must not end the watch.
+    with contextlib.suppress(Exception):
+        done, slices = _slices_of(str(query.runId))
+        if slices:
+            last = run.status.last.get("batch")
+            which = "the first batch of this run" if last is None else f"batch {last + 1}"
+            return f"{which}: {done:,} of {slices:,} slices", slices, done
+        waits = not query.status["isTriggerActive"]
+        return "waiting for messages" if waits or not query.status["isDataAvailable"] else "", 0, 0
+    return "", 0, 0
+
+
+def _slices_of(run_id: str) -> tuple[int, int]:
+    """Return the finished and all tasks of a query's jobs that run now: a task fetches a slice of a queue."""
+    from pyspark import SparkContext  # Lazily: as in `messages_behind`.
+
+    context = SparkContext._active_spark_context  # noqa: SLF001  `getOrCreate` would start one after the end
+    if context is None:
+        return 0, 0
+    tracker = context.statusTracker()
+    done = slices = 0
+    # Spark's streaming queries run their jobs in a group that is named by the run.
+    for job in set(tracker.getActiveJobsIds()).intersection(tracker.getJobIdsForGroup(run_id)):
+        about = tracker.getJobInfo(job)
+        for stage in about.stageIds if about is not None else ():
+            tasks = tracker.getStageInfo(stage)
+            if tasks is not None:
+                done, slices = done + tasks.numCompletedTasks, slices + tasks.numTasks
+    return done, slices
 
 
 def _wake_at_end(query: Any, run: Run) -> None:

@@ -18,6 +18,7 @@ from metaq.pipelines.checkpoints import Checkpoint
 from metaq.pipelines.options import StreamOptions
 from metaq.pipelines.run import LOOK_SECONDS, Run
 from metaq.spark import interpreter
+from metaq.spark.source.plan import Planner
 from metaq.spark.source.settings import SourceOptions
 
 
@@ -62,11 +63,28 @@ class SliceStream:
         return cls(pairs, source, options.trigger())
 
     def start(self, spark: Any, job: QueryJob) -> Any:
-        """Start the query whose micro-batches `job` processes. Returns the StreamingQuery."""
+        """Start the query whose micro-batches `job` processes. Returns the StreamingQuery. Raises as `claim_progress_group`."""
+        self.claim_progress_group(job.checkpoint)
         reader = spark.readStream.format("metaq").options(**self.pairs).load()
         writer = reader.writeStream.queryName(job.NAME).option("checkpointLocation", job.checkpoint.uri)
         # Its function runs in this process, which holds the lease and publishes; a sink's commit would run in another.
         return writer.foreachBatch(job.process).trigger(**self.trigger).start()
+
+    def claim_progress_group(self, checkpoint: Checkpoint) -> None:
+        """Refuse a `progressGroup` that others use; record one that nobody uses as the query's of this checkpoint.
+
+        Raises: ConfigError: consumers or another query use it. StoreError: the checkpoint cannot be read or written.
+        """
+        group = self.source.progress_group
+        if not group:
+            return
+        # A record without a query is of a start that failed: what the group has consumed since is not the query's.
+        own = checkpoint.query_id() is not None and group in checkpoint.progress_groups()
+        Planner(self.source).check_progress_group(own=own)
+        try:
+            checkpoint.add_progress_group(group)
+        except OSError as fault:
+            raise disk_fault(fault, f"the checkpoint {checkpoint} cannot be written to") from fault
 
 
 class QueryJob(ABC):

@@ -79,7 +79,10 @@ class StreamOptions(ClusterOptions):
     once: bool = option(False, "Take what is there now, then end; otherwise go on.")
     # A minute by default: the archive, for one, writes a file per queue with each batch.
     trigger_seconds: float = option(60.0, "Look for new messages this often.", low=0, aliases=("trigger",))
-    progress_group: str | None = option(None, "Report progress as this consumer group.", aliases=("group",))
+    # Without the alias `group`: whoever gives a group elsewhere (`metaq consume --group`) means the one that consumes.
+    progress_group: str | None = option(
+        None, "Report progress as this consumer group, a new one: no consumer may be in it, nor another query."
+    )
     starting_offsets: str = option("earliest", "Where a new pipeline begins: `earliest`, `latest` or the offsets JSON.")
     read_from: str = option(
         "auto",

@@ -67,6 +67,15 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     behind: int | None = None
     """Backlog in messages, where the source knows it."""
     fault: str = ""
+    doing: str = ""
+    """What the run does now, for people: `starting Spark`, `batch 0: 3 of 12 slices`."""
+    slices: int = 0
+    """Slices of the batch under way; 0: none is, or it is not known."""
+    slices_done: int = 0
+    runs: int = 1
+    """Runs in this folder, this one included."""
+    earlier: dict[str, dict[str, int]] = {}
+    """Pipeline → `batches`, and the sums of `total`, of the earlier runs in this folder (`compact` works on the archive's)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +131,16 @@ class Run:
         self._lease = lease
         # Of an earlier run: a request names the run that it is for.
         (self.place / STOP).unlink(missing_ok=True)
+        self._remember()
         self._write()
         return self
+
+    def doing(self, what: str, slices: int = 0, done: int = 0) -> None:
+        """Record what the run does now. Args: slices, done: of the batch under way; 0: not known."""
+        with self._busy:
+            if (what, slices, done) != (self._status.doing, self._status.slices, self._status.slices_done):
+                self._change(doing=what, slices=slices, slices_done=done)
+                self._write()
 
     def tell(self, line: str, **figures: Any) -> None:
         """Record a finished batch in the status.
@@ -137,7 +154,7 @@ class Run:
             for name, value in figures.items():
                 if isinstance(value, int) and not isinstance(value, bool) and name != "batch":
                     total[name] = total.get(name, 0) + value
-            self._change(batches=self._status.batches + 1, total=total, last=figures)
+            self._change(batches=self._status.batches + 1, total=total, last=figures, doing="", slices=0, slices_done=0)
             self._write()
         if self._on_batch is not None:
             self._on_batch(line, figures)
@@ -203,7 +220,10 @@ class Run:
             lease, self._lease = self._lease, None
             if lease is None:
                 return
-            self._change(state=FAILED if fault else STOPPED if self._stopping.is_set() else ENDED, fault=fault)
+            self._change(
+                state=FAILED if fault else STOPPED if self._stopping.is_set() else ENDED, fault=fault,
+                doing="", slices=0, slices_done=0,
+            )  # fmt: skip
             self._write()
             # Before the lease is released: after that the file may be a request to the next run.
             (self.place / STOP).unlink(missing_ok=True)
@@ -214,6 +234,16 @@ class Run:
 
     def __exit__(self, _kind: object, fault: BaseException | None, _trace: object) -> None:
         self.end("" if fault is None else str(fault) or type(fault).__name__)
+
+    def _remember(self) -> None:
+        """Take over what the status of the last run says of it and of those before."""
+        # After a power cut it may be empty: then they are forgotten, which harms nothing.
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            last = msgspec.json.decode((self.place / STATUS).read_bytes(), type=Status)
+            mine = dict(last.earlier.get(last.pipeline, {}))
+            for name, value in {"batches": last.batches, **last.total}.items():
+                mine[name] = mine.get(name, 0) + value
+            self._change(runs=last.runs + 1, earlier={**last.earlier, last.pipeline: mine})
 
     def _change(self, **values: Any) -> None:
         self._status = msgspec.structs.replace(self._status, **values)

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from metaq.client.arrow import records
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import ConfigError, MetaqError
+from metaq.errors import BodyUnreadable, ConfigError, MetaqError
 from metaq.model import offsets
 from metaq.model.filters.subscription import checked_expression, subscribe
 from metaq.model.offsets import Positions, Slice
@@ -39,7 +39,8 @@ from metaq.spark.source import slicing
 from metaq.spark.source.fetch import read_slice
 from metaq.spark.source.plan import Planner, planner_of
 from metaq.spark.source.pushdown import Pushed, push
-from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
+from metaq.spark.source.settings import EARLIEST, LATEST, RAW, SourceOptions
+from metaq.spark.source.watch import FAIL
 
 _LOG = logging.getLogger(__name__)
 
@@ -152,7 +153,19 @@ class _SliceReading:
             return
         client = self.planner.client
         for decoded in read_slice(client, partition.wanted, self.fetch):
-            yield from decoded.to_batches(self.columns)
+            for piece in decoded.pieces(self.columns):
+                yield self._read(piece).to_batch(self.columns)
+
+    def _read(self, piece: records.Decoded) -> records.Decoded:
+        """Return the records that become rows, by the option `corrupt`. Raises BodyUnreadable."""
+        if not piece.marked or self.options.corrupt == RAW:
+            return piece
+        if self.options.corrupt == FAIL:
+            row = piece.marked[0]
+            assert piece.queue is not None
+            why = "it cannot be decompressed. Set corrupt=raw or corrupt=skip to go on behind it"
+            raise BodyUnreadable(piece.queue, int(piece.queue_offsets[row]), None, why)
+        return piece.without_marked()
 
 
 class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
@@ -232,6 +245,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         # Spark asks twice on a new checkpoint, and both answers must be the same.
         if self._initial is None:
+            # Asked only where no batch is committed, so none of the group's progress can be this query's.
+            self.planner.check_progress_group(own=False)
             self._initial = self.planner.start(LATEST)
         return offsets.to_json(self._initial)
 

@@ -256,6 +256,14 @@ def raise_file_limit() -> int:
     return soft
 
 
+def file_limit() -> int:
+    """Return how many files this process may have open; 0: no limit."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 0 if soft == resource.RLIM_INFINITY else soft
+
+
 @contextlib.contextmanager
 def reserving(path: Path) -> Iterator[None]:
     """Translate the errors of making or growing a file. Raises StoreFull (no room) or StoreError (anything else)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from metaq.store.disk import NO_ROOM
 log = logging.getLogger(__name__)
 FAILURES_MAX: Final = 8
 """After so many failures in a row, some 25 seconds, the fault does not go away by itself."""
+_USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 30.0
 
@@ -27,11 +29,19 @@ def is_no_room(error: BaseException) -> bool:
     return isinstance(error, StoreFull) or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Whether something was used up that others give back: room, descriptors, memory. Then nothing is broken."""
+    cause = error.__cause__  # a StoreError says it in words
+    if is_no_room(error) or isinstance(error, MemoryError):
+        return True
+    return any(isinstance(one, OSError) and one.errno in _USED_UP for one in (error, cause))
+
+
 class Worker:
     """A thread that takes `step` whenever it is woken, and at least every `wait()` seconds.
 
-    A step that raises does not end it. `on_failure` is called, once, with the reason, after `FAILURES_MAX` failures in a
-    row that are not a full disk; the thread goes on trying even then.
+    A step that raises does not end it. `on_failure` is called, once, with the reason, when `FAILURES_MAX` or more in a row
+    have failed and it is not for want of room, descriptors or memory; the thread goes on trying even then.
     """
 
     def __init__(
@@ -47,7 +57,7 @@ class Worker:
         """What failed last, and how often in a row; "" while all is well."""
         self._step, self._wait, self._on_failure, self._pause = step, wait, on_failure, pause
         self._wake, self._end = threading.Event(), threading.Event()
-        self._failures = 0
+        self._failures, self._gave_up = 0, False
         # The thread is a daemon: a step that hangs on a dead disk must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"metaq-{name}", daemon=True)
 
@@ -88,7 +98,7 @@ class Worker:
             else:
                 if self._failures:
                     log.info("%s works again after %d failures", self.name, self._failures)
-                self._failures, self.trouble = 0, ""
+                self._failures, self._gave_up, self.trouble = 0, False, ""
 
     def _failed(self, error: Exception) -> None:
         self._failures += 1
@@ -98,6 +108,9 @@ class Worker:
         ):  # the 1st, 2nd, 4th, 8th ... time: a full disk must not fill the log
             expected = isinstance(error, OSError | StoreFull)
             log.error("%s; it is tried again", self.trouble, exc_info=None if expected else error)
-        # A full disk is no fault: it passes when somebody makes room, and stopping the store would not.
-        if self._failures == FAILURES_MAX and self._on_failure is not None and not is_no_room(error):
-            self._on_failure(self.trouble)
+        # A shortage is no fault: it passes when somebody makes room or closes connections, and stopping the store would not
+        # help.
+        if self._failures >= FAILURES_MAX and not (self._gave_up or is_shortage(error)):
+            self._gave_up = True
+            if self._on_failure is not None:
+                self._on_failure(self.trouble)

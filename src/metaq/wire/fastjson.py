@@ -14,16 +14,21 @@ An object that is a key is a tuple of its (name, value) pairs, sorted by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from metaq.errors import BadRequest
+from metaq.in_pieces import InPieces
 
 DEPTH_MAX = 64
 NUMBER_CHARS_MAX = 40
+
+ENTRIES_OF_A_PIECE = 32
+"""Entries of a map that are encoded at once: some 0.2 ms."""
 
 ObjectKey = tuple[tuple[str, Any], ...]
 
@@ -234,6 +239,21 @@ def dumps(tree: Any) -> bytes:
 def dumps_java(tree: Any) -> bytes:
     """Return compact text with bare integer keys and objects as keys (tuples of pairs): what Java's tools read."""
     return _write(tree).encode()
+
+
+def table_in_pieces(
+    head: Mapping[str, Any], name: str, entries: Iterable[tuple[Any, Any]], dump: Callable[[Any], bytes] = dumps_java
+) -> InPieces[bytes]:
+    """Encode an object of `head` and, behind it, the map `name`, some of its entries at a time, as they are computed.
+
+    Args: dump: `dumps` or `dumps_java`.
+    """
+    left, parts = iter(entries), []
+    while some := dict(islice(left, ENTRIES_OF_A_PIECE)):
+        parts.append(dump(some)[1:-1])
+        yield
+    before = dump({**head, name: {}})
+    return before[:-2] + b",".join(parts) + b"}}"
 
 
 def dumps_file(tree: Any) -> str:

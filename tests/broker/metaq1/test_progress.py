@@ -27,7 +27,7 @@ def broker(tmp_path):
 
 
 def lags(broker, group="g", topic=None):
-    found = broker.reports.consume_stats(group, topic)
+    found = dict(broker.reports.consume_stats(group, topic))
     return {
         (queue.topic, queue.queue_id): stats.broker_offset - stats.consumer_offset for queue, stats in found.items()
     }
@@ -61,7 +61,7 @@ def test_positions_become_messages_behind(broker):
     assert zookeeper.asked == [("g", None)]
     told(zookeeper)
     assert lags(broker) == {("test", 0): 2, ("test", 1): 1}
-    stats = broker.reports.consume_stats("g", None)[MessageQueue("test", "broker-a", 0)]
+    stats = dict(broker.reports.consume_stats("g", None))[MessageQueue("test", "broker-a", 0)]
     assert (stats.broker_offset, stats.consumer_offset) == (3, 1)
     with pytest.raises(Saving):
         lags(broker, "far")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from metaq.broker.environment import Tables
+from metaq.broker.pulls import locks as locks_module
 from metaq.broker.pulls.locks import CLIENT_ID_CHARS_MAX, QUEUES_MAX, Locks
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
@@ -97,7 +98,7 @@ def test_queues_that_do_not_exist_are_not_locked_and_the_log_says_so_once(broker
     clock.advance(20)
     caplog.clear()
     locks.expire()
-    assert "more in the last" in caplog.text
+    assert "more like this in the last" in caplog.text
 
 
 def test_made_up_queues_do_not_fill_the_log(locks, caplog):
@@ -142,6 +143,43 @@ def test_the_number_of_locks_is_bounded_and_dead_ones_make_room(tmp_path, clock,
         broker.tick()
         assert broker.locks.count == 4
         assert broker.locks.lock(WHO, wants("c@1", *ALL[:4], group="I")) == list(ALL[:2])
+
+
+def test_another_host_with_the_same_client_id_gets_and_lets_go_of_nothing(locks, clock, caplog):
+    """A client id is only said. After a minute without renewal the lock is anybody's; a signer is the same on every host."""
+    elsewhere = Caller("10.0.0.2", loopback=False)
+    locks.lock(WHO, wants("a@1", *ALL[:2]))
+    assert locks.lock(elsewhere, wants("a@1", *ALL[:3])) == [ALL[2]]
+    assert "a client of this id at 10.0.0.1 holds it" in caplog.text
+    locks.unlock(elsewhere, wants("a@1", *ALL[:2]))
+    assert "10.0.0.2 wants to let go of 2 locks of client a@1 of group G" in caplog.text
+    assert locks.lock(WHO, wants("b@1", *ALL[:2])) == []
+    clock.advance(61)
+    assert locks.lock(elsewhere, wants("a@1", *ALL[:2])) == list(ALL[:2])
+    signed = [Caller(f"10.0.0.{number}", loopback=False, identity="anna") for number in (3, 4)]
+    locks.lock(signed[0], wants("c@1", ALL[5]))
+    locks.unlock(signed[1], wants("c@1", ALL[5]))
+    assert locks.holder("G", "orders", 5) is None
+
+
+def test_a_host_and_a_group_have_a_share_of_all_locks(tmp_path, clock, caplog, monkeypatch):
+    """The others get theirs; what expires or is let go of is free again for whoever asks."""
+    monkeypatch.setattr(locks_module, "SHARE_MIN", 1)
+    hosts = [Caller(f"10.0.0.{number}", loopback=False) for number in range(4)]
+    with open_broker(tmp_path, clock, queue_locks_max=16) as broker:
+        broker.topics.ensure("orders", 8)
+        locks = broker.locks
+        assert locks.lock(hosts[0], wants("a@1", *ALL[:3])) == list(ALL[:3])
+        assert locks.lock(hosts[0], wants("a@1", *ALL[:3], group="H")) == [ALL[0]]
+        assert "clients at 10.0.0.0 hold 4 locks, a host's share of queueLocksMax=16" in caplog.text
+        assert locks.lock(hosts[1], wants("b@1", *ALL[3:])) == [ALL[3]]
+        assert "the group holds 4 locks, its share of queueLocksMax=16" in caplog.text
+        locks.unlock(hosts[0], wants("a@1", ALL[0]))
+        assert locks.lock(hosts[1], wants("b@1", ALL[4])) == [ALL[4]]
+        clock.advance(61)
+        assert locks.lock(hosts[2], wants("c@1", *ALL[1:4])) == list(ALL[1:4])
+        broker.tick()
+        assert locks.lock(hosts[0], wants("a@1", *ALL[:4], group="I")) == list(ALL[:4])
 
 
 def test_a_lock_ends_with_no_connection(broker, locks):

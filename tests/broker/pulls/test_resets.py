@@ -6,6 +6,7 @@ import pytest
 
 from metaq.broker.pulls.resets import TO_THE_END
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import finish
 from metaq.model import ConsumerView, Heartbeat, MessageQueue
 from metaq.model.filters.subscription import subscribe
 from tests.broker.support import FakeChannel
@@ -33,7 +34,7 @@ def join(broker) -> FakeChannel:
 def test_members_hear_where_to_go_on(filled):
     """All writable queues: to the end, also those without progress; the broker's own table stays."""
     channel = join(filled)
-    offsets, [effect] = filled.resets.reset("G", "orders", TO_THE_END, force=True)
+    offsets, [effect] = finish(filled.resets.reset("G", "orders", TO_THE_END, force=True))
     assert offsets[MessageQueue("orders", filled.environment.name, 0)] == 10
     assert len(offsets) == filled.topics.get("orders").write_queues
     assert (effect.channel, effect.what.group, effect.what.offsets, effect.what.language) == (
@@ -49,8 +50,8 @@ def test_without_force_progress_moves_backwards_only(filled):
     """To the end is forwards, to the first moment backwards."""
     join(filled)
     queue = MessageQueue("orders", filled.environment.name, 0)
-    assert filled.resets.reset("G", "orders", TO_THE_END, force=False)[0][queue] == 3
-    assert filled.resets.reset("G", "orders", 1, force=False)[0][queue] == 0
+    assert finish(filled.resets.reset("G", "orders", TO_THE_END, force=False))[0][queue] == 3
+    assert finish(filled.resets.reset("G", "orders", 1, force=False))[0][queue] == 0
 
 
 def test_what_cannot_be_moved_is_refused(filled):
@@ -59,5 +60,5 @@ def test_what_cannot_be_moved_is_refused(filled):
         ("G", "nothing", Reason.INVALID), ("other", "orders", Reason.INVALID), ("G", "orders", Reason.OFFLINE),
     ):  # fmt: skip
         with pytest.raises(Refused) as caught:
-            filled.resets.reset(group, topic, TO_THE_END, force=True)
+            finish(filled.resets.reset(group, topic, TO_THE_END, force=True))
         assert caught.value.reason is reason

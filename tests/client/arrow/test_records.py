@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metaq.client.arrow import records as arrow
 from metaq.errors import BadRequest, ConfigError, RemoteProtocolError
 from metaq.model import properties as props
-from metaq.model.message import host_bytes
+from metaq.model.message import BODY_AS_STORED, host_bytes
 from metaq.model.queue import MessageQueue
 from metaq.wire.record import encode_record
 
@@ -79,9 +79,6 @@ def test_records_of_a_log_say_their_topic_and_queue_themselves():
     assert first == {"topic": "orders", "broker": None, "queue_id": 3, "queue_offset": 0, "max_offset": None}
     assert second["queue_offset"] == 1
     decoded.to_batch(tuple(arrow.TYPES)).validate(full=True)
-    bomb = arrow.decode_log(record(0) + record(1, b"no zlib", sys_flag=1))
-    with pytest.raises(BadRequest, match="the record at log offset 1001 cannot be read"):
-        bomb.to_batch()
 
 
 @given(
@@ -147,11 +144,43 @@ def test_batches_are_cut_where_expanded_bodies_are_large(monkeypatch):
         decoded.to_batch()
 
 
-def test_a_compression_bomb_is_refused_with_its_place(monkeypatch):
-    """A body that grows beyond the bound stops with queue and offset, before the memory is taken."""
+def test_a_body_that_cannot_be_decompressed_is_a_row_as_it_is_stored(monkeypatch, caplog):
+    """Marked, and logged with its place; the others are as they were sent. A bomb too, before the memory is taken."""
     monkeypatch.setattr(arrow, "INFLATED_BYTES_MAX", 1000)
-    with pytest.raises(BadRequest, match="orders@broker-a:3 offset 5"):
-        rows(record(5, zlib.compress(bytes(1_000_000)), sys_flag=1))
+    bomb, sent = zlib.compress(bytes(1_000_000)), [b"y" * number for number in range(1, 30)]
+    stored = [zlib.compress(body) for body in sent]
+    stored[3], stored[20], stored[21] = b"no zlib", b"", bomb
+    decoded = arrow.decode(b"".join(record(i, body, sys_flag=1) for i, body in enumerate(stored)), QUEUE)
+    (piece,) = decoded.pieces(("body", "sys_flag"))
+    assert piece.marked == (3, 20, 21)
+    got = piece.to_batch(("queue_offset", "body", "sys_flag")).to_pylist()
+    assert got == decoded.to_batch(("queue_offset", "body", "sys_flag")).to_pylist()
+    for i, row in enumerate(got):
+        bad = i in piece.marked
+        assert (row["body"], row["sys_flag"]) == (stored[i] if bad else sent[i], 1 | (BODY_AS_STORED if bad else 0))
+    assert "the compressed body of orders@broker-a:3 offset 21 cannot be read" in caplog.text
+    left = piece.without_marked()
+    assert left.marked == ()
+    assert left.to_batch(("body",))["body"].to_pylist() == [sent[i] for i in range(len(sent)) if i not in piece.marked]
+    some = piece.only(np.arange(len(piece)) >= 4)
+    assert some.marked == (16, 17)
+    # Whoever asks for no bodies pays for none, and is told nothing of them.
+    assert {row["sys_flag"] for row in decoded.to_batch(("sys_flag",)).to_pylist()} == {1}
+
+
+def test_marks_stay_where_batches_are_cut(monkeypatch):
+    """A body that cannot be read before the cut, at it and behind it."""
+    monkeypatch.setattr(arrow, "EXPANDED_BYTES", 2500)
+    stored = [b"no zlib" if number % 3 == 1 else zlib.compress(b"%d" % number * 1000) for number in range(9)]
+    decoded = arrow.decode(b"".join(record(i, body, sys_flag=1) for i, body in enumerate(stored)), QUEUE)
+    batches = list(decoded.to_batches(("queue_offset", "body", "sys_flag")))
+    rows_ = pa.Table.from_batches(batches).to_pylist()
+    assert len(batches) > 1
+    assert [row["queue_offset"] for row in rows_] == list(range(9))
+    assert [row["queue_offset"] for row in rows_ if row["sys_flag"] & BODY_AS_STORED] == [1, 4, 7]
+    assert [row["body"] for row in rows_] == [
+        b"no zlib" if number % 3 == 1 else b"%d" % number * 1000 for number in range(9)
+    ]
 
 
 def test_text_that_is_not_utf8_is_shown_with_replacement_characters():

@@ -28,6 +28,7 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.routes import DeleteTopicRoute, GetCluster, GetRoute, ListSystemTopics, ListTopics
 from metaq.client.conversation.sending.sending import GiveBack, Outgoing, Send, Stored
 from metaq.errors import BadRequest, BrokerError, ConnectionFailed, NoRoute
+from metaq.in_pieces import finish
 from metaq.model import (
     BrokerData,
     ClientConnection,
@@ -175,7 +176,7 @@ def test_outcomes_of_lookups():
         assert answered(call, ext={"offset": "12345678901"}) == 12345678901
     assert answered(SetPosition("g", QUEUE, 5)) is None
     assert answered(GetRuntime(), body=bodies.kv_table({"putTps": "1 2 3"})) == {"putTps": "1 2 3"}
-    assert answered(GetTopicStats("orders"), body=bodies.topic_stats({QUEUE: QueueStats(1, 2, 3)})) == {
+    assert answered(GetTopicStats("orders"), body=finish(bodies.topic_stats([(QUEUE, QueueStats(1, 2, 3))]))) == {
         QUEUE: QueueStats(1, 2, 3)
     }
 
@@ -184,7 +185,7 @@ def test_outcomes_of_groups():
     """Members come sorted: every member shares the queues out by the same list."""
     assert answered(ListMembers("g"), body=bodies.consumer_ids(["b", "a"])) == ["a", "b"]
     stats = {QUEUE: ConsumeStats(10, 4, 99)}
-    assert answered(GetConsumeStats("g"), body=bodies.consume_stats(stats, 2.5)) == (stats, 2.5)
+    assert answered(GetConsumeStats("g"), body=finish(bodies.consume_stats(stats.items(), 2.5))) == (stats, 2.5)
     one = ClientConnection("me@1", "10.0.0.2:5", "JAVA", 409)
     members, view = answered(GetConnections("g"), body=bodies.consumer_connections(BEAT.consumers[0], [one]))
     assert members == [one]

@@ -56,6 +56,9 @@ class Ledger:
     """Body of a delayed message → where it is to be delivered."""
     transactions: dict[bytes, Transaction] = field(default_factory=dict)
     """By the body of the half message."""
+    torn: set[bytes] = field(default_factory=set)
+    """Bodies of half messages whose properties a power cut may have torn: they are checked, written anew or given up, and nobody
+    knows which."""
     staged: set[bytes] = field(default_factory=set)
     """Bodies of chunks of staged transactions, and of the messages in them."""
 
@@ -92,7 +95,7 @@ class Ledger:
         """What may be stored whenever transactions go on: their messages, and marks that half messages are done."""
         slots = 1 + max((record.queue_offset for record in self.log if record.topic == HALF_TOPIC), default=-1)
         slots_done = (b"%d" % slot for slot in range(slots + len(self.transactions) + 1))
-        return [*self.transactions, *slots_done, *self.staged]
+        return [*self.transactions, *self.torn, *slots_done, *self.staged]
 
     def may_be_new(self, record: BareRecord, bodies: Container[bytes]) -> bool:
         """Whether a record may have been stored now, with what was sent, and what the broker writes by itself."""
@@ -147,7 +150,8 @@ class Ledger:
             if not (power_was_cut and self._may_be_torn(wanted, there)):
                 raise Broken(f"the log holds {short(there)} in place of {short(wanted)}")
             self.keys.pop(there.body, None)
-            self.transactions.pop(there.body, None)
+            if self.transactions.pop(there.body, None) is not None:
+                self.torn.add(there.body)
             if there.topic == SCHEDULE_TOPIC:
                 self.delayed.pop(there.body, None)
         lost = known[len(found) :]

@@ -255,6 +255,7 @@ class StagedTransactions:
         """Ask the broker, once more when it had to wait for a file. None: it refused, for a reason."""
         life, answer = self._life, None
         life.ledger.staged |= self._bodies_of(planned)
+        self._may_make_topics(planned)
         life.ledger.in_flight = allowed = self._allowed()
         with life.refusals():
             try:
@@ -271,6 +272,13 @@ class StagedTransactions:
                 self._judge(planned, error)
         self._took(allowed)
         return answer
+
+    def _may_make_topics(self, planned: Planned) -> None:
+        """A deleted topic is made again for what is staged or committed: before its message, and whatever happens in between."""
+        topics = self._life.ledger.topics
+        for part in planned.parts:
+            if not topics.get(part.topic):
+                topics[part.topic] = None
 
     def _once_more(self, planned: Planned, what: Callable[[], Value]) -> Value | None:
         try:
@@ -305,6 +313,9 @@ class StagedTransactions:
 
     def _go_on(self) -> None:
         life = self._life
+        for planned in self._planned.values():
+            if self._found(planned.transaction).outcome == Outcome.COMMIT.value:
+                self._may_make_topics(planned)
         life.ledger.in_flight = allowed = self._allowed()
         with life.refusals():
             life.broker.tick()
@@ -323,6 +334,8 @@ class StagedTransactions:
         for record in self._life.ledger.log:
             if record.topic == STAGE_TOPIC:
                 pairs = props.parse(record.properties.decode())
+                if not {"METAQ_TX", "METAQ_PART", "TAGS"} <= pairs.keys():
+                    continue  # a power cut has taken the end of its properties
                 found = everything.setdefault(pairs["METAQ_TX"], Found())
                 if pairs["TAGS"] == "chunk":
                     found.chunks.setdefault(pairs["METAQ_PART"], set()).add(int(pairs["METAQ_CHUNK"]))
@@ -337,8 +350,9 @@ class StagedTransactions:
             return
         decision = json.loads(record.body)
         found = everything.setdefault(decision["transaction"], Found())
-        found.place = record.log_offset
-        if found.outcome in {"", "prepared"}:
+        # A decision stands as long as the log holds it. Who asks again after that gets another one.
+        forgotten, found.place = found.place < self._life.ledger.log_min, record.log_offset
+        if forgotten or found.outcome in {"", "prepared"}:
             found.outcome = decision["outcome"]
             found.named = {part["part"] for part in decision["parts"]}
 

@@ -60,7 +60,11 @@ class Transactions:
                     if not ledger.topics.get(topic):  # it was being deleted, and is made again
                         ledger.topics[topic] = None
                     self._send(send, transaction)
-        if [record.body for record in life.absorb([body])] != [body] * (transaction.slot >= 0):
+        stored = life.absorb([body])
+        if stored and transaction.slot >= 0:
+            # Where the queue could not be read for want of a descriptor, `_send` knows the slot alone.
+            transaction.log_offset = stored[-1].log_offset
+        if [record.body for record in stored] != [body] * (transaction.slot >= 0):
             raise Broken(
                 f"the half message {body[:6]!r} was acknowledged and is not in the log, or the other way round"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import subprocess
 
 import pytest
@@ -134,3 +135,17 @@ def test_one_table_of_files_of_both_versions(spark, tmp_path):
     rows = table("orders", archive=tmp_path / "out", spark=spark).orderBy("queue_offset").collect()
     assert [row["queue_offset"] for row in rows] == list(range(20))
     assert {row["body"] for row in rows} == {b"body"}
+
+
+def test_spark_does_not_read_flipped_bits_of_an_archived_body(spark, tmp_path):
+    """The table of an archive: the query fails and names the file, for the page's checksum does not fit."""
+    body = random.Random(1).randbytes(3000)
+    publish(folder := ArchiveFolder(tmp_path / "out"), 0, {MessageQueue("orders", "broker-a", 0): range(5)}, body=body)
+    found = table("orders", archive=folder.path, spark=spark)
+    assert {bytes(row.body) for row in found.collect()} == {body}
+    (path,) = folder.path.rglob("*.parquet")
+    data = bytearray(path.read_bytes())
+    data[data.index(body[100:200]) + 50] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=r"(?s)CRC|checksum"):
+        found.collect()

@@ -11,7 +11,7 @@ from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.pipelines.mirror import marks
-from metaq.pipelines.mirror.copying import Copying
+from metaq.pipelines.mirror.copying import COLUMNS, Copying
 from metaq.spark.cluster.client import BATCH_LIMITS, OLDER_TRANSACTION_LIMITS, MessageLimits
 from metaq.wire import hot
 from metaq.wire.record import decode_batch, encode_record
@@ -146,3 +146,22 @@ def test_what_no_mirror_wrote_is_no_mark(written):
     """And is no error."""
     found = marks.origin_of(written)
     assert found is None or str(found).split("/")[:-2] == written.split("/")[:-2]
+
+
+def test_a_body_that_does_not_decompress_is_unfit(caplog):
+    """As it is stored it would be another message in the target, which is not told that it is compressed."""
+    record = encode_record(
+        topic=b"orders", queue_id=3, flag=0, body=b"no zlib", properties=b"", queue_offset=70, log_offset=1000, sys_flag=1,
+        born_ms=1_700_000_000_123, born_host=HOST, store_ms=1_700_000_000_456, store_host=STORE, reconsume_times=0,
+        prepared_offset=0,
+    )  # fmt: skip
+    (decoded,) = records.decode(record, QUEUE).pieces(COLUMNS)
+    limits = MessageLimits(body_bytes=1 << 22, empty=True)
+    batch = Copying(source="a", target="b", leave_out=True, limits=limits).batch_of(QUEUE, decoded)
+    assert (batch.unfit.tolist(), batch.kept()[0].count) == ([True], 0)
+    assert (
+        "the body of the message at offset 70 of orders@broker-a:3 cannot be decompressed: it is left out"
+        in caplog.text
+    )
+    with pytest.raises(InvalidMessage, match=r"offset 70 .* unfit = 'leave-out'"):
+        Copying(source="a", target="b", leave_out=False, limits=limits).batch_of(QUEUE, decoded)

@@ -115,9 +115,9 @@ def test_a_group_with_a_member_in_the_target_is_left_alone(metaq_broker):
         source.report("carried", {here: 4})
         assert [told.why for told in carrier.carry(found)] == [""]
         assert target.progress("carried", [there]) == {there: 4}
+        source.report("carried", {here: 8})
         with metaq.PullConsumer(metaq_broker.namesrv, group="carried", topics=there.topic) as consumer:
             consumer.wait_assigned(PATIENCE)
-            source.report("carried", {here: 8})
             assert [told.why for told in carrier.carry(found)] == [AT_HOME]
             assert target.progress("carried", [there]) == {there: 4}
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections import Counter
 
 import pytest
@@ -14,9 +15,12 @@ from metaq.clock import SYSTEM
 from metaq.errors import ConfigError, NoRoute
 from metaq.pipelines.run import Run, ask_to_stop
 from metaq.spark.pipelines import redrive
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import request
+from metaq.wire.headers import SendHeader
 from tests.pipelines.redrive.support import JSON, Shop
 from tests.staged import send_empty
-from tests.support import PATIENCE
+from tests.support import PATIENCE, exchange
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 
@@ -138,6 +142,26 @@ def test_what_cannot_be_sent_stays_and_is_counted(spark, shop):
         spark, group="", topic=f"{shop.topic}_plain", folder=str(shop.folder / "plain"), select="'a' as tag"
     )
     assert (moved["sent"], moved["unfit"]) == (0, {"homeless": 1})
+
+
+def test_a_body_that_does_not_decompress_stays_where_it_is(spark, shop, metaq_broker):
+    """As it is stored it would be sent as another one; with `decode` or without."""
+    source, target = f"{shop.topic}_packed", f"{shop.topic}_unpacked"
+    with metaq.Producer(shop.namesrv) as producer:
+        producer.send(target, b"first")
+        queue = producer.send(source, b"first").queue
+    with Admin(shop.namesrv) as admin:
+        (broker,) = admin.list_brokers()
+    for body in (zlib.compress(b"packed"), b"no zlib"):
+        sent = SendHeader(
+            producer_group="p", topic=source, queue_id=queue.queue_id, sys_flag=1, born_ms=SYSTEM.now_ms()
+        )
+        (answer,) = exchange(broker.address, [request(RequestCode.SEND_MESSAGE_V2, sent, body)])
+        assert answer.code == ResponseCode.SUCCESS
+    for number, more in enumerate([{}, {"decode": "utf8", "select": "text as body"}]):
+        found = shop.redrive(spark, group="", topic=source, to=target, folder=str(shop.folder / f"{number}"), **more)
+        assert (found["sent"], found["unfit"]) == (2, {"corrupt": 1})
+    assert Counter(message.body for message in shop.read(target)) == {b"first": 3, b"packed": 2}
 
 
 def test_only_the_group_that_failed_gets_them_again(spark, shop):

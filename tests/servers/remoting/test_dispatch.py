@@ -19,8 +19,10 @@ from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.handlers import LATER, Call, Later, NoHeader, Reply, handles, table_of
+from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 from metaq.wire import headers
+from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.connection import Connection
 from tests.servers.support import FakePeer
@@ -88,6 +90,7 @@ def handling(
         Questions(clock, {}),
         RateLimitedLog(log),
         Gatekeeper(authorise),
+        slow_work=SlowWork(clock.monotonic),
     )
 
 
@@ -300,3 +303,45 @@ def test_garbage_over_tcp_ends_one_connection_and_no_other() -> None:
         asyncio.run(asyncio.wait_for(body(), PATIENCE))
     finally:
         logging.getLogger("metaq.net").setLevel(logging.NOTSET)
+
+
+def test_work_in_pieces_is_answered_at_its_end(peer):
+    """In turns, in which requests behind it wait; an error on the way is the answer."""
+    clock = FakeClock()
+
+    class Long:
+        @handles(7001, NoHeader, Action.OBSERVE)
+        def _sum(self, call):
+            for _ in range(5):
+                clock.advance(0.002)
+                yield
+            return b"sum"
+
+        @handles(7002, NoHeader, Action.OBSERVE)
+        def _fails(self, call):
+            clock.advance(0.002)
+            yield
+            raise Refused(Reason.BUSY, "no more")
+
+        @handles(7003, NoHeader, Action.OBSERVE)
+        def _quick(self, call):
+            return b"quick"
+
+    session = RemotingSession(peer, handling(Long(), clock))
+    frames = b"".join(encode(Command(code, opaque)) for opaque, code in enumerate((7001, 7002, 7003), 1))
+    rest = [frames]
+
+    def present():
+        used = session.data_received(memoryview(rest[0]))
+        rest[0] = rest[0][used:]
+
+    peer.present = present
+    present()
+    assert (peer.paused, peer.received()) == (True, [])
+    while peer.jobs:
+        peer.jobs.popleft()()
+    answers = peer.received()
+    assert [(answer.opaque, answer.code, bytes(answer.body)) for answer in answers] == [
+        (1, 0, b"sum"), (2, ResponseCode.SYSTEM_BUSY, b""), (3, 0, b"quick"),
+    ]  # fmt: skip
+    assert (peer.paused, rest) == (False, [b""])

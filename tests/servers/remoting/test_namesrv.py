@@ -17,36 +17,26 @@ from metaq.servers.remoting.namesrv import NamesrvServer
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, SerializeType, encode, request
-from metaq.wire.connection import Connection
 from metaq.wire.files import KV_CONFIG
 from metaq.wire.hot import crc31
 from tests.broker.support import MemoryFile
+from tests.servers.support import FakePeer
 
 
-class Client:
+class Client(FakePeer):
     """A peer and its session: `ask` sends one request and returns the answer."""
 
-    congested = False
-    plain = True
-    closed = False
-    on_writable = None
-    local = ("127.0.0.1", 9876)
-
     def __init__(self, server: NamesrvServer, host: str = "127.0.0.1") -> None:
-        self.address = (host, 40000)
-        self.sent = Connection()
+        super().__init__(40000)
+        self.address, self.local = (host, 40000), ("127.0.0.1", 9876)
         self.session = server.session(self)
 
-    def write(self, data) -> None:
-        self.sent.receive_data(bytes(data))
-
-    def close(self, why: str = "") -> None:
-        self.closed = True
-
     def ask(self, command: Command) -> Command:
-        self.session.data_received(memoryview(encode(command)))
-        answer = self.sent.next_command()
-        assert answer is not None
+        self.present = lambda: self.session.data_received(memoryview(encode(command)))
+        self.present()
+        while self.jobs:  # its turns
+            self.jobs.popleft()()
+        (answer,) = self.received()
         assert answer.opaque == command.opaque
         return answer
 

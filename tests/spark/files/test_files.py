@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import zipfile
 import zlib
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, StructType
 
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import ArchivedFile, Manifest
@@ -24,6 +26,7 @@ from metaq.model.message import SysFlag
 from metaq.model.queue import MessageQueue
 from metaq.spark.data_source import MetaqDataSource
 from metaq.spark.files import plan as files_plan
+from metaq.spark.files.files import FilesReader
 from metaq.spark.files.frames import frames_batch
 from metaq.spark.files.plan import pack
 from metaq.spark.files.read import read_parts
@@ -468,3 +471,44 @@ def test_a_published_file_that_is_missing_or_broken_is_damage(tmp_path):
         str(broken),
         str(tmp_path / "_manifests" / "6f1c9a2e-0000000004.json"),
     }
+
+
+def planned_by_reader(path, **options) -> int:
+    """Partitions that Spark is told of. Raises ConfigError."""
+    given = FilesOptions.of({"path": str(path), **options})
+    return len(FilesReader(given, StructType().add("body", BinaryType())).partitions())
+
+
+def test_a_topic_that_is_nowhere_is_refused_and_not_empty(tmp_path):
+    """As the source that asks brokers does; with what is there. A glob may match nothing."""
+    with open_store(tmp_path / "store") as store:
+        put(store, "orders", 0, b"1")
+    (tmp_path / "store" / "config").mkdir(exist_ok=True)
+    (tmp_path / "store" / "config" / "topics.json").write_text('{"topicConfigTable":{"no-messages-yet":{}}}')
+    with pytest.raises(ConfigError, match=r"of the topic order; the nearest is orders; there are .*orders"):
+        planned_by_reader(tmp_path / "store", topics="order")
+    with pytest.raises(ConfigError, match="of the topic refunds; there are"):
+        planned_by_reader(tmp_path / "store", topics="orders,refunds", rows="messages")
+    for topics in ("orders", "no-messages-yet", "refunds-*", "*", ""):
+        planned_by_reader(tmp_path / "store", topics=topics)
+    archived(tmp_path / "a", [b"one"])
+    for topics in ("orders", "ref*"):
+        planned_by_reader(tmp_path / "a", topics=topics)
+    with pytest.raises(ConfigError, match="of the topic refunds"):
+        planned_by_reader(tmp_path / "a", topics="refunds")
+    write_segment(tmp_path / "old", f"test-0/{0:020d}.meta", [(1, None, b"x")])
+    planned_by_reader(tmp_path / "old", topics="test")
+    with pytest.raises(ConfigError, match="of the topic tset; the nearest is test"):
+        planned_by_reader(tmp_path / "old", topics="tset")
+
+
+def test_a_topic_that_may_be_there_is_not_refused(tmp_path):
+    """Of a log without its consume queues nobody knows the topics, nor of a manifest that cannot be read."""
+    with open_store(tmp_path) as store:
+        put(store, "orders", 0, b"1")
+    shutil.rmtree(tmp_path / "consumequeue")
+    planned_by_reader(tmp_path, topics="refunds")
+    archived(tmp_path / "b", [b"one"])
+    (manifest,) = (tmp_path / "b" / "_manifests").iterdir()
+    manifest.write_text("{")
+    planned_by_reader(tmp_path / "b", topics="refunds")

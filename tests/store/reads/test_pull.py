@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from metaq.store.message_reader import RECORDS_OF_A_PIECE
+from metaq.store.queues.index_file import ENTRIES_OF_A_PIECE
 from metaq.store.reads.pull import ReadStatus
 from metaq.testing import FaultyDisk
 from metaq.wire import hot
@@ -184,6 +186,30 @@ def test_query_finds_by_key_within_times(tmp_path):
         assert [bodies_of(record)[0] for record in early] == [b"3", b"10", b"17"]
         assert store.reader.query("T", "k9", 5, 0, 1 << 60) == []
         assert store.reader.query("U", "k3", 5, 0, 1 << 60) == []
+
+
+def test_keys_with_the_same_hash_do_not_hide_each_other(tmp_path):
+    """The keys Aa and BB have one hash in Java. Keys are compared before they count, a few records at a time."""
+    with open_store(tmp_path) as store:
+        store.writer.put([message("T", 0, b"first", key="Aa")])
+        for number in range(200):
+            store.writer.put([message("T", 0, b"%d" % number, key="BB")])
+        store.writer.put([message("T", 0, b"last", key="Aa")])
+        found = [bodies_of(record)[0] for record in store.reader.query("T", "Aa", 2, 0, 1 << 60)]
+        assert found == [b"first", b"last"]
+        assert len(store.reader.query("T", "BB", 32, 0, 1 << 60)) == 32
+        assert store.reader.query("T", "A", 32, 0, 1 << 60) == []
+        pieces = store.reader.query_in_pieces("T", "Aa", 2, 0, 1 << 60)
+        assert sum(1 for _ in pieces) >= 200 // RECORDS_OF_A_PIECE
+
+
+def test_a_long_chain_of_other_keys_is_walked_in_pieces(tmp_path):
+    """All of a slot's entries are in one chain, whatever their hashes; none of them is read."""
+    with open_store(tmp_path, max_hash_slot_num=1, max_index_num=5000) as store:
+        for number in range(3 * ENTRIES_OF_A_PIECE):
+            store.writer.put([message("T", 0, b"x", key=f"k{number}")])
+        pieces = store.reader.query_in_pieces("T", "other", 2, 0, 1 << 60)
+        assert sum(1 for _ in pieces) >= 2
 
 
 def test_reader_never_sees_bytes_beyond_the_logs_end(tmp_path):

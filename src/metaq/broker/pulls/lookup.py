@@ -6,6 +6,7 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.requests import KeyQuery, OffsetCommit
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import InPieces
 from metaq.model.topics.system import TRANSACTION_GROUP
 from metaq.store.queues.consume_queue import ConsumeQueue
 from metaq.wire.record import decode_record
@@ -48,14 +49,15 @@ class Lookup:
             return -1
         return self._reader.store_time(topic, queue_id, queue.min_offset)
 
-    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+    def consumer_offset(self, group: str, topic: str, queue_id: int, *, young_is_zero: bool = True) -> int | None:
         """Return a group's offset; None: there is none, and the client applies its `consumeFromWhere`.
 
         For a queue whose first message is still there and in memory, 0 in place of None, as in RocketMQ: a new group on a
-        young queue misses nothing, whatever its `consumeFromWhere`. Users rely on it.
+        young queue misses nothing, whatever its `consumeFromWhere`. Users rely on it; `young_is_zero` False is for clients
+        that tell new queues from old ones themselves.
         """
         stored = self._offsets.get(group, topic, queue_id)
-        if stored is not None:
+        if stored is not None or not young_is_zero:
             return stored
         queue = self._queue(topic, queue_id)
         # RocketMQ counts a queue without messages as young, too.
@@ -88,15 +90,17 @@ class Lookup:
             raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
         return data
 
-    def query(self, query: KeyQuery) -> list[bytes]:
-        """Return records by key, oldest first (12); hash collisions, which clients sort out, included. Raises Refused: none."""
+    def query(self, query: KeyQuery) -> InPieces[list[bytes]]:
+        """Return records by key, oldest first (12). Raises Refused: none."""
         check_client_topic(query.topic)
         if not query.key or len(query.key) > KEY_CHARS_MAX:
             raise Refused(Reason.INVALID, f"the key has {len(query.key)} characters, allowed are 1 to {KEY_CHARS_MAX}")
         options = self._environment.store_options
         count = options.default_query_max_num if query.unique else query.count_max
         count = max(0, min(count, options.max_msgs_num_batch))
-        found = self._reader.query(query.topic, query.key, count, query.begin_ms, query.end_ms) if count else []
+        found: list[bytes] = []
+        if count:
+            found = yield from self._reader.query_in_pieces(query.topic, query.key, count, query.begin_ms, query.end_ms)
         if not found:
             raise Refused(
                 Reason.NOT_FOUND,

@@ -10,12 +10,16 @@ import logging
 from metaq.broker.channel import Effect
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.pulls.lookup import Lookup
+from metaq.broker.tables.members import ConsumerGroup
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import InPieces
 from metaq.model import MessageQueue
 from metaq.model.notices import OffsetsReset
 
 log = logging.getLogger(__name__)
 
+QUEUES_OF_A_PIECE = 16
+"""Queues that are searched at once: some 0.5 ms."""
 TO_THE_END = -1
 """Value of `time_ms`: behind the last message."""
 
@@ -28,8 +32,8 @@ class OffsetResets:
 
     def reset(
         self, group: str, topic: str, time_ms: int, *, force: bool
-    ) -> tuple[dict[MessageQueue, int], list[Effect]]:
-        """Return the new offset of each of the topic's writable queues, and the notices.
+    ) -> InPieces[tuple[dict[MessageQueue, int], list[Effect]]]:
+        """Return the new offset of each of the topic's writable queues, and the notices; some queues at a time.
 
         Args:
             time_ms: store time of the first message to consume, or TO_THE_END.
@@ -43,6 +47,8 @@ class OffsetResets:
         stored = self._tables.offsets.queues(group, topic)
         if not stored:
             raise Refused(Reason.INVALID, f"consumer group {group} has no progress in topic {topic} here")
+        # Before the offsets are computed: each takes a search in the queue.
+        self._online(group, topic)
         offsets = {}
         for queue_id in range(config.write_queues):
             # Members commit only what they have consumed, so a queue without messages for the group has no offset. RocketMQ
@@ -54,16 +60,22 @@ class OffsetResets:
                 wanted = self._lookup.offset_at(topic, queue_id, time_ms)
             moved = wanted if force or wanted < current else current
             offsets[MessageQueue(topic, self._environment.name, queue_id)] = moved
-        online = self._tables.members.consumers.get(group)
-        if online is None:
-            raise Refused(
-                Reason.OFFLINE, f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic}"
-            )
+            if queue_id % QUEUES_OF_A_PIECE == QUEUES_OF_A_PIECE - 1:
+                yield
+        online = self._online(group, topic)
         log.info("an administrator moves group %s in topic %s to %s", group, topic, _text(offsets))
         return offsets, [
             Effect(member.channel, OffsetsReset(group, offsets, time_ms, force, member.language))
             for member in online.members.values()
         ]
+
+    def _online(self, group: str, topic: str) -> ConsumerGroup:
+        online = self._tables.members.consumers.get(group)
+        if online is None:
+            raise Refused(
+                Reason.OFFLINE, f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic}"
+            )
+        return online
 
 
 def _text(offsets: dict[MessageQueue, int]) -> str:

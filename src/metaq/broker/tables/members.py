@@ -108,20 +108,13 @@ class Members:
     ) -> list[Effect]:
         """Process a heartbeat. Returns notices of changed groups. `caller`: the signer; None: the connection's identity.
 
-        Raises Refused: more groups or topics than SETS_MAX.
+        Raises Refused, see `check_amounts`.
         """
         # With ACL each request is signed; the member's permissions are those of the signer of its heartbeat.
         caller = caller or channel.caller
-        for known, named in (
-            (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
-            (self._producing.get(channel, set()), set(beat.producers)),
-        ):
-            if len(known | named) > SETS_MAX:
-                raise Refused(Reason.INVALID, f"the connection {channel.remote} is in more than {SETS_MAX} groups")
+        self.check_amounts(channel, beat)
         now, effects = self._clock.monotonic(), list[Effect]()
         for view in beat.consumers:
-            if len(view.subscriptions) > SETS_MAX:
-                raise Refused(Reason.INVALID, f"group {view.group} subscribes to more than {SETS_MAX} topics")
             member = Member(channel, beat.client_id, language, version, now, caller)
             member.keep_seconds = min(max(view.keep_seconds, 0.0), KEEP_SECONDS_MAX)
             if self._join(member, view):
@@ -137,6 +130,18 @@ class Members:
             self._client_of[channel] = beat.client_id
             self._connections.setdefault(beat.client_id, {})[channel] = None
         return effects
+
+    def check_amounts(self, channel: Channel, beat: Heartbeat) -> None:
+        """Raise Refused if the connection were in more groups, or a group had more topics, than SETS_MAX."""
+        for known, named in (
+            (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
+            (self._producing.get(channel, set()), set(beat.producers)),
+        ):
+            if len(known) + len(named) > SETS_MAX and len(known | named) > SETS_MAX:
+                raise Refused(Reason.INVALID, f"the connection {channel.remote} is in more than {SETS_MAX} groups")
+        for view in beat.consumers:
+            if len(view.subscriptions) > SETS_MAX:
+                raise Refused(Reason.INVALID, f"group {view.group} subscribes to more than {SETS_MAX} topics")
 
     def _forget_client(self, channel: Channel) -> None:
         connections = self._connections.get(client_id := self._client_of.pop(channel, ""), {})

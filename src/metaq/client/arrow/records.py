@@ -10,6 +10,7 @@ Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -21,11 +22,13 @@ from msgspec import Struct, structs
 from metaq.client.arrow.compute import compute as pc
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import properties as props
-from metaq.model.message import host_of
+from metaq.model.message import BODY_AS_STORED, host_of
 from metaq.model.properties import NAME_END
 from metaq.model.queue import MessageQueue
 from metaq.wire import hot
 from metaq.wire.compression import decompress
+
+_LOG = logging.getLogger(__name__)
 
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """A compressed body may not grow beyond this: a few KB of zeros would else fill a worker's memory."""
@@ -112,11 +115,14 @@ class Decoded(Struct, frozen=True):
     def to_batch(self, columns: Sequence[str] = LEAN) -> pa.RecordBatch:
         """Make a record batch, with a row for each record.
 
-        Raises: BadRequest: a body that says it is compressed does not inflate within INFLATED_BYTES_MAX; the text names
-            queue and offset. Or all of them together do not within EXPANDED_BYTES_MAX.
+        A body that says it is compressed and does not inflate within INFLATED_BYTES_MAX is as it is stored, see `marked`.
+
+        Raises: BadRequest: all bodies together do not inflate within EXPANDED_BYTES_MAX.
         """
+        # Before the columns are made: `sys_flag` has the marks of bodies.
+        expanded = _expanded(self) if "body" in columns else self
         makers = _MAKERS if self.queue is not None else _LOG_MAKERS
-        arrays = [makers[name](self) for name in columns]
+        arrays = [makers[name](expanded) for name in columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
         return batch if self.wanted is None else batch.filter(self.wanted)
 
@@ -154,12 +160,36 @@ class Decoded(Struct, frozen=True):
             views, expanded, done = hot.expand_bodies(
                 self.data, self.parts["body"], self.parts["sys_flag"], rows, limit, _expand_body
             )
-        except BadRequest:
-            for row in rows:  # The error does not say which; there is time to look.
-                self.expanded_body(row)
-            raise
+        except BadRequest:  # The error does not say which; there is time to look.
+            return self._with_marks().expand(limit)
         here = structs.replace(self, parts={**self.parts, "body": views}, expanded=expanded)
         return (here, True) if done == len(rows) else (here.only(np.arange(len(self)) < rows[done]), False)
+
+    def _with_marks(self) -> Decoded:
+        """The records, with those marked whose bodies cannot be decompressed: they stay compressed. Each is logged."""
+        flags = np.frombuffer(self.parts["sys_flag"], np.int32, len(self)).copy()
+        marked = {}
+        for row in self.parts["compressed"]:
+            try:
+                self.expanded_body(row)
+            except BadRequest as fault:
+                _LOG.warning("%s: it is handed out as it is stored", fault)
+                marked[row] = str(fault)
+                flags[row] |= BODY_AS_STORED
+        left = tuple(row for row in self.parts["compressed"] if row not in marked)
+        return structs.replace(
+            self, parts={**self.parts, "sys_flag": flags.tobytes(), "compressed": left, "marked": tuple(marked)}
+        )
+
+    @property
+    def marked(self) -> tuple[int, ...]:
+        """Rows whose bodies cannot be decompressed: `body` is as stored, and `sys_flag` has BODY_AS_STORED. After `expand`."""
+        marked: tuple[int, ...] = self.parts.get("marked", ())
+        return marked
+
+    def without_marked(self) -> Decoded:
+        """The records whose bodies can be read."""
+        return self.only(~np.isin(np.arange(len(self)), self.marked)) if self.marked else self
 
     def only(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Decoded:
         """The records for which `chosen` is true."""
@@ -167,7 +197,7 @@ class Decoded(Struct, frozen=True):
             return self
         parts: dict[str, Any] = {"rows": int(chosen.sum())}
         for name, part in self.parts.items():
-            if name == "compressed":
+            if name in {"compressed", "marked"}:
                 # Numbers of rows: renumbered.
                 places = np.cumsum(chosen) - 1
                 parts[name] = tuple(int(places[row]) for row in part if chosen[row])
@@ -189,7 +219,7 @@ class Decoded(Struct, frozen=True):
         return f"the record at log offset {int(self.log_offsets[row])}"
 
     def expanded_body(self, row: int) -> bytes:
-        """The body of a record that is compressed. Raises: BadRequest: as `to_batch`."""
+        """The body of a record that is compressed. Raises: BadRequest: it does not inflate; the text names the place."""
         sys_flag = int(np.frombuffer(self.parts["sys_flag"], np.int32, len(self))[row])
         try:
             return _expand_body(_stored_body(self, row), sys_flag)
@@ -359,16 +389,20 @@ def _expand_body(body: bytes, sys_flag: int) -> bytes:
     return decompress(body, sys_flag, INFLATED_BYTES_MAX)
 
 
+def _expanded(decoded: Decoded) -> Decoded:
+    count = len(decoded)
+    decoded, whole = decoded.expand(EXPANDED_BYTES_MAX)
+    if not whole:
+        raise BadRequest(
+            f"the bodies of {count} messages are more than {EXPANDED_BYTES_MAX} bytes once they are expanded: "
+            "ask for fewer messages at once"
+        )
+    return decoded
+
+
 def body_views(decoded: Decoded) -> pa.Array:
     """The column `body` as views of the bytes that came, none of them copied. Raises: as `Decoded.to_batch`."""
-    if decoded.expanded is None and decoded.parts["compressed"]:
-        count = len(decoded)
-        decoded, whole = decoded.expand(EXPANDED_BYTES_MAX)
-        if not whole:
-            raise BadRequest(
-                f"the bodies of {count} messages are more than {EXPANDED_BYTES_MAX} bytes once they are expanded: "
-                "ask for fewer messages at once"
-            )
+    decoded = _expanded(decoded)
     # The views name their buffer: 0 is the pull's bytes, 1 the bodies that were expanded.
     held = (decoded.data,) if decoded.expanded is None else (decoded.data, decoded.expanded)
     buffers = [None, *map(pa.py_buffer, (decoded.parts["body"], *held))]

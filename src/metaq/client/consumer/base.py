@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Generic, Unpack
 
 from msgspec import structs
 
@@ -40,8 +40,10 @@ from metaq.client.observing.tracing import Tracer
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_flag, checked_seconds
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.roles import Member
 from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageQueue
@@ -60,7 +62,7 @@ _RECONSUME_TIMES = 16
 """As with RocketMQ's consumers: 16 delays, up to two hours, take some five hours."""
 
 
-class ConsumerBase(Closable):
+class ConsumerBase(Closable, Generic[Received_co]):
     """What the two kinds of consumer share: a member of a group, running from the moment it is made."""
 
     def __init__(
@@ -91,7 +93,7 @@ class ConsumerBase(Closable):
         keep_queues: float = 0.0,
         orderly: bool = False,
         consume_timeout: float = 900.0,
-        deserialize: Deserialize | None = None,
+        deserialize: Deserialize[Received_co] | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -172,6 +174,7 @@ class ConsumerBase(Closable):
         self._handover = handover_for(ranks, low_share, self.topics, list(given.patterns))
         # All arguments are checked before this: nobody would release the core of a consumer that was not made.
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls, self._until_stopped = PendingCalls(self._core), PendingCalls(self._core)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
         self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
@@ -267,6 +270,7 @@ class ConsumerBase(Closable):
         self._handover.close()
         # Takers in the middle of a chunk do not look at the handover: they see that their window is dropped.
         self._member.hand_out_no_more()
+        self._until_stopped.end(f"the consumer of group {self.group} was stopped")
 
     def _check_open(self) -> None:
         """Raises ClientForked, ClientClosed."""
@@ -332,6 +336,7 @@ class ConsumerBase(Closable):
 
     async def _close(self) -> None:
         """In the loop."""
+        self._calls.end(f"the consumer of group {self.group} was closed")
         self._watching.cancel()
         try:
             await self._member.stop()

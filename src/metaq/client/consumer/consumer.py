@@ -17,10 +17,11 @@ from metaq.client.arrow.columns import ARROW_ROWS
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.delivery.orderly import Turn
-from metaq.client.consumer.handling.handlers import BatchHandler, Handler, handle, handle_batch, settle_all
+from metaq.client.consumer.handling.handlers import Handles, handle, handle_batch, settle_all
 from metaq.client.consumer.handling.running import Job, WorkerThread
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
+from metaq.client.shared.values import Received_co
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("metaq.client")
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase[Received_co]):
     """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler."""
 
     _workers: frozenset[WorkerThread] = frozenset()
     """The threads of `run`, all started, for `close`."""
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
+    def __iter__(self) -> Iterator[ReceivedMessage[Received_co]]:
         """Messages as they come, until `stop` or `close`. Each must be finished: use `with message:`.
 
         Several threads may iterate, each with an iterator of its own; a chunk of messages then goes to one of them.
@@ -48,7 +49,7 @@ class Consumer(ConsumerBase):
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
 
-    def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
+    def receive(self, timeout: float | None = None) -> ReceivedMessage[Received_co] | None:
         """The next message; None after `timeout` seconds, or once `stopped`. Safe from many threads.
 
         Raises ClientClosed if it is closed already.
@@ -81,7 +82,7 @@ class Consumer(ConsumerBase):
         return message
 
     def run(
-        self, handler: Handler | BatchHandler, threads: int = 1, *, batch: int | None = None, processes: int = 0
+        self, handler: Handles[Received_co], threads: int = 1, *, batch: int | None = None, processes: int = 0
     ) -> None:
         """Call `handler(message)` for each message in `threads` threads, until `stop`, `close`, SIGTERM or Ctrl-C.
 
@@ -132,7 +133,7 @@ class Consumer(ConsumerBase):
                 with self._beginning:
                     self._workers -= frozenset(workers)
                 if self._open:  # `close` commits by itself.
-                    self.commit()
+                    self._core.thread.run(self._member.persist(), CLOSE_SECONDS)
         if failures:
             # The first: others came while the workers were being stopped.
             raise failures[0]
@@ -238,20 +239,27 @@ class Consumer(ConsumerBase):
         """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
 
         The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
-        Raises ConfigError: the queue is not this member's now. NoRoute, BrokerError, RequestTimeout, ClientClosed.
+        Raises ConfigError: the queue is not this member's now. NoRoute, ConnectionFailed, BrokerError, RequestTimeout,
+        ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
         """
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
+        self._calls.run(self._seek(queue, offset, time), CALL_SECONDS)
 
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now; it is kept every 5 s and by `close` anyway. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now; it is kept every 5 s and by `close` anyway.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        self._core.thread.run(self._member.persist(), timeout)
+        self._calls.run(self._member.commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""
+        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed: it
+        was closed or stopped."""
         self._check_open()
-        self._core.thread.run(self._assigned(), timeout)
+        self._until_stopped.run(self._assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the handlers of `run` finish, commit, leave the group, disconnect.

@@ -16,10 +16,8 @@ from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.delivery.orderly import Turn
 from metaq.client.consumer.handling.handlers import (
-    AsyncBatchHandler,
-    AsyncHandler,
-    BatchHandler,
-    Handler,
+    Handles,
+    HandlesAsync,
     handle_async,
     handle_batch_async,
     settle_all,
@@ -28,13 +26,14 @@ from metaq.client.consumer.handling.running import Job
 from metaq.client.consumer.handling.watch import Slot
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received_batch import ReceivedBatch, records_of
+from metaq.client.shared.values import Received_co
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
     from metaq.client.arrow.reading import BatchLayout
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase[Received_co]):
     """`metaq.Consumer` for asyncio. It takes no signals: they belong to the program, whose handler calls `stop`."""
 
     _workers: frozenset[asyncio.Task[None]] = frozenset()
@@ -48,13 +47,13 @@ class Consumer(ConsumerBase):
         self._check_open()
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
+    async def __anext__(self) -> ReceivedMessage[Received_co]:
         # The chunk in hand first: that saves a coroutine and a time-out for most messages.
         if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
+    async def receive(self, timeout: float | None = None) -> ReceivedMessage[Received_co] | None:
         """The next message; None after `timeout` seconds, or once `stopped`. Safe from many tasks of one loop.
 
         Raises ClientClosed if it is closed already.
@@ -78,7 +77,7 @@ class Consumer(ConsumerBase):
         return None
 
     async def run(
-        self, handler: AsyncHandler | AsyncBatchHandler | Handler | BatchHandler, tasks: int = 1, *,
+        self, handler: HandlesAsync[Received_co] | Handles[Received_co], tasks: int = 1, *,
         batch: int | None = None, processes: int = 0,
     ) -> None:  # fmt: skip
         """Await `handler(message)` for each message in `tasks` tasks, until `stop` or `close`.
@@ -103,7 +102,7 @@ class Consumer(ConsumerBase):
         finally:
             self._workers -= workers
             if self._open:  # `close` commits by itself.
-                await self.commit()
+                await self._core.thread.awaited(self._member.persist(), CLOSE_SECONDS)
 
     async def _work(self, job: Job) -> None:
         slot = self._watch.enter(job.name)
@@ -190,20 +189,27 @@ class Consumer(ConsumerBase):
         """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
 
         The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
-        Raises ConfigError: the queue is not this member's now. NoRoute, BrokerError, RequestTimeout, ClientClosed.
+        Raises ConfigError: the queue is not this member's now. NoRoute, ConnectionFailed, BrokerError, RequestTimeout,
+        ClientClosed; also those of `commit`, if it goes on there but the progress could not be kept.
         """
         self._check_open()
-        await self._core.thread.awaited(self._seek(queue, offset, time), CALL_SECONDS)
+        await self._calls.awaited(self._seek(queue, offset, time), CALL_SECONDS)
 
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        await self._core.thread.awaited(self._member.persist(), timeout)
+        await self._calls.awaited(self._member.commit(timeout))
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""
+        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed: it
+        was closed or stopped."""
         self._check_open()
-        await self._core.thread.awaited(self._assigned(), timeout)
+        await self._until_stopped.awaited(self._assigned(), timeout)
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the handlers of `run` finish, commit, leave the group, disconnect. As `metaq.Consumer.close`."""

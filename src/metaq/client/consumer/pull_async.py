@@ -18,6 +18,7 @@ from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsum
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.shared.loop import LOOK_SECONDS
+from metaq.client.shared.values import Received_co
 from metaq.client.transactions.checks import check_function
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
@@ -26,7 +27,7 @@ from metaq.model.filters.subscription import Expression
 log = logging.getLogger("metaq.client")
 
 
-class PullConsumer(PullConsumerBase):
+class PullConsumer(PullConsumerBase[Received_co]):
     """`metaq.PullConsumer` for asyncio."""
 
     _workers: frozenset[asyncio.Task[None]] = frozenset()
@@ -35,21 +36,21 @@ class PullConsumer(PullConsumerBase):
     async def register_topics(self, topics: Topics | Patterns, listener: OnShare | None = None) -> None:
         """Take part in sharing out these topics as well. As `metaq.PullConsumer.register_topics`."""
         self._check_open()
-        await self._core.thread.awaited(self._register(topics, listener), CALL_SECONDS)
+        await self._calls.awaited(self._register(topics, listener), CALL_SECONDS)
 
     async def pull(
         self, queue: MessageQueue, offset: int, count: int = 32, *, tags: Expression | None = None, wait: bool = False
-    ) -> PulledBatch:
+    ) -> PulledBatch[Received_co]:
         """Up to `count` messages of any queue, from `offset` on. As `metaq.PullConsumer.pull`."""
         self._check_open()
-        return await self._core.thread.awaited(self._pull_by_hand(queue, offset, count, tags, wait=wait))
+        return await self._calls.awaited(self._pull_by_hand(queue, offset, count, tags, wait=wait))
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """These queues are this member's, and no others. As `metaq.PullConsumer.assign`."""
         self._check_open()
-        await self._core.thread.awaited(self._assign(queues), CALL_SECONDS)
+        await self._calls.awaited(self._assign(queues), CALL_SECONDS)
 
-    async def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage]:
+    async def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage[Received_co]]:
         """Up to `count` messages of this member's queues. As `metaq.PullConsumer.poll`."""
         self._check_open()
         return await self._core.thread.awaited(self._poll(timeout, count))
@@ -59,57 +60,57 @@ class PullConsumer(PullConsumerBase):
     ) -> None:
         """`poll` goes on there. As `metaq.PullConsumer.seek`."""
         self._check_open()
-        await self._core.thread.awaited(self._seek(queue, offset, time), CALL_SECONDS)
+        await self._calls.awaited(self._seek(queue, offset, time), CALL_SECONDS)
 
     async def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """`seek` to the first message that is kept. As `metaq.PullConsumer.seek_to_beginning`."""
         self._check_open()
-        await self._core.thread.awaited(self._seek_to_end(queues, end=False), CALL_SECONDS)
+        await self._calls.awaited(self._seek_to_end(queues, end=False), CALL_SECONDS)
 
     async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """`seek` behind the last message. As `metaq.PullConsumer.seek_to_end`."""
         self._check_open()
-        await self._core.thread.awaited(self._seek_to_end(queues, end=True), CALL_SECONDS)
+        await self._calls.awaited(self._seek_to_end(queues, end=True), CALL_SECONDS)
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
         """`poll` hands out nothing of these queues until `resume`. As `metaq.PullConsumer.pause`."""
         self._check_open()
-        await self._core.thread.awaited(self._pause(queues), CALL_SECONDS)
+        await self._calls.awaited(self._pause(queues), CALL_SECONDS)
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Undo `pause` of these queues."""
         self._check_open()
-        await self._core.thread.awaited(self._resume(queues), CALL_SECONDS)
+        await self._calls.awaited(self._resume(queues), CALL_SECONDS)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's progress as it is kept. As `metaq.PullConsumer.committed`."""
         self._check_open()
-        return await self._core.thread.awaited(self._committed(queue), CALL_SECONDS)
+        return await self._calls.awaited(self._committed(queue), CALL_SECONDS)
 
     async def position(self, queue: MessageQueue) -> int:
         """The offset that is next. As `metaq.PullConsumer.position`."""
         self._check_open()
-        return await self._core.thread.awaited(self._position(queue), CALL_SECONDS)
+        return await self._calls.awaited(self._position(queue), CALL_SECONDS)
 
     async def kept(self, queue: MessageQueue) -> range:
         """What the queue keeps: [min, max) offsets. Raises as `position`."""
         self._check_open()
-        return await self._core.thread.awaited(self._kept(queue), CALL_SECONDS)
+        return await self._calls.awaited(self._kept(queue), CALL_SECONDS)
 
     async def search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
         """The offset of the first message stored then or later. Raises as `position`."""
         self._check_open()
-        return await self._core.thread.awaited(self._search(queue, time), CALL_SECONDS)
+        return await self._calls.awaited(self._search(queue, time), CALL_SECONDS)
 
     async def all_queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of a topic, whose ever. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return await self._core.thread.awaited(self._all_queues(topic), CALL_SECONDS)
+        return await self._calls.awaited(self._all_queues(topic), CALL_SECONDS)
 
     async def send_back(self, message: StoredMessage, delay_level: int = 0) -> None:
         """Deliver a message again later. As `metaq.PullConsumer.send_back`."""
         self._check_open()
-        await self._core.thread.awaited(self._send_back(message, delay_level), CALL_SECONDS)
+        await self._calls.awaited(self._send_back(message, delay_level), CALL_SECONDS)
 
     async def run(self, function: Callable[[MessageQueue], Awaitable[float | None]], tasks: int = 20) -> None:
         """Await `function(queue)` for each queue of ours again and again, in `tasks` tasks, until `stop` or `close`.
@@ -165,17 +166,23 @@ class PullConsumer(PullConsumerBase):
             self._member.on_change = lambda: None
             self._running = False
             if self._open:  # `close` commits by itself.
-                await self.commit()
+                await self._core.thread.awaited(self._persist(), CLOSE_SECONDS)
 
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        await self._core.thread.awaited(self._commit(), timeout)
+        await self._calls.awaited(self._commit(timeout))
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""
+        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed: it
+        was closed or stopped."""
         self._check_open()
-        await self._core.thread.awaited(self._member.assigned(), timeout)
+        await self._until_stopped.awaited(self._member.assigned(), timeout)
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the functions of `run` end, commit, leave the group, disconnect. As `metaq.PullConsumer.close`."""

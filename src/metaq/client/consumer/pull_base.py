@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import os
 import re
 import threading
 from collections.abc import Iterable
-from typing import Unpack
+from typing import Generic, Unpack
 
 from msgspec import Struct, structs
 
@@ -30,7 +31,7 @@ from metaq.client.consumer.base import (
 )
 from metaq.client.consumer.closing import Closable
 from metaq.client.consumer.membership.offset_store import Offsets, OffsetStore, checked_store, offsets_of
-from metaq.client.consumer.membership.polling import Polling
+from metaq.client.consumer.membership.polling import Polling, Stopped
 from metaq.client.consumer.membership.pull_member import PullMember
 from metaq.client.consumer.membership.rebalance import Strategy, strategy_of
 from metaq.client.consumer.options import USUAL, GroupOptions, OnShare
@@ -44,8 +45,10 @@ from metaq.client.observing.observing import ObservedArguments
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import LATEST, milliseconds
 from metaq.client.shared.options import check_whole, checked_seconds
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.pulling import PullSettings, pull
 from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageQueue, StoredMessage
@@ -62,21 +65,21 @@ POLL_COUNT = 500
 POLL_SECONDS = 1.0
 
 
-class PulledBatch(Struct, frozen=True):
+class PulledBatch(Struct, Generic[Received_co], frozen=True):
     """What one pull brought. `messages` may be empty; `next_offset` is where to go on.
 
     `min_offset`, `max_offset`: what the queue keeps, [min, max). `broken`: queue offsets of messages whose bodies cannot be
     read; they are not among `messages`, and the log says why.
     """
 
-    messages: list[ReadMessage]
+    messages: list[ReadMessage[Received_co]]
     next_offset: int
     min_offset: int
     max_offset: int
     broken: tuple[int, ...] = ()
 
 
-class PullConsumerBase(Closable):
+class PullConsumerBase(Closable, Generic[Received_co]):
     """What the two kinds of pull consumer share: a member of a group from the moment that it is made."""
 
     def __init__(
@@ -97,7 +100,7 @@ class PullConsumerBase(Closable):
         offset_store: str | os.PathLike[str] | OffsetStore | None = None,
         commit_interval: float = USUAL.persist,
         keep_queues: float = 0.0,
-        deserialize: Deserialize | None = None,
+        deserialize: Deserialize[Received_co] | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -155,6 +158,7 @@ class PullConsumerBase(Closable):
         self._beginning = threading.RLock()
         """Held while `run` or `close` begins, so that they do so one after the other."""
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls, self._until_stopped = PendingCalls(self._core), PendingCalls(self._core)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, given.outside, client=client, broadcast=broadcast)
         self._replying = Replying(self._core, group)
@@ -206,9 +210,13 @@ class PullConsumerBase(Closable):
         return self._stopped
 
     def stop(self) -> None:
-        """End `run`, from any thread: calls in hand end by themselves, no others begin."""
+        """End `run`, `poll` and waiting pulls, from any thread: calls in hand end by themselves, no others begin."""
         self._stopped = True
         self._member.on_change()
+        self._until_stopped.end(f"the pull consumer of group {self.group} was stopped")
+        if self._core.in_own_process:  # a forked child must not write to its parent's loop
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._core.thread.post(self._polling.stop)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's progress in a queue of ours: `offset` is next. Kept with the next commit.
@@ -283,7 +291,10 @@ class PullConsumerBase(Closable):
     async def _pull_by_hand(
         self, queue: MessageQueue, offset: int, count: int, tags: Expression | None, *, wait: bool
     ) -> PulledBatch:
-        batch = await self._pull(queue, offset, count, tags, wait=wait)
+        try:
+            batch = await self._polling.unless_stopped(self._pull(queue, offset, count, tags, wait=wait))
+        except Stopped:
+            batch = await self._pull(queue, offset, count, tags, wait=False)  # without waiting at the broker
         if not self._readings.idle:
             self._readings.hand_out(batch.messages)
         return batch
@@ -314,8 +325,13 @@ class PullConsumerBase(Closable):
         await self._find(queue)
         return await self._member.committed(queue)
 
-    async def _commit(self) -> None:
+    async def _commit(self, timeout: float | None) -> None:
         # What the last `poll` handed out counts as consumed, as with RocketMQ's commitSync.
+        self._polling.consumed()
+        await self._member.commit(timeout)
+
+    async def _persist(self) -> None:
+        """At the end of `run`: as `_commit`, as far as that works now."""
         self._polling.consumed()
         await self._member.persist()
 
@@ -401,6 +417,7 @@ class PullConsumerBase(Closable):
     async def _close(self) -> None:
         # First: a `poll` that waits must end, and no more positions move while the progress is kept.
         self._polling.close()
+        self._calls.end(f"the pull consumer of group {self.group} was closed")
         try:
             await self._member.stop()
             await self._readings.close()

@@ -20,6 +20,7 @@ from metaq.client.consumer.pull_base import POLL_COUNT, POLL_SECONDS, PullConsum
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.shared.loop import LOOK_SECONDS
+from metaq.client.shared.values import Received_co
 from metaq.client.transactions.checks import check_function
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
@@ -28,7 +29,7 @@ from metaq.model.filters.subscription import Expression
 log = logging.getLogger("metaq.client")
 
 
-class PullConsumer(PullConsumerBase):
+class PullConsumer(PullConsumerBase[Received_co]):
     """Pulls what the program says, from queues that its group shares out, or from any other. Use it with `with`."""
 
     _workers: frozenset[WorkerThread] = frozenset()
@@ -41,19 +42,19 @@ class PullConsumer(PullConsumerBase):
         Raises ConfigError, RequestTimeout, ClientClosed.
         """
         self._check_open()
-        self._core.thread.run(self._register(topics, listener), CALL_SECONDS)
+        self._calls.run(self._register(topics, listener), CALL_SECONDS)
 
     def pull(
         self, queue: MessageQueue, offset: int, count: int = 32, *, tags: Expression | None = None, wait: bool = False
-    ) -> PulledBatch:
+    ) -> PulledBatch[Received_co]:
         """Up to `count` messages of any queue, ours or not, from `offset` on.
 
         `tags`: another expression than the registered one. `wait`: the broker holds a pull that finds nothing, `hold`
-        seconds long. Raises OffsetOutOfRange: the queue does not keep that offset; `kept` is what it keeps. NoRoute,
+        seconds long, or until `stop`. Raises OffsetOutOfRange: the queue does not keep that offset; `kept` is what it keeps. NoRoute,
         BrokerError, RequestTimeout, ConfigError, ClientClosed.
         """
         self._check_open()
-        return self._core.thread.run(self._pull_by_hand(queue, offset, count, tags, wait=wait))
+        return self._calls.run(self._pull_by_hand(queue, offset, count, tags, wait=wait))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """These queues are this member's, and no others, whatever other members of the group have; none: `assign([])`.
@@ -62,10 +63,11 @@ class PullConsumer(PullConsumerBase):
         has changed. NoRoute, BrokerError, RequestTimeout, ClientClosed.
         """
         self._check_open()
-        self._core.thread.run(self._assign(queues), CALL_SECONDS)
+        self._calls.run(self._assign(queues), CALL_SECONDS)
 
-    def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage]:
-        """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds.
+    def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage[Received_co]]:
+        """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds, or once
+        `stopped`.
 
         What a poll handed out counts as consumed when the next one begins, or with `commit`: the progress is kept every few
         seconds. What the last poll before `close` handed out comes again unless it was committed. Raises ConfigError: two
@@ -75,37 +77,37 @@ class PullConsumer(PullConsumerBase):
         return self._core.thread.run(self._poll(timeout, count))
 
     def seek(self, queue: MessageQueue, offset: int | None = None, *, time: float | dt.datetime | None = None) -> None:
-        """`poll` goes on at that offset, or at the first message stored at a moment or later; the progress is kept there.
+        """`poll` goes on at that offset, or at the first message stored at a moment or later.
 
-        Raises ConfigError: the queue is not this member's. And as `position`.
+        The progress is there, too, and kept with the next commit. Raises ConfigError: the queue is not this member's. And as `position`.
         """
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
+        self._calls.run(self._seek(queue, offset, time), CALL_SECONDS)
 
     def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """`seek` to the first message that is kept, in these queues or in all of ours. Raises as `seek`."""
         self._check_open()
-        self._core.thread.run(self._seek_to_end(queues, end=False), CALL_SECONDS)
+        self._calls.run(self._seek_to_end(queues, end=False), CALL_SECONDS)
 
     def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """`seek` behind the last message, in these queues or in all of ours. Raises as `seek`."""
         self._check_open()
-        self._core.thread.run(self._seek_to_end(queues, end=True), CALL_SECONDS)
+        self._calls.run(self._seek_to_end(queues, end=True), CALL_SECONDS)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """`poll` hands out nothing of these queues until `resume`. Raises ConfigError: one is not this member's."""
         self._check_open()
-        self._core.thread.run(self._pause(queues), CALL_SECONDS)
+        self._calls.run(self._pause(queues), CALL_SECONDS)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Undo `pause` of these queues."""
         self._check_open()
-        self._core.thread.run(self._resume(queues), CALL_SECONDS)
+        self._calls.run(self._resume(queues), CALL_SECONDS)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's progress as it is kept: the offset that is next; None: there is none. Raises as `position`."""
         self._check_open()
-        return self._core.thread.run(self._committed(queue), CALL_SECONDS)
+        return self._calls.run(self._committed(queue), CALL_SECONDS)
 
     def position(self, queue: MessageQueue) -> int:
         """The offset that is next: of the next message that `poll` hands out, else what `update` set last, else what
@@ -114,22 +116,22 @@ class PullConsumer(PullConsumerBase):
         Raises NoRoute, BrokerError, RequestTimeout, ClientClosed; what the offset store raised.
         """
         self._check_open()
-        return self._core.thread.run(self._position(queue), CALL_SECONDS)
+        return self._calls.run(self._position(queue), CALL_SECONDS)
 
     def kept(self, queue: MessageQueue) -> range:
         """What the queue keeps: [min, max) offsets. Raises as `position`."""
         self._check_open()
-        return self._core.thread.run(self._kept(queue), CALL_SECONDS)
+        return self._calls.run(self._kept(queue), CALL_SECONDS)
 
     def search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
         """The offset of the first message stored then or later. Raises as `position`."""
         self._check_open()
-        return self._core.thread.run(self._search(queue, time), CALL_SECONDS)
+        return self._calls.run(self._search(queue, time), CALL_SECONDS)
 
     def all_queues(self, topic: str) -> list[MessageQueue]:
         """Every queue of a topic, whichever member has it. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return self._core.thread.run(self._all_queues(topic), CALL_SECONDS)
+        return self._calls.run(self._all_queues(topic), CALL_SECONDS)
 
     def send_back(self, message: StoredMessage, delay_level: int = 0) -> None:
         """Deliver a message again later, by the group's retry topic; below 0: to the dead letters.
@@ -137,7 +139,7 @@ class PullConsumer(PullConsumerBase):
         The retry topic is `%RETRY%group`: register it to pull from it. Raises as `position`.
         """
         self._check_open()
-        self._core.thread.run(self._send_back(message, delay_level), CALL_SECONDS)
+        self._calls.run(self._send_back(message, delay_level), CALL_SECONDS)
 
     def run(self, function: Callable[[MessageQueue], float | None], threads: int = 20) -> None:
         """Call `function(queue)` for each queue of ours again and again, in `threads` threads, until `stop` or `close`.
@@ -194,7 +196,7 @@ class PullConsumer(PullConsumerBase):
             self._member.on_change = lambda: None
             self._running = False
             if self._open:  # `close` commits by itself.
-                self.commit()
+                self._core.thread.run(self._persist(), CLOSE_SECONDS)
         if failures:
             raise failures[0]
 
@@ -209,14 +211,20 @@ class PullConsumer(PullConsumerBase):
             return None
 
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now; it is kept every few seconds and by `close` anyway. Raises RequestTimeout, ClientClosed."""
+        """Keep the progress now; it is kept every few seconds and by `close` anyway.
+
+        Raises RequestTimeout: it was not kept within `timeout` seconds, for which brokers that are away or
+        do not answer are asked again. BrokerError: refused. ClientError: the file, or the offset store of yours, failed with
+        its `__cause__`. ClientClosed.
+        """
         self._check_open()
-        self._core.thread.run(self._commit(), timeout)
+        self._calls.run(self._commit(timeout))
 
     def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""
+        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed: it
+        was closed or stopped."""
         self._check_open()
-        self._core.thread.run(self._member.assigned(), timeout)
+        self._until_stopped.run(self._member.assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, let the functions of `run` end, commit, leave the group, disconnect. Raises RequestTimeout."""

@@ -10,29 +10,36 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Generic
 
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import DeliveryObserver, Observing
 from metaq.client.observing.tracing import Tracer
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.serializers import Decode
+from metaq.client.shared.values import Received_co
 from metaq.model import StoredMessage
 from metaq.model.trace import Result
 
 log = logging.getLogger("metaq.client")
 
 
-class ReadMessage(StoredMessage):
+class ReadMessage(StoredMessage, Generic[Received_co]):
     """A message as it was read."""
 
-    __slots__ = ("_decode", "_value")
+    __slots__ = ("_decode", "_fault", "_value")
 
     _decode: Decode
-    _value: Any
+    _fault: str
+    _value: Received_co
 
     @property
-    def value(self) -> Any:
+    def body_fault(self) -> str:
+        """Why the body could not be decompressed: it is as it is stored. Empty: it is as it was sent."""
+        return getattr(self, "_fault", "")
+
+    @property
+    def value(self) -> Received_co:
         """What `deserialize` makes of the body, when it is asked for; the body itself if there is none.
 
         Raises what that raises for a body of which it can make nothing.
@@ -41,11 +48,13 @@ class ReadMessage(StoredMessage):
             return self._value
         except AttributeError:
             decode = getattr(self, "_decode", None)
-        self._value = self.body if decode is None else decode(self.body)
+        self._value = self.body if decode is None else decode(self.body)  # type: ignore[assignment]
         return self._value
 
     def __getstate__(self) -> dict[str, object]:
         state = super().__getstate__()
+        if self.body_fault:
+            state["_fault"] = self.body_fault
         if hasattr(self, "_decode"):
             with contextlib.suppress(Exception):  # A copy has no value then but its body, as one read without has.
                 state["_value"] = self.value

@@ -8,26 +8,30 @@ reader goes on exactly there.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import logging
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from metaq.client.arrow.columns import ARROW_ROWS, batch_layout
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk
 from metaq.client.consumer.read_message import Readings, ReadMessage
-from metaq.client.consumer.reader_core import ReaderCore
+from metaq.client.consumer.reader_core import CORRUPT, RAISE, ReaderCore
 from metaq.client.consumer.replaying import CALL_SECONDS as REPLAY_SECONDS
 from metaq.client.consumer.replaying import Replay
 from metaq.client.observing.observing import ObservedArguments, Observing
 from metaq.client.shared import core as cores
 from metaq.client.shared.names import EARLIEST, checked, milliseconds, start_of
 from metaq.client.shared.options import client_options
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.serializers import Deserialize, decoder_of
+from metaq.client.shared.values import Received_co
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
+    BodyUnreadable,
     ClientClosed,
     ConfigError,
 )
@@ -46,7 +50,7 @@ CALL_SECONDS = 10.0
 Start = str | float | dt.datetime
 
 
-class ReaderBase:
+class ReaderBase(Generic[Received_co]):
     """What the two kinds of reader share."""
 
     def __init__(
@@ -60,8 +64,9 @@ class ReaderBase:
         stop_at_end: bool = False,
         pull_count: int = 1000,
         pull_bytes: int = 1024 * 1024,
-        deserialize: Deserialize | None = None,
+        deserialize: Deserialize[Received_co] | None = None,
         archive: str | Path | None = None,
+        corrupt: str = RAISE,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -78,6 +83,9 @@ class ReaderBase:
                 see docs/serializers.md.
             archive: a folder that the pipeline `archive` writes: each queue is read from it as far as it goes, and then
                 from its broker (docs/archive.md).
+            corrupt: what becomes of a message whose body cannot be decompressed. `raise`: `BodyUnreadable` in its place, once;
+                reading on gives what is behind it. `skip`: it is logged and left out. `raw`: it is handed out with the body as
+                it is stored, and says so in `body_fault`.
             common: `trace`, `message_log`, `instance_name` and what else clients take, see
                 `metaq.client.observing.observing.ObservedArguments`; the group in traces is TOOLS_CONSUMER.
         Raises: ConfigError: also if there is no archive, or pyarrow, which it needs, is missing.
@@ -86,6 +94,9 @@ class ReaderBase:
         self.topic = checked(check_topic, topic)
         if pull_count < 1 or pull_bytes < 1:
             raise ConfigError("pull_count and pull_bytes must be positive")
+        if corrupt not in CORRUPT:
+            raise ConfigError(f"corrupt={corrupt!r}: need one of {', '.join(CORRUPT)}")
+        self._raises = corrupt == RAISE
         wanted = checked_expression(topic, tags)
         self._start: str | int | None = start_of(start)
         given: dict[str, Any] = dict(common)
@@ -95,12 +106,14 @@ class ReaderBase:
         namespace = self._options.namespace
         replay = Replay(archive, namespace, topic, subscribe(topic, wanted)) if archive is not None else None
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls = PendingCalls(self._core)
         self._readings = Readings(self._core, TOOLS_GROUP, observing, decode)
         self._core.thread.post(self._readings.begin)
         self._handover: Handover[ReadMessage] = Handover()
         self._reading = ReaderCore(
             self._core, topic, wanted, self._handover, replay=replay,
             queues=queues, stop_at_end=stop_at_end, pull_count=pull_count, pull_bytes=pull_bytes,
+            corrupt=corrupt,
         )  # fmt: skip
         self._call_seconds = CALL_SECONDS if archive is None else REPLAY_SECONDS
         self._positions: dict[MessageQueue, int] = {}
@@ -135,12 +148,15 @@ class ReaderBase:
     def _of(self, chunk: Chunk[ReadMessage]) -> Generator[ReadMessage]:
         """The messages of a chunk, each moving the position. Closed early, it leaves the rest to the next taker."""
         window, number = chunk.window, 0
+        looks = self._raises and self._reading.faulty
         try:
             for message in chunk.messages:
                 if window.dropped:  # `seek` has moved this queue elsewhere.
                     return
                 number += 1
                 self._positions[window.queue] = message.queue_offset + 1
+                if looks and message.body_fault:
+                    raise _unreadable(message)
                 if not self._readings.idle:
                     self._readings.hand_out((message,))
                 yield message
@@ -156,12 +172,20 @@ class ReaderBase:
         if window.dropped:
             return ()
         messages = chunk.messages[:count]
+        fault: BodyUnreadable | None = None
+        if self._raises and self._reading.faulty:
+            good = list(itertools.takewhile(lambda message: not message.body_fault, messages))
+            if not good:
+                fault = _unreadable(messages[0])
+            messages = good or messages[:1]
         self._positions[window.queue] = messages[-1].queue_offset + 1
-        if not self._readings.idle:
+        if not self._readings.idle and fault is None:
             self._readings.hand_out(messages)
         self._core.thread.post(self._reading.handed_out, window, len(messages))
         if len(messages) < len(chunk.messages):
             self._handover.give_back(chunk.rest(len(messages)))
+        if fault is not None:
+            raise fault
         return messages
 
     def _batch_layout(self, columns: Sequence[str] | None, rows: int) -> BatchLayout:
@@ -181,6 +205,10 @@ class ReaderBase:
         """Gather what is ready, from this chunk on, up to so many rows."""
         parts: list[Part] = []
         while chunk is not None:
+            # The error is raised in its place: what was gathered before is a batch of its own.
+            if parts and self._raises and self._reading.faulty and chunk.messages[0].body_fault:
+                self._handover.give_back(chunk)
+                break
             if messages := self._many_of(chunk, rows):
                 parts.append((messages, chunk.records))
                 rows -= len(messages)
@@ -198,6 +226,7 @@ class ReaderBase:
             raise failure
 
     async def _close(self) -> None:
+        self._calls.end(f"the reader of topic {self.topic} was closed")
         try:
             await self._reading.stop()
             await self._readings.close()
@@ -222,28 +251,33 @@ class ReaderBase:
         return f"<{type(self).__name__} of topic {self.topic}: {'open' if self._open else 'closed'}>"
 
 
-class Reader(ReaderBase):
+def _unreadable(message: ReadMessage[Any]) -> BodyUnreadable:
+    return BodyUnreadable(message.queue, message.queue_offset, message, message.body_fault)
+
+
+class Reader(ReaderBase[Received_co]):
     """Reads a topic without a group. Iterate over it; use it with `with`."""
 
-    def __iter__(self) -> Iterator[ReadMessage]:
+    def __iter__(self) -> Iterator[ReadMessage[Received_co]]:
         """Messages as they come; with `stop_at_end` until there are no more.
 
         Raises: OffsetOutOfRange: a queue's position left the log (`seek` to `error.kept.start` goes on with what is
-        kept, knowing what was missed). NoRoute, BrokerError. ClientClosed if it is closed already.
+        kept, knowing what was missed). BodyUnreadable: a body cannot be decompressed; iterate again to go on behind it.
+            NoRoute, BrokerError. ClientClosed if it is closed already.
         """
         self._check_open()
         return self._messages()
 
     def _messages(self) -> Iterator[ReadMessage]:
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
         self._end()
 
-    def receive(self, timeout: float | None = None) -> ReadMessage | None:
+    def receive(self, timeout: float | None = None) -> ReadMessage[Received_co] | None:
         """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
         self._check_open()
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         while (message := next(self._current, None)) is None:
             try:
                 chunk = self._handover.take(timeout)
@@ -269,7 +303,7 @@ class Reader(ReaderBase):
         return self._arrow_batches(self._batch_layout(columns, rows))
 
     def _arrow_batches(self, wanted: BatchLayout) -> Iterator[RecordBatch]:
-        self._core.thread.run(self._begin(), self._call_seconds)
+        self._calls.run(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := self._handover.take(None)) is not None:
             if parts := self._gather(chunk, wanted.rows):
@@ -282,17 +316,17 @@ class Reader(ReaderBase):
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), self._call_seconds)
+        self._calls.run(self._seek(queue, offset, time), self._call_seconds)
 
     def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
         self._check_open()
-        return self._core.thread.run(self._reading.queues(), self._call_seconds)
+        return self._calls.run(self._reading.queues(), self._call_seconds)
 
     def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
         self._check_open()
-        return self._core.thread.run(self._reading.ranges(), self._call_seconds)
+        return self._calls.run(self._reading.ranges(), self._call_seconds)
 
     def close(self) -> None:
         """End all iterations and disconnect."""
@@ -307,7 +341,7 @@ class Reader(ReaderBase):
         """Finds the start: "latest" is the end as it is now."""
         try:
             self._check_open()
-            self._core.thread.run(self._begin(), self._call_seconds)
+            self._calls.run(self._begin(), self._call_seconds)
         except BaseException:
             self.close()
             raise

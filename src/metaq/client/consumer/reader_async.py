@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Self
 from metaq.client.arrow.columns import ARROW_ROWS
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.reader import ReaderBase
+from metaq.client.shared.values import Received_co
 from metaq.model import MessageQueue
 
 if TYPE_CHECKING:
     from metaq.client.arrow.reading import BatchLayout, RecordBatch
 
 
-class Reader(ReaderBase):
+class Reader(ReaderBase[Received_co]):
     """`metaq.Reader` for asyncio."""
 
     def __aiter__(self) -> Self:
@@ -25,19 +26,19 @@ class Reader(ReaderBase):
         self._check_open()
         return self
 
-    async def __anext__(self) -> ReadMessage:
+    async def __anext__(self) -> ReadMessage[Received_co]:
         if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, timeout: float | None = None) -> ReadMessage | None:
+    async def receive(self, timeout: float | None = None) -> ReadMessage[Received_co] | None:
         """The next message; None after `timeout` seconds or at the end. Raises as iteration does."""
         self._check_open()
         return await self._next(timeout)
 
     async def _next(self, timeout: float | None) -> ReadMessage | None:
         if self._start is not None:
-            await self._core.thread.awaited(self._begin(), self._call_seconds)
+            await self._calls.awaited(self._begin(), self._call_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (message := next(self._current, None)) is None:
@@ -60,7 +61,7 @@ class Reader(ReaderBase):
 
     async def _arrow_batches(self, wanted: BatchLayout) -> AsyncIterator[RecordBatch]:
         if self._start is not None:
-            await self._core.thread.awaited(self._begin(), self._call_seconds)
+            await self._calls.awaited(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := await self._handover.take_async()) is not None:
             if parts := self._gather(chunk, wanted.rows):
@@ -73,17 +74,17 @@ class Reader(ReaderBase):
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
         self._check_open()
-        await self._core.thread.awaited(self._seek(queue, offset, time), self._call_seconds)
+        await self._calls.awaited(self._seek(queue, offset, time), self._call_seconds)
 
     async def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
         self._check_open()
-        return await self._core.thread.awaited(self._reading.queues(), self._call_seconds)
+        return await self._calls.awaited(self._reading.queues(), self._call_seconds)
 
     async def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
         self._check_open()
-        return await self._core.thread.awaited(self._reading.ranges(), self._call_seconds)
+        return await self._calls.awaited(self._reading.ranges(), self._call_seconds)
 
     async def close(self) -> None:
         """End all iterations and disconnect."""
@@ -97,7 +98,7 @@ class Reader(ReaderBase):
         """Finds the start: "latest" is the end as it is now."""
         try:
             self._check_open()
-            await self._core.thread.awaited(self._begin(), self._call_seconds)
+            await self._calls.awaited(self._begin(), self._call_seconds)
         except BaseException:
             await self.close()
             raise

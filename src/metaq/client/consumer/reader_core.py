@@ -19,13 +19,7 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.names import EARLIEST, LATEST
 from metaq.client.shared.pulling import PullSettings, pull
-from metaq.errors import (
-    BadRequest,
-    ConfigError,
-    MetaqError,
-    OffsetOutOfRange,
-    RemoteProtocolError,
-)
+from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange, RemoteProtocolError
 from metaq.model import MessageQueue
 from metaq.model.filters.subscription import Expression, subscribe
 from metaq.model.topics.system import TOOLS_GROUP
@@ -35,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("metaq.client")
 
+RAISE, SKIP, RAW = CORRUPT = ("raise", "skip", "raw")
+"""What becomes of messages whose bodies cannot be decompressed."""
 READY_MESSAGES_MAX = 2000
 """Messages of one queue that wait to be handed out."""
 POLL_SECONDS = 0.05
@@ -63,17 +59,19 @@ class ReaderCore:
     def __init__(
         self, core: ClientCore, topic: str, tags: Expression, handover: Handover[ReadMessage], *,
         queues: Iterable[MessageQueue] | None, stop_at_end: bool, pull_count: int, pull_bytes: int,
-        replay: Replay | None,
+        replay: Replay | None, corrupt: str,
     ) -> None:  # fmt: skip
         self._core, self.topic, self._handover = core, topic, handover
         self._chosen = list(queues) if queues is not None else None
         self._stop_at_end, self._pull_count = stop_at_end, pull_count
         self._subscription = subscribe(topic, tags)
-        self._replay = replay
+        self._replay, self._corrupt = replay, corrupt
         self._routed: set[MessageQueue] = set()
         """The queues that have a broker, by the last route."""
         self._wanted = PullSettings(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
+        self.faulty = False
+        """Whether a message was put whose body cannot be decompressed: only then are messages looked at."""
         self._seeking = 0
         """Seeks under way: until they end, `_readers` does not hold all queues, so its end is not the end of all."""
         self.failure: MetaqError | None = None
@@ -244,6 +242,10 @@ class ReaderCore:
             reader.replayed = None
             return True
         window, messages = reader.window, found.messages
+        if self._corrupt == SKIP:
+            messages = [message for message in messages if not message.body_fault]
+        elif not self.faulty:
+            self.faulty = any(message.body_fault for message in messages)
         if reader.end is not None:
             messages = [message for message in messages if message.queue_offset < reader.end]
         base, window.next_offset = window.next_offset, found.next_offset
@@ -296,17 +298,20 @@ class ReaderCore:
         result = pulled.result
         if result.status is PullStatus.OUT_OF_RANGE:
             return await self._out_of_range(reader, range(result.min_offset, result.max_offset))
-        if pulled.broken:
-            self._fail(BadRequest(f"{pulled.broken[0][0]}: {pulled.broken[0][1]}"))
-            return False
         messages = pulled.messages
+        if pulled.broken and self._corrupt != SKIP:
+            self.faulty = True
+            for message, why in pulled.broken:
+                message._fault = why  # noqa: SLF001  a slot for us
+            messages = sorted([*messages, *(message for message, _ in pulled.broken)], key=_by_offset)
         if reader.end is not None:
             messages = [message for message in messages if message.queue_offset < reader.end]
         # Never back: a next offset below ours would bring the same messages again, without end.
         chunk = window.add(messages, max(result.next_offset, window.next_offset))
         window.reset(window.next_offset)  # Nothing is acknowledged here: the window must not keep the chunk.
         if chunk is not None:
-            if self._handover.with_records:
+            # With a body that cannot be read, columns are made of the messages.
+            if self._handover.with_records and not pulled.broken:
                 chunk.records = result.records
             reader.ready += len(messages)
             self._handover.put(chunk)
@@ -322,3 +327,7 @@ class ReaderCore:
     def _finish_if_at_end(self) -> None:
         if self._stop_at_end and not self._seeking and all(reader.task is None for reader in self._readers.values()):
             self._handover.interrupt()
+
+
+def _by_offset(message: ReadMessage) -> int:
+    return message.queue_offset

@@ -20,6 +20,7 @@ from metaq.client.shared.together import in_thread
 from metaq.errors import ConfigError, MessagesLost, MetaqError, OffsetOutOfRange, StoreFailed
 from metaq.model import MessageQueue, SubscriptionData
 from metaq.model.filters.sql import SQL92, compile_sql
+from metaq.model.message import BODY_AS_STORED
 from metaq.wire import hot
 
 if TYPE_CHECKING:
@@ -160,6 +161,10 @@ class ReplayedQueue:
         kept = self._kept
         messages = messages_of(batch, ReadMessage, self._replay.inside(self._queue).topic, kept.start, kept.stop)
         wanted = [message for message in messages if self._replay.matches(message)]
+        for message in wanted:
+            if message.sys_flag & BODY_AS_STORED:
+                message.sys_flag &= ~BODY_AS_STORED
+                message._fault = "it could not be decompressed when it was archived"  # noqa: SLF001  a slot for readers
         made_plain(wanted, self._queue, self._replay.namespace)
         return Replayed(wanted, self._cursor.offset)
 

@@ -428,7 +428,7 @@ class Accumulator:
             batch.settle_each(outcomes)
 
     async def room(self) -> None:
-        """Return when there is room for another batch, or the producer was closed."""
+        """Return when there is room for another batch. Its callers end it when the producer is closed."""
         while self._pending_bytes > self.limits.max_pending_bytes and not self._closed:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting_for_room.append(future)

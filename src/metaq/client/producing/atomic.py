@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from msgspec import Struct
 
@@ -33,10 +33,11 @@ from metaq.client.conversation.staged.parts import REQUEST_BYTES, Parts, is_larg
 from metaq.client.producing.accumulator import check_body
 from metaq.client.producing.courier import Courier
 from metaq.client.shared.core import ClientCore
-from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message, chosen, queue_for_key
+from metaq.client.shared.messages import NO_KEYS, Selector, as_message, chosen, queue_for_key
 from metaq.client.shared.names import checked
 from metaq.client.shared.options import checked_seconds
 from metaq.client.shared.serializers import Encode
+from metaq.client.shared.values import Sent_contra
 from metaq.errors import (
     ClientError,
     ConfigError,
@@ -462,13 +463,13 @@ _STATES = {
 """State → the words of an error: what it is, and what to do."""
 
 
-class Atomic(AtomicBase):
+class Atomic(AtomicBase, Generic[Sent_contra]):
     """One transaction of several messages. Use it with `with`. Safe from many threads."""
 
     def send(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,

@@ -6,17 +6,18 @@ import asyncio
 import concurrent.futures
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from metaq.client.conversation import driver
 from metaq.client.producing.atomic import AtomicBase, AtomicResult, Waiting, Way
-from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message
+from metaq.client.shared.messages import NO_KEYS, Selector, as_message
+from metaq.client.shared.values import Sent_contra
 from metaq.model import Message, MessageQueue, TransactionOutcome
 
 Result = TypeVar("Result")
 
 
-class Atomic(AtomicBase):
+class Atomic(AtomicBase, Generic[Sent_contra]):
     """`metaq.Atomic` for asyncio. Use it with `async with`. Safe from many tasks.
 
     A task that is cancelled while it waits for the end does not stop that.
@@ -25,7 +26,7 @@ class Atomic(AtomicBase):
     async def send(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,

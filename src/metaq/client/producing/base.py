@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import warnings
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
 from metaq.client.observing.message_log import MessageLog
 from metaq.client.observing.observing import ObservedArguments, Observing
@@ -23,7 +24,6 @@ from metaq.client.shared.callbacks import CallbackThreads
 from metaq.client.shared.futures import SendBatch, SendFuture
 from metaq.client.shared.messages import (
     NO_KEYS,
-    Body,
     Selector,
     as_batch,
     as_message,
@@ -32,11 +32,13 @@ from metaq.client.shared.messages import (
 )
 from metaq.client.shared.names import checked
 from metaq.client.shared.options import client_options
+from metaq.client.shared.pending import PendingCalls
 from metaq.client.shared.requests import AwaitedReply
-from metaq.client.shared.sending import Choose, Sender
+from metaq.client.shared.sending import ROUTE_PAUSE, Choose, Sender
 from metaq.client.shared.serializers import Serialize, encoder_of
+from metaq.client.shared.values import Sent_contra
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
+from metaq.errors import BufferFull, ClientClosed, ConfigError, ConnectionFailed, MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue
 from metaq.model.message import BODY_BYTES_MAX, check_tag
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
@@ -53,7 +55,7 @@ _TAGS_MAX = 1024
 """Checked and encoded tags that are remembered; a program whose tags never repeat must not fill the memory."""
 
 
-class ProducerBase:
+class ProducerBase(Generic[Sent_contra]):
     """What the two kinds of producer share."""
 
     _may_block = True
@@ -76,7 +78,7 @@ class ProducerBase:
         max_message_bytes: int = BODY_BYTES_MAX,
         create_topic_key: str = AUTO_CREATE_TOPIC,
         default_topic_queue_nums: int = 4,
-        serialize: Serialize | None = None,
+        serialize: Serialize[Sent_contra] | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -130,6 +132,7 @@ class ProducerBase:
         check_limits(limits)
         # All arguments are checked before this: nobody would release the core of a producer that was not made.
         self._core = cores.acquire(namesrv, self._options, clock)
+        self._calls = PendingCalls(self._core)
         self._sender = Sender(self._core, self.group, rules)
         self._courier = Courier(self._core)
         self._callbacks = CallbackThreads(self._options.client_callback_executor_threads)
@@ -164,7 +167,7 @@ class ProducerBase:
     def submit(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -199,7 +202,7 @@ class ProducerBase:
             if (
                 ordering_key is None and properties is None and selector is None and queue is None
                 and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
-                and body is not None and len(body) < self._short
+                and body is not None and len(body) < self._short  # type: ignore[arg-type]  # no length: TypeError
             ):  # fmt: skip
                 # The fast path, about a microsecond: `is_plain` written out, since calling it would cost 8 % of that. Whatever
                 # is unusual falls through to the careful path, which knows what is wrong and what to do.
@@ -287,7 +290,8 @@ class ProducerBase:
             # A callback of the client: its thread has to find the route.
             if self._core.thread.current:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
-            queues = self._core.thread.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
+            seconds = self._accumulator.limits.timeout
+            queues = self._calls.run(self._find_queues_within(seconds, topic, strict=strict), seconds)
         if selector is not None:
             return self._stream(topic, None, None, chosen(selector, queues))
         assert ordering_key is not None
@@ -304,6 +308,18 @@ class ProducerBase:
         if strict:
             return await self._core.routes.fixed_queues(topic)
         return await self._core.routes.publish_queues(topic, fresh=fresh, template=self._sender.rules.template)
+
+    async def _find_queues_within(self, seconds: float, topic: str, *, strict: bool = False) -> list[MessageQueue]:
+        """As `_find_queues`, again and again while no name server can be reached."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while True:
+            try:
+                return await self._find_queues(topic, strict=strict)
+            except (ConnectionFailed, RequestTimeout):
+                if loop.time() + ROUTE_PAUSE >= deadline:
+                    raise
+            await asyncio.sleep(ROUTE_PAUSE)
 
     def _outlet(self) -> Outlet:
         async def find_queues(topic: str, strict: bool) -> list[MessageQueue]:
@@ -331,10 +347,13 @@ class ProducerBase:
 
         def queues(name: str) -> list[MessageQueue]:
             known = self._queues_now(name, strict=False)
-            return known or self._core.thread.run(self._find_queues(name), timeout or self._accumulator.limits.timeout)
+            if known:
+                return known
+            seconds = timeout or self._accumulator.limits.timeout
+            return self._calls.run(self._find_queues_within(seconds, name), seconds)
 
         def wait_for_room() -> None:
-            self._core.thread.run(self._accumulator.room())
+            self._calls.run(self._accumulator.room())
 
         if self._serialize is not None:
             raise ConfigError(
@@ -368,7 +387,7 @@ class ProducerBase:
         async def find_stream() -> BatchStream:
             # `_stream` would wait for the route, which must not be done in the loop.
             if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
-                await self._find_queues(message.topic)
+                await self._find_queues_within(timeout, message.topic)
             return self._stream(message.topic, ordering_key, None, queue).apart()
 
         await self._requesting.request(message, find_stream, timeout, reply)
@@ -382,6 +401,7 @@ class ProducerBase:
         """In the loop: flush, leave the group, release the core."""
         # First, so that the flush has an end.
         self._accumulator.close()
+        self._calls.end("the producer was closed")
         self._core.remove_requester(self._sender)
         try:
             await self._accumulator.flush()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from metaq.client.producing.atomic import EXPIRE_AFTER, TIMEOUT, Atomic, outcome, settle
 from metaq.client.producing.base import CLOSE_SECONDS, REQUEST_SECONDS, ProducerBase
-from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message, as_request, is_plain
+from metaq.client.shared.messages import NO_KEYS, Selector, as_message, as_request, is_plain
 from metaq.client.shared.requests import AwaitedReply, fails_with
+from metaq.client.shared.values import Sent_contra
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 from metaq.model.transactions.staging import Phase
 
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from metaq.client.producing.arrow_sending import ArrowSent
 
 
-class Producer(ProducerBase):
+class Producer(ProducerBase[Sent_contra]):
     """Sends messages from any number of threads. Use it with `with`: leaving sends what is still waiting."""
 
     def send(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -67,7 +68,7 @@ class Producer(ProducerBase):
     def request(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -96,7 +97,7 @@ class Producer(ProducerBase):
             if (found := self._requesting.ask(message, stream, seconds)) is not None:
                 return found
         reply = AwaitedReply()
-        work = self._core.thread.start(self._request(message, ordering_key, queue, seconds, reply))
+        work = self._calls.start(self._request(message, ordering_key, queue, seconds, reply))
         fails_with(reply, work)
         return self._core.thread.outcome(reply, work)
 
@@ -126,13 +127,13 @@ class Producer(ProducerBase):
         """
         return self._arrow_send(table, topic, timeout).run()
 
-    def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
+    def send_oneway(self, topic: str | Message, body: Sent_contra | None = None, *, tag: str | None = None) -> None:
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
         self._check_open()
         message = as_message(topic, body, tag, serialize=self._serialize)
         self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
 
-    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic:
+    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic[Sent_contra]:
         """Several messages, for any topics and brokers, all of which are delivered, or none:
 
             with producer.atomic() as tx:
@@ -157,7 +158,7 @@ class Producer(ProducerBase):
         asked within `timeout` seconds. NotSupported, BrokerError, ClientClosed.
         """
         self._check_open()
-        return self._core.thread.run(outcome(self._courier, transaction_id, timeout))
+        return self._calls.run(outcome(self._courier, transaction_id, timeout))
 
     def settle(self, transaction_id: str, *, commit: bool, timeout: float = TIMEOUT) -> TransactionOutcome:
         """Decide a transaction of several messages by its id. Returns COMMIT or ROLLBACK: the first decision, which stands.
@@ -165,7 +166,7 @@ class Producer(ProducerBase):
         To commit it, it must be prepared (`Atomic.prepare`). Raises as `outcome`; BrokerError: it is not prepared.
         """
         self._check_open()
-        return self._core.thread.run(settle(self._courier, transaction_id, timeout, commit=commit))
+        return self._calls.run(settle(self._courier, transaction_id, timeout, commit=commit))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything submitted so far has its outcome. Raises RequestTimeout after `timeout` seconds."""
@@ -177,7 +178,7 @@ class Producer(ProducerBase):
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return list(self._core.thread.run(self._find_queues(topic, fresh=True)))
+        return list(self._calls.run(self._find_queues(topic, fresh=True)))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` seconds."""

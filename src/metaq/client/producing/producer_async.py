@@ -11,8 +11,9 @@ from metaq.client.producing.atomic import EXPIRE_AFTER, TIMEOUT, outcome, settle
 from metaq.client.producing.atomic_async import Atomic
 from metaq.client.producing.base import CLOSE_SECONDS, REQUEST_SECONDS, ProducerBase
 from metaq.client.shared.futures import SendFuture
-from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message, as_request, is_plain
+from metaq.client.shared.messages import NO_KEYS, Selector, as_message, as_request, is_plain
 from metaq.client.shared.requests import AwaitedReply, fails_with
+from metaq.client.shared.values import Sent_contra
 from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 from metaq.model.transactions.staging import Phase
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from metaq.client.producing.arrow_sending import ArrowSent
 
 
-class Producer(ProducerBase):
+class Producer(ProducerBase[Sent_contra]):
     """`metaq.Producer` for asyncio. `submit` does not wait: its future can be awaited, and it raises BufferFull when
     `max_pending_bytes` is reached, while `await send` then waits for room (unless `when_full="raise"`)."""
 
@@ -30,7 +31,7 @@ class Producer(ProducerBase):
     async def send(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -51,7 +52,7 @@ class Producer(ProducerBase):
             and is_plain(keys, ordering_key, selector, queue, flag, delay_level, wait_store_ok, properties, message_id, strict)
         ):  # fmt: skip
             try:
-                if len(body) < self._short:
+                if len(body) < self._short:  # type: ignore[arg-type]  # no length: TypeError
                     # The fast path, as that of `submit`: the message joins the open batch. The careful path begins batches.
                     stream = self._streams[topic]  # type: ignore[index]
                     batch = stream.batch
@@ -93,7 +94,7 @@ class Producer(ProducerBase):
         """`hand_in` to the right stream, once its queue can be chosen and there is room."""
         if (ordering_key is not None or selector is not None) and self._queues_now(topic, strict=strict) is None:
             self._check_open()
-            await self._core.thread.awaited(self._find_queues(topic, strict=strict))
+            await self._calls.awaited(self._find_queues_within(self._accumulator.limits.timeout, topic, strict=strict))
         while True:
             stream = self._stream(topic, ordering_key, selector, queue, strict=strict)
             try:
@@ -101,12 +102,12 @@ class Producer(ProducerBase):
             except BufferFull:
                 if not self._waits_when_full:
                     raise
-                await self._core.thread.awaited(self._accumulator.room())
+                await self._calls.awaited(self._accumulator.room())
 
     async def request(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -121,7 +122,7 @@ class Producer(ProducerBase):
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
         reply = AwaitedReply()
-        work = self._core.thread.start(self._request(message, ordering_key, queue, seconds, reply))
+        work = self._calls.start(self._request(message, ordering_key, queue, seconds, reply))
         fails_with(reply, work)
         try:
             return await asyncio.wrap_future(reply)
@@ -148,13 +149,15 @@ class Producer(ProducerBase):
         finally:
             sending.stop()
 
-    async def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
+    async def send_oneway(
+        self, topic: str | Message, body: Sent_contra | None = None, *, tag: str | None = None
+    ) -> None:
         """Send and forget. As `metaq.Producer.send_oneway`."""
         self._check_open()
         message = as_message(topic, body, tag, serialize=self._serialize)
         await self._core.thread.awaited(self._oneway(message, None), self._accumulator.limits.timeout)
 
-    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic:
+    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic[Sent_contra]:
         """Several messages, all or none: `async with producer.atomic() as tx`, and `await tx.send(...)` in it.
 
         As `metaq.Producer.atomic`.
@@ -165,12 +168,12 @@ class Producer(ProducerBase):
     async def outcome(self, transaction_id: str, *, timeout: float = TIMEOUT) -> Phase:
         """Where a transaction of several messages stands. As `metaq.Producer.outcome`."""
         self._check_open()
-        return await self._core.thread.awaited(outcome(self._courier, transaction_id, timeout))
+        return await self._calls.awaited(outcome(self._courier, transaction_id, timeout))
 
     async def settle(self, transaction_id: str, *, commit: bool, timeout: float = TIMEOUT) -> TransactionOutcome:
         """Decide a transaction of several messages by its id. As `metaq.Producer.settle`."""
         self._check_open()
-        return await self._core.thread.awaited(settle(self._courier, transaction_id, timeout, commit=commit))
+        return await self._calls.awaited(settle(self._courier, transaction_id, timeout, commit=commit))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything submitted so far has its outcome. Raises RequestTimeout."""
@@ -181,7 +184,7 @@ class Producer(ProducerBase):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return list(await self._core.thread.awaited(self._find_queues(topic, fresh=True)))
+        return list(await self._calls.awaited(self._find_queues(topic, fresh=True)))
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout."""

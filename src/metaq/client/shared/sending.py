@@ -1,8 +1,8 @@
 """Sending of one request with retries: choice of the queue, number of tries, and time-out.
 
-The rules are those of RocketMQ's producer, with two additions. A try that can only go to the broker that has just
-failed is delayed a little, so that the tries are not used up while a broker restarts. And SYSTEM_BUSY, a broker's
-flow control, costs no try: it is repeated within the time-out.
+The rules are those of RocketMQ's producer, with three additions. A try that can only go to the broker that has just
+failed is delayed a little, so that the tries are not used up while a broker restarts. SYSTEM_BUSY, a broker's
+flow control, costs no try: it is repeated within the time-out. Nor does a route that no name server tells.
 
 A try whose response was lost may have stored the messages: a re-send, under the same unique ids, stores them twice. Consumers see
 the ids.
@@ -22,8 +22,11 @@ from metaq.client.conversation.latency import BrokerLatencies
 from metaq.client.conversation.retry import Judgement, Purpose, judge
 from metaq.client.conversation.sending.sending import Outgoing, Send, Stored, Template
 from metaq.client.shared.core import ClientCore
-from metaq.errors import MetaqError, NoRoute, RequestTimeout, SendFailed
+from metaq.errors import ConnectionFailed, MetaqError, NoRoute, RequestTimeout, SendFailed
 from metaq.model import MessageQueue, SendStatus
+
+ROUTE_PAUSE = 0.2
+"""Between two look-ups of a route while no name server can be reached, s."""
 
 
 class SendRules(Struct, frozen=True):
@@ -121,7 +124,10 @@ class Sender:
                 # A failure counts as 30 s of latency, as in RocketMQ.
                 if queue is not None and self.rules.avoid_slow:
                     self.latencies.failed(queue.broker, loop.time() - began, loop.time())
-                pause = tries.failure(error, judgement, queue, queues if choose is None else [])
+                if queue is None and isinstance(error, ConnectionFailed | RequestTimeout):
+                    pause = tries.unrouted(error)
+                else:
+                    pause = tries.failure(error, judgement, queue, queues if choose is None else [])
                 if tries.over(loop.time() + pause):
                     if tries.kept is not None:
                         return tries.kept
@@ -216,10 +222,7 @@ class _Tries:
         """Note a failed try; `others` may be tried next. Returns the pause before, s."""
         self._unknown = self._unknown or (queue is not None and judgement.maybe_done)
         broker = queue.broker if queue is not None else None
-        attempt = (broker or "name server", str(error))
-        if attempt not in self._attempts:
-            # A broker that is busy for seconds would otherwise fill the error with the same line.
-            self._attempts.append(attempt)
+        self._note(broker or "name server", error)
         if broker is not None:
             self.failed.pop(broker, None)
             # Moved to the end: the last broker that failed is avoided the longest.
@@ -231,6 +234,16 @@ class _Tries:
             return 0.0
         self.waits += 1
         return judgement.pause
+
+    def unrouted(self, error: MetaqError) -> float:
+        """Note that no name server told the route, which costs no try. Returns the pause before the next look-up, s."""
+        self._note("name server", error)
+        return ROUTE_PAUSE
+
+    def _note(self, peer: str, error: MetaqError) -> None:
+        # A peer that is busy or away for seconds would otherwise fill the error with the same line.
+        if (attempt := (peer, str(error))) not in self._attempts:
+            self._attempts.append(attempt)
 
     def not_ok(self, stored: Stored, queue: MessageQueue, others: list[MessageQueue]) -> float:
         """Note a try with another status than SEND_OK. Returns the pause before the next, s."""
@@ -254,14 +267,14 @@ class _Tries:
 
     def error(self, now: float, pause: float) -> SendFailed:
         """Make the error for the user, after the last try."""
-        count = "1 try" if self.count == 1 else f"{self.count} tries"
+        count = "1 try" if self.count == 1 else f"{self.count} tries" if self.count else "no try at a broker"
         late = now + pause >= self.deadline
         why = f"the timeout of {self._timeout:g} s is over" if late else f"retries={self._retries}"
         reasons = "; ".join(f"{broker}: {text}" for broker, text in self._attempts)
         outcome = (
             "Whether a try without an answer was stored is unknown: sending again may store it twice"
             if self._unknown
-            else "All tries failed before a broker took it, so nothing was stored"
+            else f"{'All tries failed before a' if self.count else 'No'} broker took it, so nothing was stored"
         )
         stays = ". In strict order it goes to no other queue" if self._strict else ""
         return SendFailed(

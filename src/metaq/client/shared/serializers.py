@@ -11,31 +11,30 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, is_typeddict, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, cast, is_typeddict, overload, runtime_checkable
 
 import msgspec
 import msgspec.inspect
 
+from metaq.client.shared.values import Value
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.model.message import as_body
 
-T = TypeVar("T")
-
 
 @runtime_checkable
-class Serializer(Protocol):
+class Serializer(Protocol[Value]):
     """Both directions. `decode` raises what it likes for a body that it cannot read; `Reject` makes a dead letter of it."""
 
-    def encode(self, value: Any) -> bytes: ...
+    def encode(self, value: Value, /) -> bytes: ...
 
-    def decode(self, body: bytes) -> Any: ...
+    def decode(self, body: bytes, /) -> Value: ...
 
 
 Encode: TypeAlias = Callable[[Any], bytes]
 Decode: TypeAlias = Callable[[bytes], Any]
-Serialize: TypeAlias = Serializer | Encode | str
+Serialize: TypeAlias = Serializer[Value] | Callable[[Value], bytes] | str
 """What `serialize=` takes: a serializer, a function of the value, or the name of a ready one."""
-Deserialize: TypeAlias = Serializer | Decode | str
+Deserialize: TypeAlias = Serializer[Value] | Callable[[bytes], Value] | str
 """What `deserialize=` takes: a serializer, a function of the body, or the name of a ready one."""
 
 _REFUSED = frozenset({"pickle", "_pickle", "cpickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
@@ -44,14 +43,20 @@ _REFUSED = frozenset({"pickle", "_pickle", "cpickle", "cloudpickle", "dill", "ma
 _CLASS = type
 
 
-class Json(Generic[T]):
+class Json(Generic[Value]):
     """JSON, of `type`: a msgspec Struct, dataclass, TypedDict or annotation such as `list[int]`, or a pydantic model.
 
     Without a type, dicts, lists, texts, numbers, True, False and None. What is decoded is validated against the type;
     fields that the type does not have are passed over, unless the type forbids them. Bodies are UTF-8.
     """
 
-    def __init__(self, type: type[T] | Any = Any) -> None:  # noqa: A002  the word for it
+    @overload
+    def __init__(self, type: type[Value]) -> None: ...
+
+    @overload
+    def __init__(self: Json[Any], type: Any = Any) -> None: ...
+
+    def __init__(self, type: Any = Any) -> None:  # noqa: A002
         """Raises ConfigError: no JSON can be of that type."""
         self.type = type
         plain = isinstance(type, _CLASS) and type is not Any and not is_typeddict(type)
@@ -70,7 +75,7 @@ class Json(Generic[T]):
                     "pydantic model, or a serializer of your own with encode and decode"
                 )
 
-    def encode(self, value: T) -> bytes:
+    def encode(self, value: Value) -> bytes:
         """Raises TypeError: of another type than the serializer's, or of one that JSON has not."""
         if self._checked and not isinstance(value, self._checked):
             raise TypeError(f"{self!r} got {_type(value)}")
@@ -79,11 +84,11 @@ class Json(Generic[T]):
             return cast("str", value.model_dump_json()).encode()
         return msgspec.json.encode(value, enc_hook=_as_model)
 
-    def decode(self, body: bytes) -> T:
+    def decode(self, body: bytes) -> Value:
         """Raises ValueError (of msgspec or pydantic): no JSON, or none of the type. RecursionError: nested too deeply."""
         if self._decoder is not None:
-            return cast("T", self._decoder.decode(body))
-        return cast("T", cast("Any", self._model).model_validate_json(body))
+            return cast("Value", self._decoder.decode(body))
+        return cast("Value", cast("Any", self._model).model_validate_json(body))
 
     def __repr__(self) -> str:
         return f"Json({'' if self.type is Any else getattr(self.type, '__name__', self.type)})"

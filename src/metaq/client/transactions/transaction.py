@@ -29,8 +29,10 @@ from metaq.client.producing.accumulator import BatchStream
 from metaq.client.producing.base import ProducerBase
 from metaq.client.producing.producer import Producer
 from metaq.client.shared.futures import SendFuture
-from metaq.client.shared.messages import NO_KEYS, Body, Selector, as_message
+from metaq.client.shared.messages import NO_KEYS, Selector, as_message
 from metaq.client.shared.options import check_flag
+from metaq.client.shared.serializers import Serialize
+from metaq.client.shared.values import Sent_contra
 from metaq.client.transactions.checks import (
     LEDGER,
     Answer,
@@ -246,7 +248,7 @@ class TransactionBase:
 T = TypeVar("T", bound=TransactionBase)
 
 
-class TransactionProducerBase(ProducerBase, Generic[T]):
+class TransactionProducerBase(ProducerBase[Sent_contra], Generic[T, Sent_contra]):
     """What the two kinds of transactional producer share."""
 
     def __init__(
@@ -259,6 +261,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         check_workers_min: int = 1,
         check_workers_max: int = 1,
         checks_held_max: int = 2000,
+        serialize: Serialize[Sent_contra] | None = None,
         **options: Any,
     ) -> None:
         """
@@ -292,7 +295,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         check_flag("confirm", confirm)
         self._check_kind(check)
         # After all checks: this connects, and a refused argument must leave no client behind.
-        super().__init__(namesrv, group=group, **options)
+        super().__init__(namesrv, group=group, serialize=serialize, **options)
         self._confirm = confirm
         self._endings: set[concurrent.futures.Future[TransactionResult]] = set()
         self._pool = self._new_pool(check, PoolLimits(check_workers_min, check_workers_max, checks_held_max))
@@ -312,7 +315,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     def transaction(
         self,
         topic: str | Message,
-        body: Body | None = None,
+        body: Sent_contra | None = None,
         *,
         tag: str | None = None,
         keys: str | Iterable[str] = NO_KEYS,
@@ -518,7 +521,7 @@ class Transaction(TransactionBase):
 Execute = Callable[[Transaction], Answer]
 
 
-class TransactionProducer(TransactionProducerBase[Transaction], Producer):
+class TransactionProducer(TransactionProducerBase[Transaction, Sent_contra], Producer[Sent_contra]):
     """A `Producer` that also sends messages in transactions.
 
     def was_paid(message):                      # asked after a crash

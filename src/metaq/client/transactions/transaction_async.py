@@ -13,6 +13,7 @@ from metaq.client.producing.accumulator import BatchStream
 from metaq.client.producing.producer_async import Producer
 from metaq.client.shared.futures import SendFuture
 from metaq.client.shared.messages import Selector
+from metaq.client.shared.values import Sent_contra
 from metaq.client.transactions.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
 from metaq.client.transactions.transaction import HalfSend, TransactionBase, TransactionProducerBase, TransactionResult
 from metaq.model import Message, MessageQueue, SendReceipt, TransactionOutcome
@@ -63,7 +64,7 @@ class Transaction(TransactionBase):
 AsyncExecute = Callable[[Transaction], Awaitable[Answer]]
 
 
-class TransactionProducer(TransactionProducerBase[Transaction], Producer):
+class TransactionProducer(TransactionProducerBase[Transaction, Sent_contra], Producer[Sent_contra]):
     """`metaq.TransactionProducer` for asyncio: `check` is awaited in the event loop in which the producer is made, entered
     or first used."""
 

@@ -103,7 +103,10 @@ def _check(name: str, what: str, chars_max: int, rule: re.Pattern[str] = _NAME, 
             Reason.INVALID, f"the {what} name {name[:40]!r}... has {len(name)} characters, the limit is {chars_max}"
         )
     if not rule.match(name):
-        raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside {chars}")
+        # Kafka's names often have dots, which RocketMQ's cannot.
+        instead = [name.replace(".", char) for char in "-_"] if "." in name else []
+        proposal = f": use {instead[0]!r} or {instead[1]!r}" if instead and _NAME.match(instead[0]) else ""
+        raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside {chars}{proposal}")
     return name
 
 

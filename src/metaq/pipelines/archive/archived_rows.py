@@ -17,7 +17,7 @@ from msgspec import structs
 
 from metaq.archive.records import COLUMNS
 from metaq.client.arrow import records
-from metaq.model.message import SysFlag
+from metaq.model.message import BODY_AS_STORED, SysFlag
 
 _OWN: dict[str, pa.DataType] = {
     "prepared_offset": pa.int64(),
@@ -67,6 +67,14 @@ def archived_batch(decoded: records.Decoded, schema: pa.Schema = SCHEMA) -> pa.R
     arrays = [own[name] if name in own else shared.column(name) for name in COLUMNS]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return batch if decoded.wanted is None else chosen(batch, decoded.wanted)
+
+
+def marked(rows: pa.RecordBatch | pa.Table) -> Numbers:
+    """Return a mask of the rows whose bodies could not be decompressed. All false for rows of version 1."""
+    if "sys_flag" not in rows.schema.names:
+        return np.zeros(len(rows), np.bool_)
+    flags = pc.fill_null(rows.column("sys_flag"), 0).to_numpy()
+    return np.asarray((flags & BODY_AS_STORED) != 0)
 
 
 def chosen(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from metaq.archive.decoding import (
 from metaq.archive.folder import ArchiveFolder
 from metaq.client.arrow import records
 from metaq.errors import ConfigError
+from metaq.pipelines.archive.archived_rows import marked
 from metaq.pipelines.archive.decoding_options import DecodeOptions
 from metaq.spark import schema
 from metaq.spark.decode.batches import Build, Plan, spark_type, struct_array, value_of
@@ -62,7 +64,10 @@ class BodyColumns:
 
         def columns(batch: pa.RecordBatch) -> pa.RecordBatch:
             bodies = batch.column("body")
-            found = struct_array(bodies, decode, self.plan.kind, self.plan.build)
+            # What is still compressed is no body, whatever a decoder makes of it.
+            unread = marked(batch)
+            read = pc.if_else(pa.array(unread), pa.scalar(None, pa.binary()), bodies) if unread.any() else bodies
+            found = struct_array(read, decode, self.plan.kind, self.plan.build)
             corrupt = pc.if_else(found.is_null(), bodies, pa.scalar(None, pa.binary()))
             kept = [name for name in batch.schema.names if self._keeps(name)]
             return pa.RecordBatch.from_arrays(
@@ -90,9 +95,12 @@ class BodyColumns:
 
 
 def corrupt_in(path: Path) -> int:
-    """Return the number of bodies in a file that did not decode, from its statistics: no rows are read."""
-    with pq.ParquetFile(path) as file:
-        at = [file.schema.column(number).path for number in range(len(file.schema))].index(CORRUPT)
+    """Return the number of bodies in a file that did not decode: from its statistics, or without decoding from `sys_flag`."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        names = [file.schema.column(number).path for number in range(len(file.schema))]
+        if CORRUPT not in names:
+            return int(np.count_nonzero(marked(file.read(["sys_flag"]))))
+        at = names.index(CORRUPT)
         groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         return sum(group.num_rows - group.column(at).statistics.null_count for group in groups if group.num_rows)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from metaq.archive.batches import Batches
 from metaq.archive.folder import ArchiveFolder
-from metaq.archive.parquet import without_offsets
+from metaq.archive.parquet import sha256_of, without_offsets
 from metaq.archive.records import IDS, Manifest
 from metaq.durable import make_folder, sync_file, sync_folder
 from metaq.model.offsets import Slice
@@ -58,6 +58,8 @@ class Staged:
     """Messages that deduplication dropped."""
     corrupt: int = 0
     """Messages whose bodies did not decode."""
+    sha256: str = ""
+    """SHA-256 of the file, in hex; empty: not known."""
 
 
 class Output(Protocol):
@@ -158,6 +160,7 @@ class LocalOutput:
                 path=self._folder.relative(row["staged"]),
                 rows=row["rows"],
                 corrupt=row["corrupt"],
+                sha256=row["sha256"],
                 ids=None if wanted.dedupe == OFF else Ids.load(Path(row["ids"])),
                 ids_path=row["ids"],
             )
@@ -168,6 +171,7 @@ class LocalOutput:
         for file, offsets in found:
             # Staged files may be rewritten: no manifest names them yet.
             file.rows = without_offsets(self._folder.path / file.path, offsets)
+            file.sha256 = sha256_of(self._folder.path / file.path)
             # Counted anew: a message that was dropped may be one of them.
             file.corrupt = corrupt_in(self._folder.path / file.path) if file.corrupt else 0
 

@@ -365,6 +365,7 @@ class _Archiver(BatchJob):
                 date=file.date,
                 rows=file.rows,
                 size=file.size,
+                sha256=file.sha256,
             )
             for file in files
             if file.rows

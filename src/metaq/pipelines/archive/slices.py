@@ -19,11 +19,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from metaq.archive.decoding import CORRUPT
-from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer, with_views
+from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer, sha256_of, with_views
 from metaq.archive.records import COLUMNS
 from metaq.durable import disk_fault, sync_file
 from metaq.model.offsets import Slice
-from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, chosen, with_prepared_offsets
+from metaq.pipelines.archive.archived_rows import SCHEMA, archived_batch, chosen, marked, with_prepared_offsets
 from metaq.pipelines.archive.decoding import BodyColumns
 from metaq.pipelines.archive.dedupe import KEPT_LEAST, KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.pipelines.archive.parting import Parting
@@ -40,10 +40,11 @@ WRITTEN = pa.schema(
         pa.field("rows", pa.int64()),
         pa.field("ids", pa.string()),
         pa.field("corrupt", pa.int64()),
+        pa.field("sha256", pa.string()),
     ]
 )
 """Schema of the summary, a row per file. `part`: folder of its part. `staged`: path of the file. `ids`: path of the file of
-its messages' ids, empty without deduplication. `corrupt`: messages whose bodies did not decode.
+its messages' ids, empty without deduplication. `corrupt`: messages whose bodies did not decode. `sha256`: of the file, in hex.
 """
 
 _FORCED_BYTES = 32 << 20
@@ -83,6 +84,7 @@ class SliceWriter:
             row: dict[str, Any] = {
                 "topic": topic, "broker": broker, "queue_id": queue_id, "start_offset": wanted.start,
                 "end_offset": wanted.end, "date": date_of(day), "part": part, "staged": str(file.path), "rows": file.rows, "ids": ids, "corrupt": file.corrupt,
+                "sha256": file.sha256,
             }  # fmt: skip
             yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
 
@@ -177,7 +179,7 @@ class _DayFile:
     """
 
     def __init__(self, path: Path, schema: pa.Schema, helper: Executor, disk: Executor) -> None:
-        self.path, self.rows, self.corrupt = path, 0, 0
+        self.path, self.rows, self.corrupt, self.sha256 = path, 0, 0, ""
         self._helper, self._disk = helper, disk
         self._under_way: Future[None] | None = None
         self._forced: Future[None] | None = None
@@ -198,6 +200,8 @@ class _DayFile:
         self.rows += len(batch)
         if CORRUPT in batch.schema.names:
             self.corrupt += len(batch) - batch.column(CORRUPT).null_count
+        else:
+            self.corrupt += int(np.count_nonzero(marked(batch)))
         if ids is not None:
             self._ids.append(ids)
         if self._waiting_bytes >= most or self._waiting_rows >= ROW_GROUP_ROWS:
@@ -225,6 +229,8 @@ class _DayFile:
     def _force(self) -> None:
         self._see_forced()
         sync_file(self.path)
+        # From the page cache: the bytes that Parquet's writer has made.
+        self.sha256 = sha256_of(self.path)
 
     def settle(self) -> None:
         """Wait for pending writes; after `close` for the whole file, synced. Raises OSError."""

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sql
 
 from metaq.archive.decoding import CORRUPT, DECODED, Decoding, newest_decoding, without
 from metaq.archive.folder import ArchiveFolder
+from metaq.archive.parquet import SPARK_CHECKS
 from metaq.archive.replacements import place, view
 from metaq.client.arrow import records
 from metaq.errors import ConfigError
@@ -58,7 +59,9 @@ def table(
         # With an explicit schema: Spark would take one file's columns for all, and decoded bodies may have more fields since.
         reader = spark.read if bodies is None else spark.read.schema(bodies.spark_columns(records.LEAN[1:]))
         # The files have no column `topic`: it is in the name of their folder.
-        parts.append(reader.parquet(*files).withColumn("topic", sql.lit(topic)).select(*columns))
+        parts.append(
+            reader.options(**SPARK_CHECKS).parquet(*files).withColumn("topic", sql.lit(topic)).select(*columns)
+        )
     if name_servers is not None:
         interpreter.check(interpreter.running_context())
         tail = spark.read.format("metaq").option("nameServers", name_servers).option("subscribe", topic)

@@ -134,12 +134,12 @@ def as_kinds(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _read(folder: str, path: str) -> pa.Table:
     try:
         # Without partitioning: pyarrow would take a folder with `=` in its name for a column.
-        return pq.read_table(Path(folder) / path, partitioning=None)
+        return pq.read_table(Path(folder) / path, partitioning=None, page_checksum_verification=True)
     except FileNotFoundError:
         raise StoreCorrupt(
             f"{path} is missing in {folder}: the snapshot's manifest names it, and somebody took it away"
         ) from None
-    except pa.ArrowInvalid as fault:
+    except (pa.ArrowInvalid, OSError) as fault:
         raise StoreCorrupt(f"{path} in {folder} cannot be read: {fault}") from None
 
 
@@ -149,7 +149,7 @@ def _write(folder: str, path: str, rows: pa.Table) -> str:
         return ""
     place = Path(folder) / path
     make_table_folder(place)
-    pq.write_table(rows, place, compression="zstd", compression_level=1)
+    pq.write_table(rows, place, compression="zstd", compression_level=1, write_page_checksum=True)
     sync_file(place)
     return path
 

@@ -28,6 +28,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from metaq.archive.parquet import SPARK_CHECKS, checked_format
 from metaq.durable import make_folder, make_or_refuse, sync_folder, write_whole
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.pipelines.changes import kinds
@@ -226,7 +227,7 @@ class Snapshot:
 
     def dataset(self, table: str | None = None) -> Any:
         """Return a `pyarrow.dataset.Dataset` of a table's rows. Raises ConfigError."""
-        return ds.dataset([str(path) for path in self.files(table)], schema=self.schema(table), format="parquet")
+        return ds.dataset([str(path) for path in self.files(table)], schema=self.schema(table), format=checked_format())
 
     def _table(self, table: str | None) -> TableState:
         tables = self.manifest.tables
@@ -259,7 +260,11 @@ def table_of(found: Snapshot, table: str | None, spark: Any) -> Any:
     # A `datetime` has no zone: as a TIMESTAMP it would move with the session's.
     schema = from_arrow_schema(found.schema(table), prefer_timestamp_ntz=True)
     files = [f"file:{path}" for path in found.files(table)]
-    frame = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+    frame = (
+        spark.read.schema(schema).options(**SPARK_CHECKS).parquet(*files)
+        if files
+        else spark.createDataFrame([], schema)
+    )
     return frame.drop(KEY_COLUMN, SEQUENCE_COLUMN)
 
 

@@ -31,6 +31,7 @@ from typing import Any
 from msgspec import structs
 
 from metaq.archive.folder import ArchiveFolder
+from metaq.archive.parquet import sha256_of
 from metaq.archive.records import MANIFESTS, ArchivedFile
 from metaq.archive.replacements import NEW, OLD, Replacement, ever_replaced, forget, replacements, save
 from metaq.clock import SYSTEM, Clock
@@ -388,8 +389,9 @@ class Compactor:
                 "they stay as they are"
             )
         return structs.replace(
-            group[0], path=path, staged=self._folder.relative(target), rows=rows, size=target.stat().st_size
-        )
+            group[0], path=path, staged=self._folder.relative(target), rows=rows, size=target.stat().st_size,
+            sha256=sha256_of(target),
+        )  # fmt: skip
 
     def _number(self) -> int:
         return 1 + max(self._records, default=0)

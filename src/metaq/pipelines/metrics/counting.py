@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from metaq.client.arrow.records import Decoded
-from metaq.errors import BadRequest
 from metaq.model.offsets import Slice
 from metaq.model.trace import Begun, Handled
 from metaq.pipelines.archive.dedupe import ids_of
@@ -176,21 +175,11 @@ class Counter:
 
 def _readable(decoded: Decoded) -> Iterator[Decoded | int]:
     """Yield records with readable bodies, in pieces, and the number of others: one corrupt body must not stop the pipeline."""
-    try:
-        yield from list(decoded.pieces(_TRACE_COLUMNS))
-        return
-    except BadRequest:
-        pass
-    good = np.ones(len(decoded), bool)
-    for row in decoded.parts["compressed"]:
-        try:
-            decoded.expanded_body(row)
-        except BadRequest as fault:
-            _LOG.warning("metrics: a trace is left out: %s", fault)
-            good[row] = False
-    yield int((~good).sum())
-    if good.any():
-        yield from decoded.only(good).pieces(_TRACE_COLUMNS)
+    for piece in decoded.pieces(_TRACE_COLUMNS):
+        if piece.marked:
+            yield len(piece.marked)
+        if len(piece) > len(piece.marked):
+            yield piece.without_marked()
 
 
 def keys_of(message_ids: pa.Array) -> Any:

@@ -84,7 +84,7 @@ class MetricsFolder:
             make_folder(self.path / STAGING)
         # Files and chunks are durable before the state that names them.
         for (staged, _), table in zip(files, tables.values(), strict=True):
-            pq.write_table(table, self.path / staged, compression="zstd")
+            pq.write_table(table, self.path / staged, compression="zstd", write_page_checksum=True)
             sync_file(self.path / staged)
         if files:
             sync_folder(self.path / STAGING)

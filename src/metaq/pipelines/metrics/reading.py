@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from metaq.archive.parquet import checked_format
 from metaq.errors import ConfigError
 from metaq.pipelines.metrics.figures import METRICS, Metric
 from metaq.pipelines.metrics.histogram import Histogram
@@ -136,7 +137,7 @@ def _rows(folder: Path, partition: str, saved: Saved, since_ms: int) -> list[dic
             paths.append(folder / staged)
     if not paths:
         return []
-    files = ds.dataset([str(path) for path in paths], schema=schemas()[partition], format="parquet")
+    files = ds.dataset([str(path) for path in paths], schema=schemas()[partition], format=checked_format())
     since = pa.scalar(moment(since_ms), pa.timestamp("ms", tz="UTC"))
     rows: list[dict[str, Any]] = files.to_table(filter=ds.field("window_start") >= since).to_pylist()
     return rows

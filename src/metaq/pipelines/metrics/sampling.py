@@ -42,6 +42,8 @@ class Sampler:
         """
         self._client, self._clock = client, clock
         self._topics, self._trace_topic, self._groups = topics, trace_topic, groups
+        self._last: dict[tuple[str, str, str], tuple[GroupSample, int]] = {}
+        """Topic, group and broker → the last progress that the broker told, and when, ms since 1970."""
         self._away: set[str] = set()
         self._silent: set[str] = set()
         """Brokers that did not answer in this sample, and are not asked again in it."""
@@ -67,8 +69,24 @@ class Sampler:
                 ends |= found
                 if topic != self._trace_topic:
                     groups += self._of_groups(topic, broker, masters[broker], found)
+        groups += self._carried(groups, masters, now_ms)
         brokers = [sample for name, address in sorted(masters.items()) if (sample := self._broker(name, address))]
         return ClusterSample(now_ms, ends, groups, brokers)
+
+    def _carried(self, found: Sequence[GroupSample], masters: Mapping[str, str], now_ms: int) -> list[GroupSample]:
+        """Return the last progress of groups at brokers that are away: what waits there has not been consumed.
+
+        Without it a lag would fall, and its alerts end, just because a broker is away.
+        """
+        before, self._last = self._last, {(one.topic, one.group, one.broker): (one, now_ms) for one in found}
+        carried = []
+        for key, (one, told_ms) in before.items():
+            silent = {f"topic {one.topic}", f"broker {one.broker}"} & self._silent
+            if key not in self._last and (silent or one.broker not in masters):
+                self._last[key] = one, told_ms
+                older = max(0, now_ms - told_ms) / 1000 if one.lag_messages else 0.0
+                carried.append(one._replace(lag_seconds=one.lag_seconds + older))
+        return carried
 
     def close(self) -> None:
         self._client.close()

@@ -77,7 +77,7 @@ class Copying:
     """Limits of the target."""
 
     def batch_of(self, queue: MessageQueue, decoded: records.Decoded) -> CopyBatch:
-        """Return the messages for the target. Raises InvalidMessage: the target does not accept one; BadRequest, as `Decoded`."""
+        """Return the messages for the target. Raises InvalidMessage: the target does not accept one, or its body cannot be read."""
         batch = decoded.to_batch(COLUMNS)
         texts = records.views(decoded.data, decoded.parts["properties"], len(decoded))
         offsets = decoded.queue_offsets
@@ -98,7 +98,11 @@ class Copying:
         kept = pc.replace_substring_regex(pc.replace_substring_regex(texts, _DROPPED, ""), _ENDS, "")
         joint = pc.if_else(pc.equal(pc.binary_length(kept), 0), b"", props.PAIR_END.encode())
         texts = pc.binary_join_element_wise(kept, joint, more.cast(pa.binary()), b"")
-        unfit = self._unfit(queue, batch["body"], texts, offsets, around)
+        # Compressed or not, a body is sent as it was before compression: one that is as stored would be another message.
+        unread = np.isin(np.arange(len(batch)), decoded.marked) & ~around
+        for row in np.flatnonzero(unread).tolist():
+            self._leave_out(f"the body of the message at offset {int(offsets[row])} of {queue} cannot be decompressed")
+        unfit = unread | self._unfit(queue, batch["body"], texts, offsets, around | unread)
         return CopyBatch(batch["body"], texts, batch["flag"], offsets, around, unfit)
 
     def _marks(self, queue: MessageQueue, batch: pa.RecordBatch, offsets: Any) -> pa.Array:
@@ -136,17 +140,20 @@ class Copying:
             unfit |= body_bytes + text_bytes + ENTRY_BYTES_MAX > limits.whole_bytes
         if not limits.empty:
             unfit |= body_bytes == 0
-        # What came around is left out in any case, so it is no fault.
+        # What is left out in any case is no fault.
         unfit &= ~around
         for row in np.flatnonzero(unfit).tolist():
             what = (
                 f"the message at offset {int(offsets[row])} of {queue} has {int(body_bytes[row])} bytes and {int(text_bytes[row])} "
                 f"of properties; the target takes {limits.words}, and {text_max} of properties"
             )
-            if not self.leave_out:
-                raise InvalidMessage(f"{what}. To go on without such messages: unfit = 'leave-out'")
-            _LOG.warning("%s: it is left out", what)
+            self._leave_out(what)
         return unfit
+
+    def _leave_out(self, what: str) -> None:
+        if not self.leave_out:
+            raise InvalidMessage(f"{what}. To go on without such messages: unfit = 'leave-out'")
+        _LOG.warning("%s: it is left out", what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from metaq.client.conversation.call import Call
-from metaq.client.conversation.groups import GetConnections, GetConsumeStats
-from metaq.errors import BrokerError, MetaqError
 from metaq.model import MessageQueue
 from metaq.pipelines.mirror.state import MirrorState
 from metaq.pipelines.mirror.table import together
 from metaq.spark.cluster.client import ClusterClient
 
 _LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 
 AT_HOME: Final = "it has members in the target: it has moved over"
 UNKNOWN: Final = "it has consumed nothing of these topics in the source"
@@ -118,9 +114,9 @@ class Carrier:
         targets = sorted(state.seen)
         if not targets:
             return GroupProgress(group=group, why="nothing is mirrored yet")
-        if self._is_at_home(group):
+        if self._target.members(group):
             return GroupProgress(group=group, why=AT_HOME)
-        known, there = _progress(self._source, group), _progress(self._target, group)
+        known, there = self._source.consumed(group), self._target.consumed(group)
         consumed = {queue: known.get(queue) for queue in state.queues}
         before = {queue: there.get(queue) for queue in targets}
         late = [
@@ -141,33 +137,6 @@ class Carrier:
         reasons = {one.why for one in queues.values()}
         why = UNKNOWN if reasons == {UNKNOWN} else next((one for one in (OWN, NOT_MIRRORED) if one in reasons), "")
         return GroupProgress(group=group, why=why, queues=list(queues.values()))
-
-    def _is_at_home(self, group: str) -> bool:
-        call = GetConnections(group)
-        # All brokers are asked: a member connects only to those of its topics.
-        return any(_asked(self._target, address, call) is not None for address in self._target.masters().values())
-
-
-def _progress(client: ClusterClient, group: str) -> dict[MessageQueue, int]:
-    """Return a group's progress in all queues of its topics.
-
-    Not by QUERY_CONSUMER_OFFSET per queue: a RocketMQ answers 0 for an unknown group while the queue has its first message.
-    """
-    found: dict[MessageQueue, int] = {}
-    for address in client.masters().values():
-        stats, _ = _asked(client, address, GetConsumeStats(group))
-        found |= {queue: one.consumer_offset for queue, one in stats.items()}
-    return found
-
-
-def _asked(client: ClusterClient, address: str, call: Call[T]) -> T:
-    try:
-        return client.link(address).ask([call])[0]
-    except BrokerError:
-        raise
-    except MetaqError:
-        client.drop(address)
-        raise
 
 
 def to_json(told: list[GroupProgress], now: str) -> dict[str, Any]:

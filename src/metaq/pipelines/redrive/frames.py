@@ -15,6 +15,7 @@ from metaq.client.arrow.rows import BAD_KEY, BAD_TAG, BAD_TEXT
 from metaq.errors import ConfigError
 from metaq.model import offsets
 from metaq.model import properties as props
+from metaq.model.message import BODY_AS_STORED
 from metaq.model.offsets import Positions
 from metaq.model.topics.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.option_table import nearest
@@ -30,7 +31,7 @@ the message was redriven, this time included. An id names one dead letter, which
 
 COLUMNS: Final = (
     "topic", "broker", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "born_time", "store_time", "properties",
-    "flag", "reconsume_times", "offset_id", "log_offset",
+    "flag", "sys_flag", "reconsume_times", "offset_id", "log_offset",
 )  # fmt: skip
 PLACE: Final = ("broker", "queue_id", "queue_offset")
 OLDEST_FIRST: Final = ("store_time", *PLACE)
@@ -91,8 +92,10 @@ class Frames:
                 "origin_message_id": sql.col("properties").getItem(props.ORIGIN_MESSAGE_ID),
             }
         )
+        # As it is stored, it would be sent as another body.
+        unread = sql.col("sys_flag").bitwiseAND(BODY_AS_STORED) != 0
         if self._decoder is None:
-            return frame.withColumn("_broken", sql.lit(False))
+            return frame.withColumn("_broken", unread)
         whole = frame.withColumn("_decoded", self._decoder)
         decoded = sql.col("_decoded")
         if self._options.decode == UTF8:
@@ -100,7 +103,7 @@ class Frames:
         else:
             names = [name for name in whole.schema["_decoded"].dataType.names if name != CORRUPT]
             found = whole.withColumn("value", sql.struct(*(decoded.getField(name).alias(name) for name in names)))
-        return found.withColumn("_broken", decoded.getField(CORRUPT).isNotNull()).drop("_decoded")
+        return found.withColumn("_broken", unread | decoded.getField(CORRUPT).isNotNull()).drop("_decoded")
 
     def without(self, messages: Any, sent: Ranges) -> Any:
         """Return the messages that are not in the ranges."""

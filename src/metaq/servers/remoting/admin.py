@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from metaq.broker.broker import Broker
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import InPieces
 from metaq.model import TopicConfig
 from metaq.model.access import Action
 from metaq.model.topics.topic import FILTER_TYPES, check_group, check_topic
@@ -68,8 +69,10 @@ class AdminHandlers:
         return After(self._broker.delete_topic(topic))
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader, Action.OBSERVE)
-    def _topics(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.topic_table(self._broker.topics.table, self._broker.topics.version)
+    def _topics(self, _call: Call[NoHeader]) -> Answer:
+        topics = self._broker.topics
+        # A list now: what is told in pieces is the table as it was with this version.
+        return bodies.topic_table(list(topics.table.items()), topics.version)
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, NoHeader, Action.OBSERVE)
     def _system_topics(self, _call: Call[NoHeader]) -> bytes:
@@ -89,22 +92,23 @@ class AdminHandlers:
         return After(self._broker.delete_group(group, with_offsets=call.header.remove_offset))
 
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NoHeader, Action.OBSERVE)
-    def _groups(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.group_table(self._broker.groups.table, self._broker.groups.version)
+    def _groups(self, _call: Call[NoHeader]) -> Answer:
+        groups = self._broker.groups
+        return bodies.group_table(list(groups.table.items()), groups.version)
 
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, NoHeader, Action.OBSERVE)
-    def _offsets(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.group_offsets(self._broker.offsets.table)
+    def _offsets(self, _call: Call[NoHeader]) -> Answer:
+        return bodies.group_offsets(list(self._broker.offsets.table.items()))
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET, NoHeader, Action.OBSERVE)
     def _delay_offsets(self, _call: Call[NoHeader]) -> bytes:
         return bodies.delay_offsets(self._broker.schedule.positions.offsets)
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, headers.ResetOffsetHeader, Action.ADMINISTER)
-    def _reset_offsets(self, call: Call[headers.ResetOffsetHeader]) -> bytes:
+    def _reset_offsets(self, call: Call[headers.ResetOffsetHeader]) -> InPieces[Answer]:
         header = call.header
         log.info("%s moves group %s in topic %s", call.session.remote, header.group, header.topic)
-        moved = self._broker.reset_offsets(header.group, header.topic, header.timestamp, force=header.force)
+        moved = yield from self._broker.reset_offsets(header.group, header.topic, header.timestamp, force=header.force)
         # RocketMQ makes a list for C++ callers, which cannot read its JSON with objects as keys.
         return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
 
@@ -149,11 +153,11 @@ class AdminHandlers:
         return bodies.kv_table(runtime_table(self._broker.reports.facts()))
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader, Action.OBSERVE)
-    def _topic_stats(self, call: Call[headers.TopicHeader]) -> bytes:
+    def _topic_stats(self, call: Call[headers.TopicHeader]) -> Answer:
         return bodies.topic_stats(self._broker.reports.topic_stats(call.header.topic))
 
     @handles(RequestCode.GET_CONSUME_STATS, headers.ConsumeStatsHeader, Action.OBSERVE)
-    def _consume_stats(self, call: Call[headers.ConsumeStatsHeader]) -> bytes:
+    def _consume_stats(self, call: Call[headers.ConsumeStatsHeader]) -> Answer:
         stats = self._broker.reports.consume_stats(call.header.consumer_group, call.header.topic)
         return bodies.consume_stats(stats, 0.0)
 

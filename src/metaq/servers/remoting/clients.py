@@ -4,22 +4,26 @@
 from __future__ import annotations
 
 from metaq.broker.broker import Broker
+from metaq.broker.pulls.locks import QUEUES_MAX
 from metaq.broker.pulls.pull import no_classes
+from metaq.broker.tables.members import SETS_MAX
 from metaq.errors import BadRequest, Reason, Refused
+from metaq.in_pieces import InPieces
 from metaq.model import QueueLocks
 from metaq.model.access import Action
 from metaq.model.filters.predicates import PREDICATE
 from metaq.options import MIB
-from metaq.servers.remoting.handlers import Call, NoHeader, Reply, handles
+from metaq.servers.remoting.handlers import Answer, Call, NoHeader, Reply, handles
 from metaq.servers.remoting.session import session_of
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.extensions import OUR_MARK
 
-HEARTBEAT_BYTES_MAX = 4 * MIB
+HEARTBEAT_BYTES_MAX = 2 * MIB
 """Largest heartbeat: its content is kept as long as its connection lives."""
+HEARTBEAT_LIMITS = bodies.HeartbeatLimits(SETS_MAX, SETS_MAX, subscriptions=4096)
 LOCK_BYTES_MAX = MIB
-"""Largest list of queues to lock, some 5 000 with the longest names: one request must not stop the loop for long."""
+"""Largest list of queues to lock, some 5 000 with the longest names."""
 
 
 class ClientHandlers:
@@ -29,15 +33,15 @@ class ClientHandlers:
         self._broker = broker
 
     @handles(RequestCode.HEART_BEAT, NoHeader, Action.SUBSCRIBE)
-    def _beat(self, call: Call[NoHeader]) -> Reply:
+    def _beat(self, call: Call[NoHeader]) -> InPieces[Answer]:
         beat, size = None, len(call.body)
         try:
             if size > HEARTBEAT_BYTES_MAX:
                 raise Refused(  # noqa: TRY301
                     Reason.INVALID, f"a heartbeat of {size} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
                 )
-            beat = bodies.heartbeat_of(call.body)
-            self._broker.beat(session_of(call), call.language, call.version, beat, call.caller)
+            beat = yield from bodies.heartbeat_in_pieces(call.body, HEARTBEAT_LIMITS)
+            yield from self._broker.beat_in_pieces(session_of(call), call.language, call.version, beat, call.caller)
         except (BadRequest, Refused) as error:
             # The broker's log is to name the client and its groups, also when the rest of the heartbeat cannot be read:
             # RocketMQ's clients show their users nothing.
@@ -66,13 +70,17 @@ class ClientHandlers:
         return bodies.consumer_ids(client_ids)
 
     @handles(RequestCode.LOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
-    def _lock(self, call: Call[NoHeader]) -> bytes:
-        return bodies.locked_queues(self._broker.locks.lock(call.caller, _locks_of(call)))
+    def _lock(self, call: Call[NoHeader]) -> InPieces[Answer]:
+        wanted = yield from _locks_of(call)
+        granted = yield from self._broker.locks.lock_in_pieces(call.caller, wanted)
+        return bodies.locked_queues(granted)
 
     @handles(RequestCode.UNLOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
-    def _unlock(self, call: Call[NoHeader]) -> None:
+    def _unlock(self, call: Call[NoHeader]) -> InPieces[Answer]:
         call.session.parked.in_turn()  # a lock before it that waits must not come back after it
-        self._broker.locks.unlock(call.caller, _locks_of(call))
+        held = yield from _locks_of(call)
+        self._broker.locks.unlock(call.caller, held)
+        return None
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, Action.OBSERVE)
     def _check_filter(self, call: Call[NoHeader]) -> None:
@@ -95,7 +103,7 @@ class ClientHandlers:
         raise Refused(Reason.INVALID, no_classes(self._broker.predicates))
 
 
-def _locks_of(call: Call[NoHeader]) -> QueueLocks:
+def _locks_of(call: Call[NoHeader]) -> InPieces[QueueLocks]:
     if len(call.body) > LOCK_BYTES_MAX:
         raise Refused(Reason.INVALID, f"a list of queues of {len(call.body)} bytes, the limit is {LOCK_BYTES_MAX}")
-    return bodies.queue_locks_of(call.body)
+    return bodies.queue_locks_in_pieces(call.body, QUEUES_MAX)

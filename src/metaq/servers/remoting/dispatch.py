@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Final, TypeAlias
 
 from msgspec import Struct, field
@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from metaq.broker.channel import OnAnswer, Unanswered
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Reason, Refused, shortage
+from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model.access import Caller
 from metaq.net.address import join_address
@@ -26,6 +27,7 @@ from metaq.saved import Pending, Saving
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.handlers import After, Answer, Call, Handler, Later, Reply
 from metaq.servers.server import caller_of
+from metaq.servers.slices import Slices, SlowWork
 from metaq.servers.waiting import Parked, Parking, Wording
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import FRAME_BYTES_MAX, LENGTH_BYTES, Command, decode, encode, frame_bytes, reply
@@ -104,6 +106,7 @@ class Handling(Struct, frozen=True):
     frame_bytes_max: int = FRAME_BYTES_MAX
     identify: Identify | None = None
     """Finds the caller of a signed request; None: signatures are not looked at."""
+    slow_work: SlowWork = field(default_factory=SlowWork)
 
     def tick(self) -> None:
         """End what has waited too long."""
@@ -121,6 +124,7 @@ class RemotingSession:
         self.remote = join_address(*peer.address)
         self.caller = caller_of(peer)
         """Caller of unsigned requests."""
+        self.slices = Slices(peer, handling.slow_work)
         self._frame_bytes_max = handling.frame_bytes_max
         self._needed = 0
         self._pushes = 0
@@ -128,19 +132,25 @@ class RemotingSession:
     # -- metaq.net.peer.Session
     def data_received(self, data: memoryview) -> int:
         """Handle every whole frame. Return the bytes used. Raises RemoteProtocolError."""
-        start, end, self._needed = 0, len(data), 0
-        # A peer that does not read its answers gets no more of them: what is left comes again once it has read.
-        while not self.peer.congested:
-            size = frame_bytes(data, start, end, self._frame_bytes_max)
-            if not size or start + size > end:
-                self._needed = size
-                break
-            with data[
-                start + LENGTH_BYTES : start + size
-            ] as frame:  # released: the loop's buffer must not stay exported
-                command = decode(frame)
-            start += size
-            self.handle(command)
+        start, end, self._needed, slices = 0, len(data), 0, self.slices
+        try:
+            # A peer that does not read its answers gets no more of them: what is left comes again once it has read.
+            while not (self.peer.congested or slices.waits):
+                size = frame_bytes(data, start, end, self._frame_bytes_max)
+                if not size or start + size > end:
+                    self._needed = size
+                    break
+                if not slices.may_go_on():
+                    break
+                with data[
+                    start + LENGTH_BYTES : start + size
+                ] as frame:  # released: the loop's buffer must not stay exported
+                    command = decode(frame)
+                start += size
+                self.handle(command)
+        finally:
+            if slices.began:
+                slices.end()
         return start
 
     def frame_needed(self) -> int:
@@ -200,11 +210,30 @@ class RemotingSession:
             return when_saved(answer.pending, lambda: self._made(command, answer.then()))
         if isinstance(answer, Later):
             return None
+        if isinstance(answer, Generator):
+            self.slices.run(self._in_pieces(command, answer))
+            return None
         if isinstance(answer, Reply):
             return reply(command, answer.code, answer.header, remark=answer.remark, body=answer.body)
         if isinstance(answer, bytes):
             return reply(command, body=answer)
         return reply(command, 0, answer)
+
+    def _in_pieces(self, command: Command, work: InPieces[Answer]) -> InPieces[None]:
+        """Run a handler's work in pieces, then answer."""
+        error: Exception | None = None
+        answer: Answer = None
+        try:
+            answer = yield from work
+        except Exception as failed:  # noqa: BLE001  becomes the answer
+            error = failed
+
+        def outcome() -> Answer:
+            if error is not None:
+                raise error
+            return answer
+
+        self.answer_late(command, outcome)
 
     def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
         """Answer a request whose handler returned LATER."""

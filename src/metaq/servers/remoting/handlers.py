@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 from msgspec.structs import fields
 
+from metaq.in_pieces import InPieces
 from metaq.model.access import Action, Caller
 from metaq.net.peer import Peer
 from metaq.saved import Pending
@@ -60,8 +61,9 @@ class Later(enum.Enum):
 
 LATER = Later.LATER
 
-Answer: TypeAlias = "Header | bytes | Reply | After | Later | None"
-"""Result of a handler. A header or body alone is an answer with code 0; None is code 0 and nothing else."""
+Answer: TypeAlias = "Header | bytes | Reply | After | Later | InPieces[Answer] | None"
+"""Result of a handler. A header or body alone is an answer with code 0; None is code 0 and nothing else. What takes long is
+work in pieces, which returns the answer: a generator, so that the handler may be one."""
 
 
 class CallSession(Protocol):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from metaq.broker.broker import Broker
 from metaq.broker.requests import KeyQuery, OffsetCommit, PullRequest, Send, SendBack
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import InPieces
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.servers.remoting.handlers import LATER, Answer, Call, Later, Reply, handles
@@ -59,9 +60,9 @@ class MessageHandlers:
         return LATER
 
     @handles(RequestCode.QUERY_MESSAGE, headers.QueryMessageHeader, Action.SUBSCRIBE)
-    def _query(self, call: Call[headers.QueryMessageHeader]) -> Reply:
+    def _query(self, call: Call[headers.QueryMessageHeader]) -> InPieces[Answer]:
         header = call.header
-        found = self._broker.lookup.query(
+        found = yield from self._broker.lookup.query(
             KeyQuery(
                 topic=header.topic,
                 key=header.key,
@@ -86,7 +87,9 @@ class MessageHandlers:
     @handles(RequestCode.QUERY_CONSUMER_OFFSET, headers.QueryOffsetHeader, Action.SUBSCRIBE)
     def _query_offset(self, call: Call[headers.QueryOffsetHeader]) -> headers.OffsetReplyHeader:
         header = call.header
-        offset = self._broker.lookup.consumer_offset(header.group, header.topic, header.queue_id)
+        offset = self._broker.lookup.consumer_offset(
+            header.group, header.topic, header.queue_id, young_is_zero=header.zero_if_not_found is not False
+        )
         if offset is None:
             where = f"{header.group}, {header.topic}:{header.queue_id}"
             # RocketMQ's text, and its code 22: Java's client takes it for "no offset yet" and begins as consumeFromWhere says.

@@ -7,6 +7,7 @@ import logging
 
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
+from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, administered_locally
 from metaq.model.topics.registration import BrokerIdentity, Registration
@@ -15,6 +16,7 @@ from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
+from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
@@ -45,6 +47,7 @@ class NamesrvServer:
             # this machine.
             Gatekeeper(administered_locally),
             service.options.frame_bytes_max,
+            slow_work=SlowWork(service.clock.monotonic),
         )
 
     def session(self, peer: Peer) -> RemotingSession:
@@ -78,7 +81,7 @@ class BrokerRegistration:
         self._service = service
 
     @handles(RequestCode.REGISTER_BROKER, headers.RegisterBrokerHeader, Action.REGISTER)
-    def _register(self, call: Call[headers.RegisterBrokerHeader]) -> Reply:
+    def _register(self, call: Call[headers.RegisterBrokerHeader]) -> InPieces[Answer]:
         header, body = call.header, call.body
         # 0 means "not checked": older brokers send none.
         if header.body_crc32 and crc31(body) != header.body_crc32:
@@ -87,7 +90,7 @@ class BrokerRegistration:
             )
         # Brokers before V3_0_11 send the topic table without a wrapper.
         bare = call.version < MODERN_REGISTRATION_VERSION
-        version, topics = bodies.registration_of(body, compressed=header.compressed, bare=bare)
+        version, topics = yield from bodies.registration_in_pieces(body, compressed=header.compressed, bare=bare)
         who = BrokerIdentity(
             header.cluster, header.broker_name, header.broker_id, header.broker_address, header.ha_address
         )

@@ -32,6 +32,7 @@ from metaq.servers.remoting.staging import StagingHandlers
 from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandlers
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
+from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class RemotingServer:
             broker.gatekeeper,
             broker.options.frame_bytes_max,
             identify,
+            SlowWork(broker.clock.monotonic),
         )
 
     def session(self, peer: Peer) -> BrokerSession:

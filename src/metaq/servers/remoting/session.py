@@ -151,19 +151,21 @@ class BrokerSession(RemotingSession):
                     self._needed = 0
                     return start
                 start += used
-                if rows < ROWS_MAX:
+                if rows < ROWS_MAX or self.slices.waits:
                     break
             if table.error:
                 frame_bytes(data, start, end, self._frame_bytes_max)  # raises a better text for TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
             # A connection with kept bytes does not join: a sweep cannot put them in front of those that it reads.
-            if self._singles >= SINGLES_BEFORE_JOINING and start == end:
+            if self._singles >= SINGLES_BEFORE_JOINING and start == end and not self.slices.waits:
                 self._join()
             return start
         finally:
             # The rows are views of the loop's shared buffer, which the next connection overwrites.
             table.release()
+            if self.slices.began:
+                self.slices.end()
             try:
                 self._flush()
             except BaseException:
@@ -200,7 +202,7 @@ class BrokerSession(RemotingSession):
     # -- the two paths
     def _serve(self, rows: int) -> int:
         """Handle the table's rows in their order. Return how many were handled."""
-        space, peer, row = self._workspace, self.peer, 0
+        space, peer, slices, row = self._workspace, self.peer, self.slices, 0
         table = space.table
         if self.handling.identify is not None and self._brings_signatures(rows):
             return self._serve_singly(rows)
@@ -218,9 +220,13 @@ class BrokerSession(RemotingSession):
                     # run goes on at it.
                     if kind not in _APPENDED or (kind != _ENDING and self._open_gate(row)):
                         continue
+                if not slices.may_go_on():
+                    break
                 self._one(row)
             elif kind == _OTHER:
                 self._singles = 0
+                if not slices.may_go_on():
+                    break
                 self._one(row)
             elif kind == _PULL:
                 if (
@@ -229,10 +235,16 @@ class BrokerSession(RemotingSession):
                     break
                 self._singles = 0
                 row = self._pulls(row, rows)
+                if slices.waits:
+                    break
                 continue
             else:
+                if not slices.may_go_on():
+                    break
                 self._back(row)
             row += 1
+            if slices.waits:
+                break
         return row
 
     def _brings_signatures(self, rows: int) -> bool:
@@ -244,7 +256,7 @@ class BrokerSession(RemotingSession):
     def _serve_singly(self, rows: int) -> int:
         """Handle all rows by the slow path, otherwise as `_serve`."""
         for row in range(rows):
-            if self.peer.congested:
+            if self.peer.congested or self.slices.waits or not self.slices.may_go_on():
                 return row
             self._singles = 0
             self._one(row)
@@ -269,7 +281,8 @@ class BrokerSession(RemotingSession):
             self.handle(command)
 
     def _pulls(self, row: int, rows: int) -> int:
-        """Answer a run of plain pulls, or one that is not plain. Return the row behind."""
+        """Answer a run of plain pulls, or one that is not plain. Return the row behind, or the same if the connection has to
+        wait for its turn."""
         space = self._workspace
         fast_paths, answers = space.broker.pulls.fast_paths, space.answers
         fast_path = fast_paths.of(self.caller)
@@ -280,6 +293,8 @@ class BrokerSession(RemotingSession):
                 if len(answers) >= JOINED_BYTES_MAX:
                     self.peer.write(answers.take())
                 return done
+        if not self.slices.may_go_on():
+            return row
         self._pull(row, fast_path)
         return row + 1
 

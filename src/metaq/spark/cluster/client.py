@@ -7,14 +7,14 @@ import functools
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from metaq.client.conversation.administration import GetSettings
 from metaq.client.conversation.call import At, Call, Consultation
 from metaq.client.conversation.driver import converse, converse_all
-from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats, LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
 from metaq.client.conversation.reading.pulling import Pull
@@ -22,7 +22,7 @@ from metaq.client.conversation.reading.sizes import Sample, sample_sizes
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
 from metaq.client.conversation.retry import Patience, Purpose
 from metaq.clock import SYSTEM
-from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
+from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat
 from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.offsets import Positions, Slice
@@ -66,6 +66,15 @@ class Capabilities(NamedTuple):
 
     level: int
     body_bytes: int
+
+
+def refuse_members(group: str, members: Sequence[str]) -> None:
+    """Raise ConfigError if there are members: stored progress is where consumers go on, so they would skip messages."""
+    if members:
+        raise ConfigError(
+            f"the consumer group {group} has members ({', '.join(members[:3])}{', ...' if len(members) > 3 else ''}), which "
+            "would skip messages if other progress were stored for it: name a group without consumers"
+        )
 
 
 class Retries:
@@ -262,13 +271,39 @@ class ClusterClient:
 
     def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
         """Return a consumer group's progress in each queue; None: it has none there."""
-        return self._ask({queue: GetPosition(group, queue) for queue in queues})
+        return self._ask({queue: GetPosition(group, queue, exact=True) for queue in queues})
+
+    def members(self, group: str) -> list[str]:
+        """Return the client ids of a consumer group's members, sorted. All masters are asked: members connect to some."""
+        found: set[str] = set()
+        for connections in self._of_masters(GetConnections(group)):
+            found |= {one.client_id for one in connections[0]} if connections is not None else set()
+        return sorted(found)
+
+    def consumed(self, group: str) -> dict[MessageQueue, int]:
+        """Return a consumer group's progress in all queues of the topics in which it has any.
+
+        Unlike `progress` at a RocketMQ, which answers 0 for an unknown group while a queue still has its first message.
+        """
+        found: dict[MessageQueue, int] = {}
+        for stats, _ in self._of_masters(GetConsumeStats(group)):
+            found |= {queue: one.consumer_offset for queue, one in stats.items()}
+        return found
+
+    def _of_masters(self, call: Call[T]) -> list[T]:
+        return [self._tried(functools.partial(self._outcome, At(at, call))) for at in self.masters().values()]
 
     def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
         """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it.
 
         Queues that no longer exist are left out. `seconds` as in `ends`.
+        Raises ConfigError, too: consumers have joined the group. They would go on at these positions.
         """
+        one_each = {queue.broker: queue for queue in positions}.values()
+        asked = {queue: GetConnections(group) for queue in one_each}
+        for connections in self.of_existing(asked, functools.partial(self._ask, seconds=seconds)).values():
+            if connections is not None:
+                refuse_members(group, sorted(one.client_id for one in connections[0]))
         calls = {queue: SetPosition(group, queue, offset) for queue, offset in positions.items()}
         begun = self._begun.setdefault(group, set())
         # One queue per broker and topic goes first: a RocketMQ makes the table of a group and topic with the first progress

@@ -13,6 +13,7 @@ from metaq.client.arrow import records
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.spark import schema
 from metaq.spark.files.found import find
+from metaq.spark.files.named import check_topics
 from metaq.spark.files.plan import Part, partitions
 from metaq.spark.files.read import read_parts
 from metaq.spark.files.settings import FilesOptions
@@ -71,7 +72,10 @@ class FilesReader(DataSourceReader):  # type: ignore[misc]
         self.columns = schema.columns_of_struct(struct, known)
 
     def partitions(self) -> list[InputPartition]:
-        planned = partitions(find(self.options.all_paths), self.options)
+        """Plan the read. Raises ConfigError, StoreForeign: as `find`, `check_topics` and `plan.partitions`."""
+        found = find(self.options.all_paths)
+        check_topics(self.options, found)
+        planned = partitions(found, self.options)
         # For an empty list Spark would run one task with read(None).
         return [FilesPartition(parts) for parts in planned] or [FilesPartition([])]
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from metaq.client.arrow import records
-from metaq.errors import BadRequest
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.spark.files.frames import frames_batch
 from metaq.spark.files.plan import ArchivedPart, LogPart, Part
@@ -82,31 +80,21 @@ def _read_log(part: LogPart, options: FilesOptions, columns: Sequence[str]) -> I
 
 
 def _rows(part: LogPart, decoded: records.Decoded, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
-    left: records.Decoded | None = decoded
-    while left is not None and len(left):
-        try:
-            piece, rest = left.cut(columns)
-        except BadRequest:  # A body that cannot be expanded: find all such, and go on with the others.
-            readable, damage = _readable(part, left)
-            yield from damage
-            left = left.only(readable)
-        else:
-            yield piece.to_batch(columns)
-            left = rest
+    if not len(decoded):
+        return
+    for piece in decoded.pieces(columns):
+        if piece.marked:
+            yield from _unread(part, piece)
+        yield piece.without_marked().to_batch(columns)
 
 
-def _readable(part: LogPart, decoded: records.Decoded) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], list[Damage]]:
-    """Return a mask of the records whose bodies can be decompressed, and the damage of the others."""
-    readable, damage = np.ones(len(decoded), np.bool_), []
-    sizes = np.frombuffer(decoded.parts["size"], np.int32, len(decoded))
-    for row in decoded.parts["compressed"]:
-        try:
-            decoded.expanded_body(row)
-        except BadRequest as fault:
-            readable[row] = False
-            place = int(decoded.log_offsets[row]) - part.piece.file.start
-            damage.append(Damage(part.piece.file.path, place, int(sizes[row]), str(fault)))
-    return readable, damage
+def _unread(part: LogPart, piece: records.Decoded) -> Iterator[Damage]:
+    """Yield the damage of the records whose bodies cannot be decompressed."""
+    sizes = np.frombuffer(piece.parts["size"], np.int32, len(piece))
+    for row in piece.marked:
+        place = int(piece.log_offsets[row]) - part.piece.file.start
+        why = f"the compressed body of {piece.place(row)} cannot be read"
+        yield Damage(part.piece.file.path, place, int(sizes[row]), why)
 
 
 class _Chosen:
@@ -168,7 +156,7 @@ def _read_archived(
 
     schema = records.schema_of(columns)
     try:
-        with pq.ParquetFile(part.path) as file:
+        with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
             # Archived files have store host and log offset instead of the offset id; those of version 1 lack these, too.
             ids = "offset_id" in columns and "log_offset" in file.schema_arrow.names

@@ -14,7 +14,7 @@ from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute, Req
 from metaq.model import offsets
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster.client import ClusterClient, Retries, client_of, may_be_away
+from metaq.spark.cluster.client import ClusterClient, Retries, client_of, may_be_away, refuse_members
 from metaq.spark.source import slicing
 from metaq.spark.source.fetch import report_loss, report_short_queue
 from metaq.spark.source.pushdown import Pushed
@@ -298,6 +298,29 @@ class Planner:
             if moment is not None and left:
                 at[place] = self.client.at([piece.queue for piece in left], moment, self._options.fetch.group)
         return pushed.narrowed(left, *at)
+
+    def check_progress_group(self, *, own: bool) -> None:
+        """Refuse a `progressGroup` that others use: storing this query's progress would make them skip messages.
+
+        Args: own: whether earlier runs of this query stored progress for the group.
+        Raises ConfigError: it has members; or progress in the topics that are read, and is neither `own` nor `startingGroup`,
+            which is to be taken over.
+        """
+        group = self._options.progress_group
+        if not group:
+            return
+        try:
+            refuse_members(group, self.client.members(group))
+        except ConfigError as fault:
+            raise ConfigError(f"progressGroup: {fault}") from None
+        if own or group == self._options.starting_group:
+            return
+        topics = {queue.topic for queue in self.client.consumed(group)}.intersection(self._topics())
+        if topics:
+            raise ConfigError(
+                f"progressGroup: the consumer group {group} has progress in {', '.join(sorted(topics)[:3])} that this query did "
+                "not make. Whoever did would skip messages, or get them again: name a group of this query's own"
+            )
 
     def report(self, done: Mapping[MessageQueue, int], watch: Watch | None = None) -> bool:
         """Store the query's progress for `progressGroup`, if set. Returns False if a broker was away and is still due.

@@ -19,9 +19,10 @@ from metaq.model.topics.topic import check_group, check_partition_topic
 from metaq.option_table import MIB, OptionTable, camel, option
 from metaq.spark.cluster.replicas import AUTO, READ_FROM
 from metaq.spark.source.fetch import GROUP, PULL_BYTES, FetchSettings
-from metaq.spark.source.watch import BROKER_AWAY, WAIT
+from metaq.spark.source.watch import BROKER_AWAY, FAIL, WAIT
 
 EARLIEST, LATEST = "earliest", "latest"
+RAW, SKIP = "raw", "skip"
 
 
 def spelled(table: type[OptionTable], pairs: Mapping[str, str]) -> dict[str, str]:
@@ -90,8 +91,16 @@ class SourceOptions(OptionTable):
     fail_on_data_loss: bool = option(
         True, "Fail when messages left the log unread, or a queue ends before the checkpoint; false: warn and go on."
     )
+    corrupt: str = option(
+        RAW,
+        "A body that cannot be decompressed: `raw`: the row has it as it is stored, and 2^30 in `sys_flag`; decoders give it as "
+        "`_corrupt`. `skip`: no row. `fail`: the query fails. The log names queue and offset.",
+        choices=(RAW, SKIP, FAIL),
+    )
     progress_group: str | None = option(
-        None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
+        None,
+        "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it. No consumer may be "
+        "in the group, nor another query.",
     )
     broker_away: str = option(
         WAIT,

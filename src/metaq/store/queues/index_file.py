@@ -30,6 +30,12 @@ def index_file_bytes(slots: int, entries_max: int) -> int:
     return HEADER.size + _SLOT.size * slots + ENTRY.size * entries_max
 
 
+ON_THE_WAY: Final = -1
+"""In place of a LogOffset: the search goes on."""
+ENTRIES_OF_A_PIECE: Final = 256
+"""Entries of a chain that are looked at in one go: some 0.1 ms."""
+
+
 class IndexHeader(NamedTuple):
     """Store times (ms) and LogOffsets of the first and last record indexed, slots in use, ordinal of the next entry.
 
@@ -64,11 +70,17 @@ class IndexFile:
         return HEADER.size + _SLOT.size * self.slots + ENTRY.size * ordinal
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield LogOffsets under a hash, newest first, of records stored in [begin_ms, end_ms] (to the second)."""
-        buffer, header = self.file.buffer, self.header
+        """Yield LogOffsets under a hash, newest first, of records stored in [begin_ms, end_ms] (to the second).
+
+        And `ON_THE_WAY` each `ENTRIES_OF_A_PIECE` entries: a slot's chain may be as long as the file, whosever its keys are.
+        """
+        buffer, header, walked = self.file.buffer, self.header, 0
         # Read without a lock: an entry is whole before a slot points at it.
         (ordinal,) = _SLOT.unpack_from(buffer, HEADER.size + _SLOT.size * (key_hash % self.slots))
         while 0 < ordinal < header.next_ordinal:
+            walked += 1
+            if walked % ENTRIES_OF_A_PIECE == 0:
+                yield ON_THE_WAY
             found_hash, log_offset, seconds, previous = ENTRY.unpack_from(buffer, self.entries_at(ordinal))
             if seconds < 0:  # damaged, for RocketMQ too
                 return
@@ -238,24 +250,21 @@ class Index:
         while not self.tail.put(key, log_offset, store_ms):
             self.grow(1, now_ms)
 
-    def query(self, key: bytes, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return LogOffsets of records that may carry `topic#key` (the same hash), stored in [begin_ms, end_ms].
+    def find(self, key: bytes, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield LogOffsets of records that may carry `topic#key` (the same hash), stored in [begin_ms, end_ms], newest first.
 
-        The newest `count_max`, in ascending order. The caller compares the keys.
+        The caller compares the keys. After a crash the last record may come twice. See `IndexFile.find` for `ON_THE_WAY`.
         """
-        found: set[int] = set()
         key_hash = hot.index_hash(key)
         # Newest first, and no further than the time asked for: old files stay out of the page cache.
         for file in reversed(self.files):
             if file.overlaps(begin_ms, end_ms):
-                for log_offset in file.find(key_hash, begin_ms, end_ms):
-                    found.add(log_offset)  # a set: after a crash the last record may be indexed twice
-                    if len(found) >= count_max:
-                        # Ascending, as RocketMQ reads the records then: in the order of the log.
-                        return sorted(found)
+                try:
+                    yield from file.find(key_hash, begin_ms, end_ms)
+                except ValueError:  # retention has closed it while the caller was elsewhere: its records go as well
+                    continue
             if file.header.next_ordinal > 1 and file.header.begin_ms < begin_ms:
                 break  # the files before it are older still
-        return sorted(found)
 
     @property
     def end_log(self) -> int:

@@ -6,11 +6,12 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from metaq.errors import BadRequest
+from metaq.in_pieces import InPieces, finish
 from metaq.model import BrokerData, ClusterInfo, DataVersion, QueueData, Route, TopicConfig
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value, whole
 from metaq.wire.bodies.parts import Body, Tree, data_version_of, queues_in
-from metaq.wire.bodies.tables import topic_of_tree, topic_table_of_tree, topic_table_tree
+from metaq.wire.bodies.tables import TOPICS_OF_A_PIECE, topic_of_tree, topic_table_in_pieces, topic_table_tree
 from metaq.wire.compression import inflate
 
 
@@ -99,7 +100,13 @@ def registration(version: DataVersion, topics: Mapping[str, TopicConfig], filter
 
 
 def registration_of(body: Body, *, compressed: bool, bare: bool) -> tuple[DataVersion, dict[str, TopicConfig]]:
-    """Decode REGISTER_BROKER (103). An empty body is an empty table.
+    return finish(registration_in_pieces(body, compressed=compressed, bare=bare))
+
+
+def registration_in_pieces(
+    body: Body, *, compressed: bool, bare: bool
+) -> InPieces[tuple[DataVersion, dict[str, TopicConfig]]]:
+    """Decode REGISTER_BROKER (103), some topics at a time. An empty body is an empty table.
 
     Raises BadRequest, also for a compressed body that grows beyond `REGISTRATION_BYTES_MAX`.
 
@@ -110,12 +117,12 @@ def registration_of(body: Body, *, compressed: bool, bare: bool) -> tuple[DataVe
     if not len(body):  # RocketMQ's name server takes it for an empty table, too
         return DataVersion(), {}
     if compressed:
-        return _compressed_registration_of(body)
+        return (yield from _compressed_registration_of(body))
     tree = beans.parse(body, "registration")
-    return topic_table_of_tree(tree if bare else tree["topicConfigSerializeWrapper"])
+    return (yield from topic_table_in_pieces(tree if bare else tree["topicConfigSerializeWrapper"]))
 
 
-def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, TopicConfig]]:
+def _compressed_registration_of(body: Body) -> InPieces[tuple[DataVersion, dict[str, TopicConfig]]]:
     """Decode the compressed form.
 
     i32 n, n bytes DataVersion as JSON; i32 topics; per topic i32 n, n bytes `name readQ writeQ perm filterType`; the
@@ -128,7 +135,9 @@ def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, Topi
         version = data_version_of(piece)
         (count,) = struct.unpack_from(">i", data, at)
         at += 4
-        for _ in range(count):
+        for number in range(count):
+            if number % TOPICS_OF_A_PIECE == TOPICS_OF_A_PIECE - 1:
+                yield
             at, piece = _piece(data, at)
             # Blanks cannot be part of a name, so the split is exact.
             name, reads, writes, perm, filter_type = bytes(piece).decode().split(" ")

@@ -5,8 +5,9 @@ Java's tables have the queue, an object, for a key, and fastjson writes it so: `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from metaq.in_pieces import InPieces
 from metaq.model import ConsumeStats, MessageQueue, QueueStats
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
@@ -42,13 +43,16 @@ def queue_items(table: Value) -> Iterator[tuple[MessageQueue, Value]]:
         yield queue_of_key(key), value
 
 
-def topic_stats(stats: Mapping[MessageQueue, QueueStats]) -> bytes:
+def topic_stats(stats: Iterable[tuple[MessageQueue, QueueStats]]) -> InPieces[bytes]:
     """Encode the answer to GET_TOPIC_STATS_INFO (202)."""
-    table = {
-        queue_key(queue): {"lastUpdateTimestamp": one.last_ms, "maxOffset": one.max_offset, "minOffset": one.min_offset}
-        for queue, one in stats.items()
-    }
-    return fastjson.dumps_java({"offsetTable": table})
+    entries = (
+        (
+            queue_key(queue),
+            {"lastUpdateTimestamp": one.last_ms, "maxOffset": one.max_offset, "minOffset": one.min_offset},
+        )
+        for queue, one in stats
+    )
+    return fastjson.table_in_pieces({}, "offsetTable", entries)
 
 
 def topic_stats_of(body: Body) -> dict[MessageQueue, QueueStats]:
@@ -59,17 +63,20 @@ def topic_stats_of(body: Body) -> dict[MessageQueue, QueueStats]:
     }
 
 
-def consume_stats(stats: Mapping[MessageQueue, ConsumeStats], tps: float) -> bytes:
+def consume_stats(stats: Iterable[tuple[MessageQueue, ConsumeStats]], tps: float) -> InPieces[bytes]:
     """Encode the answer to GET_CONSUME_STATS (208)."""
-    table = {
-        queue_key(queue): {
-            "brokerOffset": one.broker_offset,
-            "consumerOffset": one.consumer_offset,
-            "lastTimestamp": one.last_ms,
-        }
-        for queue, one in stats.items()
-    }
-    return fastjson.dumps_java({"consumeTps": tps, "offsetTable": table})
+    entries = (
+        (
+            queue_key(queue),
+            {
+                "brokerOffset": one.broker_offset,
+                "consumerOffset": one.consumer_offset,
+                "lastTimestamp": one.last_ms,
+            },
+        )
+        for queue, one in stats
+    )
+    return fastjson.table_in_pieces({"consumeTps": tps}, "offsetTable", entries)
 
 
 def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], float]:
@@ -87,8 +94,14 @@ SEPARATOR = "@"
 
 def group_offsets_tree(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> Tree:
     """Return the tree of (topic, group) → queue id → offset, with `topic@group` for a key."""
+    return {"offsetTable": dict(_group_offsets(offsets.items()))}
+
+
+def _group_offsets(
+    offsets: Iterable[tuple[tuple[str, str], Mapping[int, int]]],
+) -> Iterator[tuple[str, dict[int, int]]]:
     # RocketMQ's key, in its file and on the wire.
-    return {"offsetTable": {f"{topic}{SEPARATOR}{group}": dict(queues) for (topic, group), queues in offsets.items()}}
+    return ((f"{topic}{SEPARATOR}{group}", dict(queues)) for (topic, group), queues in offsets)
 
 
 def group_offsets_of_tree(tree: Value) -> dict[str, dict[int, int]]:
@@ -102,9 +115,9 @@ def topics_and_groups(offsets: Mapping[str, dict[int, int]]) -> dict[tuple[str, 
     return {(topic, group): queues for (topic, found, group), queues in split if found}
 
 
-def group_offsets(offsets: Mapping[tuple[str, str], Mapping[int, int]]) -> bytes:
+def group_offsets(offsets: Iterable[tuple[tuple[str, str], Mapping[int, int]]]) -> InPieces[bytes]:
     """Encode the answer to GET_ALL_CONSUMER_OFFSET (43)."""
-    return fastjson.dumps_java(group_offsets_tree(offsets))
+    return fastjson.table_in_pieces({}, "offsetTable", _group_offsets(offsets))
 
 
 def delay_offsets_tree(offsets: Mapping[int, int]) -> Tree:

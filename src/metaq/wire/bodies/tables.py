@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from metaq.in_pieces import InPieces, finish
 from metaq.model import DataVersion, GroupConfig, TopicConfig
 from metaq.model.topics.topic import FILTER_TYPES
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.parts import Body, Tree, data_version_of_tree, data_version_tree, queues_in
+
+TOPICS_OF_A_PIECE = 32
+"""Topics that are decoded at once: some 0.4 ms."""
 
 
 def topic_tree(topic: TopicConfig) -> Tree:
@@ -42,13 +46,25 @@ def topic_table_tree(topics: Mapping[str, TopicConfig], version: DataVersion) ->
 
 
 def topic_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, TopicConfig]]:
-    topics = (topic_of_tree(value, name.key()) for name, value in tree["topicConfigTable"].entries())
-    return data_version_of_tree(tree["dataVersion"]), {topic.name: topic for topic in topics}
+    return finish(topic_table_in_pieces(tree))
 
 
-def topic_table(topics: Mapping[str, TopicConfig], version: DataVersion) -> bytes:
+def topic_table_in_pieces(tree: Value) -> InPieces[tuple[DataVersion, dict[str, TopicConfig]]]:
+    """Decode a table of topics, some at a time."""
+    version, topics = data_version_of_tree(tree["dataVersion"]), dict[str, TopicConfig]()
+    for number, (name, value) in enumerate(tree["topicConfigTable"].entries(), 1):
+        topic = topic_of_tree(value, name.key())
+        topics[topic.name] = topic
+        if number % TOPICS_OF_A_PIECE == 0:
+            yield
+    return version, topics
+
+
+def topic_table(topics: Iterable[tuple[str, TopicConfig]], version: DataVersion) -> InPieces[bytes]:
     """Encode the answer to GET_ALL_TOPIC_CONFIG (21)."""
-    return fastjson.dumps(topic_table_tree(topics, version))
+    entries = ((name, topic_tree(topic)) for name, topic in topics)
+    head = {"dataVersion": data_version_tree(version)}
+    return fastjson.table_in_pieces(head, "topicConfigTable", entries, fastjson.dumps)
 
 
 def topic_list(topics: Iterable[str], broker_address: str | None = None) -> bytes:
@@ -104,9 +120,11 @@ def group_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, GroupConfig
     return data_version_of_tree(tree["dataVersion"]), {group.name: group for group in groups}
 
 
-def group_table(groups: Mapping[str, GroupConfig], version: DataVersion) -> bytes:
+def group_table(groups: Iterable[tuple[str, GroupConfig]], version: DataVersion) -> InPieces[bytes]:
     """Encode the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
-    return fastjson.dumps(group_table_tree(groups, version))
+    entries = ((name, group_tree(group)) for name, group in groups)
+    head = {"dataVersion": data_version_tree(version)}
+    return fastjson.table_in_pieces(head, "subscriptionGroupTable", entries, fastjson.dumps)
 
 
 def group_list(groups: Iterable[str]) -> bytes:

@@ -72,11 +72,12 @@ class TimestampReplyHeader(Header, kw_only=True):
 
 
 class QueryOffsetHeader(Header, kw_only=True):
-    """QUERY_CONSUMER_OFFSET (14)."""
+    """QUERY_CONSUMER_OFFSET (14). False in RocketMQ 5's `setZeroIfNotFound`: no 0 for a group without progress."""
 
     group: str = field(name="consumerGroup")
     topic: str
     queue_id: Int
+    zero_if_not_found: bool | None = field(name="setZeroIfNotFound", default=None)
     broker_name: str | None = field(name="bname", default=None)
 
 

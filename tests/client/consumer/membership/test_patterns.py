@@ -170,7 +170,7 @@ class Owner:
     def __init__(self):
         self.topics = {}
 
-    def subscribe_to(self, topics):
+    def subscribe_to(self, topics, *, new):
         self.topics |= topics
 
     def unsubscribe(self, topics):

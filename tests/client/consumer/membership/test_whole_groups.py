@@ -671,10 +671,10 @@ def test_administrator_moves_a_member_that_is_just_beginning(broker, producer, t
     with Consumer(broker.namesrv, **options) as consumer:
         assert numbers(consumer, 2) == [0, 1]
     asked, told, may = threading.Event(), threading.Event(), threading.Event()
-    start_offset, reset_offsets = groups.start_offset, groups.GroupMember.reset_offsets
+    offset, reset_offsets = groups.Starting.offset, groups.GroupMember.reset_offsets
 
     async def slowly(*args):
-        found = await start_offset(*args)
+        found = await offset(*args)
         asked.set()
         await asyncio.to_thread(may.wait, PATIENCE)
         return found
@@ -683,7 +683,7 @@ def test_administrator_moves_a_member_that_is_just_beginning(broker, producer, t
         reset_offsets(self, offsets)
         told.set()
 
-    monkeypatch.setattr(groups, "start_offset", slowly)
+    monkeypatch.setattr(groups.Starting, "offset", slowly)
     monkeypatch.setattr(groups.GroupMember, "reset_offsets", reset)
     with Consumer(broker.namesrv, **options) as consumer:
         assert asked.wait(PATIENCE)

@@ -14,10 +14,12 @@ import inspect
 import logging
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from metaq.client.consumer.received.message import ReceivedMessage
 from metaq.client.consumer.received.outcome import Later, Pause, Reject
+from metaq.client.shared.values import Received_co
+from metaq.model import Message
 
 log = logging.getLogger("metaq.client")
 
@@ -25,6 +27,20 @@ Handler = Callable[[ReceivedMessage], object]
 AsyncHandler = Callable[[ReceivedMessage], Awaitable[object]]
 BatchHandler = Callable[[list[ReceivedMessage]], object]
 AsyncBatchHandler = Callable[[list[ReceivedMessage]], Awaitable[object]]
+Handles: TypeAlias = (
+    Callable[[ReceivedMessage[Received_co]], object]
+    | Callable[[Message], object]
+    | Callable[[list[ReceivedMessage[Received_co]]], object]
+    | Callable[[list[Message]], object]
+)
+"""What `run` takes. A `Message` is what a received one has in common with one to send: such a handler settles by its result."""
+HandlesAsync: TypeAlias = (
+    Callable[[ReceivedMessage[Received_co]], Awaitable[object]]
+    | Callable[[Message], Awaitable[object]]
+    | Callable[[list[ReceivedMessage[Received_co]]], Awaitable[object]]
+    | Callable[[list[Message]], Awaitable[object]]
+)
+"""What `run` takes in asyncio, without `processes`."""
 Hand = ReceivedMessage | list[ReceivedMessage]
 """What a handler is called with."""
 

@@ -19,11 +19,12 @@ from metaq.client.consumer.delivery.delivery import ConcurrentDelivery, Delivery
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ordering import OrderedDelivery
 from metaq.client.consumer.delivery.window import Chunk, Shut, Window
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, start_offset
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.puller import Pulling, QueuePuller
 from metaq.client.consumer.membership.sharing import Sharing
+from metaq.client.consumer.membership.starting import Starting
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received.message import ReceivedMessage
@@ -31,7 +32,7 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.reading.time_search import first_at_or_after
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
-from metaq.errors import ConfigError
+from metaq.errors import ConfigError, MetaqError
 from metaq.model import ConsumerView, MessageModel, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -62,6 +63,7 @@ class GroupMember:
             # As Java's push consumer: members of a clustering group consume their retry topic, broadcasting has no retries.
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
+        self._starting = Starting(core, group, offsets, options)
         faults = OnceLog(log)
         delivery = OrderedDelivery if options.orderly else ConcurrentDelivery
         self._delivery: Delivery = delivery(core, group, self._retry_topic, options, handover, self)
@@ -147,12 +149,14 @@ class GroupMember:
             self._tasks.append(self._core.spawn(self._discovery.run()))
         await self._sharing.run()
 
-    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
+    def subscribe_to(self, topics: Mapping[str, Any], *, new: bool) -> None:
+        self._starting.found(topics, new=new)
         self._subscriptions.add(topics)
         self._sharing.newly_subscribed()
 
     def unsubscribe(self, topics: Collection[str]) -> None:
         self._subscriptions.leave(topics)
+        self._starting.forget(topics)
         self._sharing.newly_subscribed()
 
     def hand_out_no_more(self) -> None:
@@ -189,8 +193,16 @@ class GroupMember:
         await self._core.leave(consumer_group=self.group)
 
     async def persist(self) -> None:
-        """Commit every queue's smallest unfinished offset."""
-        await self._offsets.persist({queue: window.finished_offset() for queue, window in self.windows.items()})
+        """Commit every queue's smallest unfinished offset, as far as that works now."""
+        await self._persist(self.windows)
+
+    async def commit(self, timeout: float | None) -> None:
+        """As `persist`, until it is done. Raises RequestTimeout after `timeout` seconds, BrokerError, OffsetsNotKept."""
+        await kept_in_time(lambda: self._persist(self.windows), timeout)
+
+    async def _persist(self, queues: Iterable[MessageQueue]) -> list[MetaqError]:
+        windows = self.windows
+        return await self._offsets.persist({one: windows[one].finished_offset() for one in queues if one in windows})
 
     async def assigned(self) -> None:
         """Return after the first rebalance."""
@@ -212,6 +224,9 @@ class GroupMember:
     def owned(self) -> Collection[MessageQueue]:
         return self._pullers.keys()
 
+    def seen(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        self._starting.seen(topic, queues)
+
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
         """Begin to consume queues. Returns False if the start of one could not be found out."""
         if self.options.on_share is not None:
@@ -224,7 +239,7 @@ class GroupMember:
     async def _take(self, queue: MessageQueue) -> bool:
         self._beginning[queue] = None
         try:
-            stored = await start_offset(self._core, self._offsets, queue, self.options)
+            stored = await self._starting.offset(queue)
             offset = self._delivery.start_of(queue, stored)
         except FAULTS as error:
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
@@ -264,7 +279,11 @@ class GroupMember:
                 self._core.thread.post(puller.look)
 
     async def move(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at other offsets in queues that are ours: with new windows, so that acks of the old ones count no more."""
+        """Go on at other offsets in queues that are ours, and commit them."""
+        await self._move(offsets)
+
+    async def _move(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
+        """As `move`: with new windows, so that acks of the old ones count no more. Returns what was not committed."""
         moved = {queue: offset for queue, offset in offsets.items() if queue in self._pullers}
         for queue, offset in moved.items():
             if queue in self._pullers:  # it may have been given up while another queue was admitted
@@ -273,13 +292,15 @@ class GroupMember:
                 if queue in self._pullers:  # a rebalance has taken it again meanwhile
                     self._leave(queue)
                 self._begin(queue, offset)
-        await self._offsets.persist(moved)
+        errors = await self._offsets.persist(moved)
         self._sharing.soon()  # for queues that could not be taken again at once
+        return errors
 
     async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
         """Go on at an offset, or at the first message stored at `time_ms` or later; None: in all our queues.
 
-        Raises ConfigError: the queue is not ours. And what asking its broker raises.
+        Raises ConfigError: the queue is not ours. What asking its broker raises; and, though it goes on there, BrokerError or
+        OffsetsNotKept: the progress is not kept. Until it is, other failures are repeated without limit.
         """
         if queue is None and not self._pullers:
             # Without queues yet, nothing would be moved, and the caller would not know.
@@ -292,7 +313,9 @@ class GroupMember:
             for one in chosen
         }
         self.check_ours(chosen)  # after the requests: a rebalance may have come meanwhile
-        await self.move(places)
+        if await self._move(places):
+            # What is kept now may be behind the place already. A queue that has gone to another member is that member's.
+            await kept_in_time(lambda: self._persist(places), None)
 
     def check_ours(self, queues: Iterable[MessageQueue]) -> None:
         """Any thread. Raises ConfigError."""

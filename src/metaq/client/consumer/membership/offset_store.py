@@ -11,19 +11,17 @@ import inspect
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
-from metaq.client.consumer.options import GroupOptions
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
-from metaq.client.conversation.reading.time_search import first_at_or_after
+from metaq.client.conversation.groups import GetConsumeStats
+from metaq.client.conversation.reading.offsets import GetPosition, SetPosition, beginners
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import in_thread, together
-from metaq.errors import BadRequest, ClientError, ConfigError
-from metaq.model import ConsumeFrom, MessageQueue
-from metaq.model.topics.topic import RETRY_PREFIX
+from metaq.errors import BadRequest, BrokerError, ClientError, ConfigError, MetaqError, RequestTimeout
+from metaq.model import MessageQueue
 from metaq.wire import bodies
 
 log = logging.getLogger("metaq.client")
@@ -68,8 +66,12 @@ class Offsets(Protocol):
         """Return the offset that was last loaded or stored, without a request."""
         ...
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets. Raises nothing: failures are logged, and repeated with newer offsets."""
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        """Return whether there is an offset of one of these queues, all those of a topic. Raises as `load`."""
+        ...
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
+        """Store offsets. Returns what failed, which was logged, and is stored with the next call, in newer offsets."""
         ...
 
 
@@ -77,6 +79,39 @@ class OffsetsUnknown(ClientError):
     """The offset of a queue cannot be loaded."""
 
     retriable = True
+
+
+class OffsetsNotKept(ClientError):
+    """A file or a user's store has not taken offsets; `__cause__` is what it raised."""
+
+    retriable = True
+
+
+async def kept_in_time(persist: Callable[[], Awaitable[list[MetaqError]]], timeout: float | None) -> None:
+    """Call `persist` until nothing fails any more. Raises what is final at once, else RequestTimeout after `timeout` s."""
+    last: list[MetaqError] = []
+    work = asyncio.ensure_future(_until_kept(persist, last))
+    try:
+        await asyncio.wait([work], timeout=timeout)
+        if work.done():
+            work.result()
+            return
+        why = f": {last[-1]}" if last else ""
+        raise RequestTimeout(f"the progress was not kept within {timeout:g} s{why}")
+    finally:
+        work.cancel()  # not awaited: a user's store may block without end
+
+
+async def _until_kept(persist: Callable[[], Awaitable[list[MetaqError]]], last: list[MetaqError]) -> None:
+    failed = 0
+    while errors := await persist():
+        failed += 1
+        last[:] = errors[:1]
+        for error in errors:
+            # A file or store of the program's own is for the program to mend: it hears of it at once.
+            if isinstance(error, OffsetsNotKept) or not judge(error, Purpose.COMMIT).again:
+                raise error
+        await asyncio.sleep(judge(errors[0], Purpose.COMMIT, failed).pause)
 
 
 class BrokerOffsets:
@@ -89,22 +124,45 @@ class BrokerOffsets:
         """(broker, topic) for which the broker has an offset of this group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
+        position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue, exact=True))
+        # A RocketMQ 4 answers 0 for a young queue of a group that has no offset.
+        if position == 0 and not await self._core.learn_level(queue.broker) and not await self.begun([queue]):
+            return None
         if position is not None:
             self._kept[queue] = position
         return position
 
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        asked = {(queue.broker, queue.topic): queue for queue in queues}
+        if not asked.keys() & self._begun:
+            await together(self._look, asked, COMMITS_AT_ONCE)
+        return bool(asked.keys() & self._begun)
+
+    async def _look(self, place: tuple[str, str]) -> None:
+        """Note whether a broker has offsets of this group in a topic."""
+        broker, topic = place
+        try:
+            stats, _ = await self._core.ask_broker(broker, GetConsumeStats(self._group))
+        except BrokerError as error:
+            # To begin at the first message repeats some; a wrong "no" would lose some.
+            log.info("whether group %s has begun with topic %s is not known: %s", self._group, topic, error)
+            self._begun.add(place)
+        else:
+            if any(self._core.namespace.plain(queue.topic) == topic for queue in stats):
+                self._begun.add(place)
+
     def kept(self, queue: MessageQueue) -> int | None:
         return self._kept.get(queue)
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
         changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
         # One queue per new (broker, topic) goes ahead of the others, for RocketMQ's sake: see `beginners`.
         first = [(queue, changed.pop(queue)) for queue in beginners(changed, self._begun)]
-        await together(self._keep, first, COMMITS_AT_ONCE)
-        await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)
+        errors = await together(self._keep, first, COMMITS_AT_ONCE)
+        errors += await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)
+        return [error for error in errors if error is not None]
 
-    async def _keep(self, progress: tuple[MessageQueue, int]) -> None:
+    async def _keep(self, progress: tuple[MessageQueue, int]) -> MetaqError | None:
         queue, offset = progress
         try:
             await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
@@ -113,9 +171,10 @@ class BrokerOffsets:
             log.warning(
                 "the offset %d of %s for group %s was not kept, %s: %s", offset, queue, self._group, then, error
             )
-        else:
-            self._kept[queue] = offset
-            self._begun.add((queue.broker, queue.topic))
+            return error
+        self._kept[queue] = offset
+        self._begun.add((queue.broker, queue.topic))
+        return None
 
 
 class LocalOffsets:
@@ -138,10 +197,15 @@ class LocalOffsets:
             kept = await self._read_once()
         return self._unwritten.get(queue, kept.get(queue))
 
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        async with self._busy:
+            kept = await self._read_once()
+        return any(queue in kept for queue in queues)
+
     def kept(self, queue: MessageQueue) -> int | None:
         return None if self._kept is None else self._kept.get(queue)
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
         async with self._busy:
             try:
                 kept = await self._read_once()
@@ -149,13 +213,14 @@ class LocalOffsets:
                 # Nothing has changed: no write every few seconds for an idle group.
                 if (fresh := {**kept, **self._unwritten}) == kept:
                     self._unwritten.clear()
-                    return
+                    return []
                 await in_thread(self._write, fresh)
             except (OSError, OffsetsUnknown) as error:
                 log.warning("the offsets were not written to %s, trying again: %s", self._path, error)
-            else:
-                self._kept = fresh
-                self._unwritten.clear()
+                return [_not_kept(f"the progress was not written to {self._path}", error)]
+            self._kept = fresh
+            self._unwritten.clear()
+            return []
 
     async def _read_once(self) -> dict[MessageQueue, int]:
         if self._kept is None:
@@ -223,30 +288,43 @@ class OwnOffsets:
         self._kept[queue] = offset
         return offset
 
+    async def begun(self, queues: Collection[MessageQueue]) -> bool:
+        # By what was loaded: `load` is promised to be called for queues that are begun.
+        return any(queue in self._kept for queue in queues)
+
     def kept(self, queue: MessageQueue) -> int | None:
         return self._kept.get(queue)
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> list[MetaqError]:
+        name, errors = type(self._store).__name__, list[MetaqError]()
         async with self._busy:
             changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
             for tries_left in reversed(range(OWN_TRIES if changed else 0)):
                 try:
                     await in_thread(self._keep, changed)
-                except Exception:
+                except Exception as error:
+                    errors = [_not_kept(f"the offset store {name} of group {self._group} failed", error)]
                     log.exception(
-                        "the offset store %s of group %s did not keep %s; %s", type(self._store).__name__, self._group,
+                        "the offset store %s of group %s did not keep %s; %s", name, self._group,
                         ", ".join(f"{offset} of {queue}" for queue, offset in changed.items()),
                         "trying again" if tries_left else "trying again with the next commit, if the queues are still "
                         "this member's; until then these messages come again",
                     )  # fmt: skip
                 else:
                     self._kept.update(changed)
-                    return
+                    return []
+        return errors
 
     def _keep(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
             self._store.update(queue, offset)
         self._store.persist()
+
+
+def _not_kept(what: str, cause: Exception) -> OffsetsNotKept:
+    error = OffsetsNotKept(f"{what}: {type(cause).__name__}: {cause}")
+    error.__cause__ = cause
+    return error
 
 
 def checked_store(given: str | os.PathLike[str] | OffsetStore | None, *, broadcast: bool) -> None:
@@ -291,20 +369,3 @@ def offsets_of(
         return LocalOffsets(pathlib.Path(given))
     assert not isinstance(given, str)
     return OwnOffsets(given, group)
-
-
-async def start_offset(core: ClientCore, offsets: Offsets, queue: MessageQueue, options: GroupOptions) -> int:
-    """Find the start offset of a queue: the stored one, else by `consume_from` (consumeFromWhere).
-
-    Raises one of FAULTS: the offset cannot be found out, so the queue must not be begun.
-    """
-    stored = await offsets.load(queue)
-    if stored is not None:
-        return stored
-    # A new group reads its retry topic from the beginning, as in RocketMQ: it has what failed before the first commit.
-    if queue.topic.startswith(RETRY_PREFIX) or options.consume_from is ConsumeFrom.FIRST:
-        return await core.ask_broker(queue.broker, GetMinOffset(queue))
-    if options.consume_from is ConsumeFrom.TIMESTAMP:
-        return await core.converse(queue.broker, first_at_or_after(queue, options.start_ms))
-    # CONSUME_FROM_LAST_OFFSET. On a young queue the broker has answered 0 above, as RocketMQ's does.
-    return await core.ask_broker(queue.broker, GetMaxOffset(queue))

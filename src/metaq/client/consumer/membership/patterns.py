@@ -1,7 +1,7 @@
 """Subscriptions by pattern: topics that match, looked up at the name servers periodically.
 
-A new topic is subscribed to at the next look, so within `poll_name_server_interval`, and consumed from where the
-group begins; of a young queue that is its first message (brokers say so), so that nothing is missed meanwhile. A
+A new topic is subscribed to at the next look, so within `poll_name_server_interval`, and consumed from its first message (by
+`starting`), so that nothing is missed meanwhile; those of the first look from where the group begins. A
 topic that is gone is let go only after some looks in a row: a name server that has just been restarted knows no topic
 for a while.
 """
@@ -60,8 +60,8 @@ def _pattern(pattern: re.Pattern[Any], wants: Any) -> TopicPattern:
 class Subscriber(Protocol):
     """The member that subscribes to what is found."""
 
-    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
-        """Subscribe to these topics too."""
+    def subscribe_to(self, topics: Mapping[str, Any], *, new: bool) -> None:
+        """Subscribe to these topics too. `new`: an earlier look has not found them."""
         ...
 
     def unsubscribe(self, topics: Collection[str]) -> None:
@@ -87,7 +87,7 @@ class Discovery:
         self._found: set[str] = set()
         self._missing: Counter[str] = Counter()
         """Topic → looks in a row that did not find it."""
-        self._warned_of_none = self._warned_of_many = self._failed = False
+        self._warned_of_none = self._warned_of_many = self._failed = self._looked = False
 
     async def run(self) -> None:
         """Look every so often, until cancelled."""
@@ -113,7 +113,8 @@ class Discovery:
         if fresh := {topic: wants for topic, wants in matching.items() if topic not in self._found}:
             log.info("group %s consumes %s, by its patterns", self._group, ", ".join(fresh))
             self._found.update(fresh)
-            self._owner.subscribe_to(fresh)
+            self._owner.subscribe_to(fresh, new=self._looked)
+        self._looked = True
         self._let_go(matching)
         if not self._found and not self._warned_of_none:
             self._warned_of_none = True

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -22,6 +22,8 @@ from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange
 from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
+
+T = TypeVar("T")
 
 BUFFER_BYTES_MAX = 64 * 1024 * 1024
 """Buffered bytes of bodies of all queues, above which nothing more is pulled."""
@@ -54,6 +56,10 @@ class PolledMember(Protocol):
     def update(self, queue: MessageQueue, offset: int) -> None: ...
 
 
+class Stopped(Exception):
+    """`stop` came before a pull was answered."""
+
+
 class _Place(Struct):
     """One queue: its buffered messages, and the next offset to pull."""
 
@@ -79,6 +85,8 @@ class Polling:
         """Queue → next offset, if what the last poll handed out is consumed."""
         self._paused: set[MessageQueue] = set()
         self._came = asyncio.Event()
+        self._held: set[asyncio.Task[Any]] = set()
+        self._stopped = False
         self._waiting_bytes = 0
         self._turn = 0
         self._busy = False
@@ -87,7 +95,7 @@ class Polling:
         """Messages that were deleted before they were polled."""
 
     async def poll(self, timeout: float, count: int) -> list[ReadMessage]:
-        """Return up to `count` messages of our queues; none after `timeout` seconds.
+        """Return up to `count` messages of our queues; none after `timeout` seconds, or once stopped.
 
         Raises ConfigError: another poll is waiting.
         """
@@ -97,7 +105,7 @@ class Polling:
         try:
             self.consumed()
             deadline = asyncio.get_running_loop().time() + timeout
-            while True:
+            while not self._stopped:
                 self._came.clear()
                 self._look()
                 if found := self._take(count):
@@ -109,6 +117,7 @@ class Polling:
                 except TimeoutError:
                     if asyncio.get_running_loop().time() >= deadline:
                         return []
+            return []
         finally:
             self._busy = False
 
@@ -151,7 +160,33 @@ class Polling:
     def paused(self) -> list[MessageQueue]:
         return sorted(self._paused)
 
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, a pull by hand. Raises Stopped, and cancels it, if `stop` comes first; at once if that was before."""
+        if self._stopped:
+            work.close()
+            raise Stopped
+        task = asyncio.ensure_future(work)
+        self._held.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not self._stopped or (caller is not None and caller.cancelling()):
+                raise
+            raise Stopped from None
+        finally:
+            task.cancel()
+            self._held.discard(task)
+
+    def stop(self) -> None:
+        """End the poll that waits, and pulls that brokers hold."""
+        self._stopped = True
+        self._came.set()
+        for task in self._held:
+            task.cancel()
+
     def close(self) -> None:
+        self.stop()
         for queue in list(self._places):
             self._forget(queue)
 

@@ -15,16 +15,17 @@ from typing import Any
 from msgspec import structs
 
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
-from metaq.client.consumer.membership.offset_store import Offsets, start_offset
+from metaq.client.consumer.membership.offset_store import Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
+from metaq.client.consumer.membership.starting import Starting
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.conversation.call import FAULTS
 from metaq.client.shared.core import ClientCore
 from metaq.client.shared.together import together
-from metaq.errors import ConfigError
+from metaq.errors import ConfigError, MetaqError
 from metaq.model import ConsumerView, MessageQueue
 from metaq.model.filters.subscription import Expression
 from metaq.model.topics.topic import RETRY_PREFIX
@@ -38,8 +39,8 @@ class _Found:
     def __init__(self, member: PullMember, listener: OnShare | None) -> None:
         self._member, self._listener = member, listener
 
-    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
-        self._member.subscribe_to(topics, self._listener)
+    def subscribe_to(self, topics: Mapping[str, Any], *, new: bool) -> None:
+        self._member.subscribe_to(topics, self._listener, new=new)
 
     def unsubscribe(self, topics: Collection[str]) -> None:
         self._member.unsubscribe(topics)
@@ -53,6 +54,7 @@ class PullMember:
         self._core, self._offsets = core, offsets
         self.options = structs.replace(options, on_share=self._share_changed)
         self.subscriptions = Subscriptions({}, core.clock)
+        self._starting = Starting(core, group, offsets, options)
         self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, OnceLog(log))
         self._positions: dict[MessageQueue, int] = {}
         """Our queues, each with the offset that is next there."""
@@ -142,8 +144,9 @@ class PullMember:
         await discovery.look()
         await discovery.run()
 
-    def subscribe_to(self, topics: Mapping[str, Expression], listener: OnShare | None) -> None:
-        """Subscribe to topics that were found."""
+    def subscribe_to(self, topics: Mapping[str, Expression], listener: OnShare | None, *, new: bool) -> None:
+        """Subscribe to topics that were found. `new`: they were not there at an earlier look."""
+        self._starting.found(topics, new=new)
         if listener is not None:
             self.listen(topics, listener)
         self.subscriptions.add(topics)
@@ -152,6 +155,7 @@ class PullMember:
     def unsubscribe(self, topics: Collection[str]) -> None:
         """Unsubscribe from topics that are gone."""
         self.subscriptions.leave(topics)
+        self._starting.forget(topics)
         for topic in topics:
             self._listeners.pop(topic, None)
         self._sharing.newly_subscribed()
@@ -165,10 +169,17 @@ class PullMember:
         await self._sharing.settled.wait()
 
     async def persist(self) -> None:
-        """Keep the progress that the user has reported."""
+        """Keep the progress that the user has reported, as far as that works now."""
+        await self._persist()
+
+    async def commit(self, timeout: float | None) -> None:
+        """As `persist`, until it is done. Raises RequestTimeout after `timeout` seconds, BrokerError, OffsetsNotKept."""
+        await kept_in_time(self._persist, timeout)
+
+    async def _persist(self) -> list[MetaqError]:
         with self._changing:
             reported = {queue: self._positions[queue] for queue in self._updated & self._positions.keys()}
-        await self._offsets.persist(reported)
+        return await self._offsets.persist(reported)
 
     def _share_changed(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
         """In a thread: call the listener."""
@@ -187,12 +198,15 @@ class PullMember:
     def owned(self) -> Collection[MessageQueue]:
         return self._positions.keys()
 
+    def seen(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        self._starting.seen(topic, queues)
+
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
         return all(await together(self._take, queues, QUEUES_AT_ONCE))
 
     async def _take(self, queue: MessageQueue) -> bool:
         try:
-            self._positions[queue] = await start_offset(self._core, self._offsets, queue, self.options)
+            self._positions[queue] = await self._starting.offset(queue)
         except FAULTS as error:
             log.info("%s is not ours yet, its offset is not known: %s", queue, error)
             return False
@@ -219,7 +233,7 @@ class PullMember:
         self.on_change()
 
     def _start_of(self, queue: MessageQueue) -> Coroutine[Any, Any, int]:
-        return start_offset(self._core, self._offsets, queue, self.options)
+        return self._starting.offset(queue, shared=False)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's kept progress in a queue. Raises one of FAULTS; what the offset store raised."""
@@ -229,7 +243,7 @@ class PullMember:
         """The offset that is next in a queue, ours or not. Raises one of FAULTS."""
         if (offset := self._positions.get(queue)) is not None:
             return offset
-        return await start_offset(self._core, self._offsets, queue, self.options)
+        return await self._starting.offset(queue, shared=False)
 
     def update(self, queue: MessageQueue, offset: int) -> None:
         """Any thread: set the progress of a queue. Raises ConfigError: the queue is not ours."""

@@ -40,6 +40,10 @@ class Assignee(Protocol):
         """The queues that it has now."""
         ...
 
+    def seen(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Note the queues of a topic, before some are taken; none: no name server knows it."""
+        ...
+
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
         """Begin to consume queues of one topic. Returns False if some have to be retried soon."""
         ...
@@ -150,7 +154,7 @@ class Sharing:
 
     async def _rebalance_topic(self, topic: str) -> _Outcome:
         try:
-            queues = queues_in_order(await self._core.routes.subscribe_queues(topic))
+            queues = queues_in_order(await self._queues(topic))
             share = await self._share(topic, queues)
         except NoRoute as error:
             if topic == self._retry_topic:  # created by the broker after the group's first heartbeat
@@ -175,6 +179,16 @@ class Sharing:
         if self._options.keep_seconds:
             self._check_keeping(queues)
         return _AS_IT_WAS if share is None else await self._change(topic, queues, share)
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of a topic; the owner hears of them first. Raises NoRoute, one of FAULTS."""
+        try:
+            queues = await self._core.routes.subscribe_queues(topic)
+        except NoRoute:
+            self._owner.seen(topic, ())
+            raise
+        self._owner.seen(topic, queues)
+        return queues
 
     def _check_keeping(self, queues: list[MessageQueue]) -> None:
         """Warn of brokers that will not keep our queues."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self
 
 from metaq.client.consumer.received.outcome import BROKER_DECIDES, Later, Pause, Reject
 from metaq.client.consumer.received.replying import NO_KEYS, REPLY_SECONDS, Reply, ReplyFuture, reply_to
+from metaq.client.shared.values import Received_co
 from metaq.errors import ClientError
 from metaq.model import StoredMessage
 from metaq.model import properties as props
@@ -38,7 +39,7 @@ class Holder(Protocol):
     def fail(self, message: Any, verdict: BaseException) -> None: ...
 
 
-class ReceivedMessage(StoredMessage):
+class ReceivedMessage(StoredMessage, Generic[Received_co]):
     """A message of a consumer group, unfinished until somebody says otherwise.
 
     `with message:` finishes it on leaving. An exception inside sends it back and is logged, not passed on: a bad
@@ -53,16 +54,16 @@ class ReceivedMessage(StoredMessage):
     __slots__ = ("_chunk", "_value")
 
     _chunk: Holder
-    _value: Any
+    _value: Received_co
 
     @property
-    def value(self) -> Any:
+    def value(self) -> Received_co:
         """What the consumer's `deserialize` made of the body; the body itself if it was made without."""
         # Consumers without `deserialize` never set the slot, and pay nothing for it.
         try:
             return self._value
         except AttributeError:
-            return self.body
+            return self.body  # type: ignore[return-value]
 
     def __getstate__(self) -> dict[str, object]:
         state = super().__getstate__()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from metaq.client.conversation.call import Call
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, ConfigError
 from metaq.model import StoredMessage, SysFlag
 from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX
@@ -61,9 +61,10 @@ class QueryMessages(Call[list[StoredMessage]], frozen=True, kw_only=True):
             if message.sys_flag & int(SysFlag.COMPRESSED):
                 try:
                     message.body = compression.decompress(message.body, message.sys_flag, 4 * BODY_BYTES_MAX)
-                except BadRequest:
-                    # One damaged body must not hide the other messages of the response.
-                    message.body = b""
+                except (BadRequest, ConfigError):
+                    # One body that cannot be read must not hide the other messages of the response. It stays as it is stored:
+                    # an empty one would be counted neither as read nor as unreadable.
+                    continue
         return messages
 
     def _carries(self, message: StoredMessage) -> bool:

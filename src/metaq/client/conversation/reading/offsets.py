@@ -44,12 +44,17 @@ class GetMaxOffset(Call[int], frozen=True):
 
 
 class GetPosition(Call[int | None], frozen=True):
-    """Next offset that a group consumes in a queue (14); None: it has none."""
+    """Next offset that a group consumes in a queue (14); None: it has none.
+
+    A group without one gets 0 as long as the queue is young: its first message is there, and in memory. With `exact` it gets
+    None from brokers of ours and RocketMQ 5; RocketMQ 4 does not know the field.
+    """
 
     answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
     group: str
     queue: MessageQueue
+    exact: bool = False
 
     @property
     def action(self) -> str:
@@ -58,7 +63,11 @@ class GetPosition(Call[int | None], frozen=True):
     def request(self) -> Command:
         queue = self.queue
         header = headers.QueryOffsetHeader(
-            group=self.group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker
+            group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            zero_if_not_found=False if self.exact else None,
+            broker_name=queue.broker,
         )
         return request(RequestCode.QUERY_CONSUMER_OFFSET, header)
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import functions as sql
 
+from metaq.archive.parquet import SPARK_CHECKS
 from metaq.archive.records import IDS, Manifest
 from metaq.clock import SYSTEM
 from metaq.durable import disk_fault
@@ -156,7 +157,7 @@ class HadoopOutput:
 
     def _read(self, home: str, folder: str = "") -> Any:
         reader = self._spark.read.schema(DDL).option("basePath", self._folder.at(home))
-        return reader.parquet(self._folder.at(folder or home))
+        return reader.options(**SPARK_CHECKS).parquet(self._folder.at(folder or home))
 
     def _count(self, files: Mapping[tuple[str, ...], Staged], home: str) -> None:
         """Set the rows of staged files, from the Parquet footers: a task's own count may be of an attempt that lost."""
