@@ -53,3 +53,8 @@ def local_address() -> str:
             return LOOPBACK
         address: str = probe.getsockname()[0]
         return address
+
+
+def address_of(name: object) -> tuple[str, int]:
+    """Return host and port of a socket's name, as a transport has it; ("", 0) of a peer that has gone again."""
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)

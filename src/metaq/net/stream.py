@@ -32,6 +32,7 @@ from typing import cast
 
 from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
+from metaq.net.address import address_of
 from metaq.net.group import CONGESTED_BYTES, Group
 from metaq.net.peer import Peer, Session, is_plain
 from metaq.net.sweep import Sweep, receive_buffer, send_now
@@ -277,8 +278,7 @@ class Stream(asyncio.BufferedProtocol):
         elif self._jobs:
             cost, job = self._jobs.popleft()
             self._want_turn()
-            spent = job()
-            if spent is not None:
+            if (spent := job()) is not None:
                 cost = spent
         return cost
 
@@ -418,8 +418,8 @@ class Stream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
-        self.address = _address(transport.get_extra_info("peername"))  # None: the peer has gone again
-        self.local = _address(transport.get_extra_info("sockname"))
+        self.address = address_of(transport.get_extra_info("peername"))  # None: the peer has gone again
+        self.local = address_of(transport.get_extra_info("sockname"))
         self.plain = is_plain(transport)
         raw = transport.get_extra_info("socket")
         if refused := self._group.add(self, raw.fileno() if raw is not None else 0):
@@ -567,9 +567,8 @@ class Stream(asyncio.BufferedProtocol):
             self._rest, self._private = bytes(rest), None
             self._hold(size)
             return
-        waits = (
-            self._congested or self._paused
-        ) and self._group.server  # nothing is read behind it for now: no spare room
+        # Nothing is read behind it for now: no spare room.
+        waits = (self._congested or self._paused) and self._group.server
         self._rest, self._private, self._filled = b"", bytearray(size if waits else self._room(size)), size
         self._private[:size] = rest
         self._hold(len(self._private))
@@ -600,7 +599,3 @@ class Stream(asyncio.BufferedProtocol):
         more, self.held = size - self.held, size
         if more:
             self._group.hold(more)
-
-
-def _address(name: object) -> tuple[str, int]:
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else ("", 0)
