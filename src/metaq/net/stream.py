@@ -551,12 +551,8 @@ class Stream(asyncio.BufferedProtocol):
         except MemoryError:
             self.abort(f"there is no memory for the {len(data)} bytes that came")
         except Exception as error:  # noqa: BLE001  whatever a session does wrong, its connection alone pays
-            self._group.faults.error(
-                type(error).__name__,
-                "the connection of %s:%d is closed: its session failed",
-                *self.address,
-                error=error,
-            )
+            text = "the connection of %s:%d is closed: its session failed"
+            self._group.faults.error(type(error).__name__, text, *self.address, error=error)
             self.close("its session failed")
 
     def _keep(self, rest: memoryview, needed: int) -> None:
