@@ -186,7 +186,9 @@ def _find_topics(chosen: Configuration) -> None:
     if not isinstance(options, ClusterOptions) or not (options.topics_read or group):
         return
     # Its warnings of every retry would surround the one line that we print in the end.
-    logging.getLogger("metaq.spark.cluster.client").setLevel(logging.ERROR)
+    log = logging.getLogger("metaq.spark.cluster.client")
+    before = log.level
+    log.setLevel(logging.ERROR)
     client = ClusterClient(options.servers, ROUTE_SECONDS)
     try:
         client.queues(options.topics_read)
@@ -194,6 +196,7 @@ def _find_topics(chosen: Configuration) -> None:
             refuse_members(group, client.members(group))
     finally:
         client.close()
+        log.setLevel(before)
 
 
 class Shown:

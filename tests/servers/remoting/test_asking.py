@@ -14,6 +14,7 @@ from metaq.log import RateLimitedLog
 from metaq.servers.remoting.asking import Questions, Spelling
 from metaq.servers.remoting.dispatch import Handling, RemotingSession
 from metaq.servers.remoting.server import RemotingServer
+from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 from metaq.wire.command import Command, SerializeType, encode, reply
 from tests.broker.support import open_broker
@@ -49,7 +50,8 @@ def clock() -> FakeClock:
 @pytest.fixture
 def session(peer: FakePeer, clock: FakeClock) -> RemotingSession:
     questions = Questions(clock, ASKING, all_max=5, peer_max=3)
-    return RemotingSession(peer, Handling({}, Parking(clock), questions, RateLimitedLog(logging.getLogger(__name__))))
+    faults = RateLimitedLog(logging.getLogger(__name__))
+    return RemotingSession(peer, Handling({}, Parking(clock), questions, faults, slow_work=SlowWork(clock.monotonic)))
 
 
 def feed(session: RemotingSession, *commands: Command) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from metaq import Consumer, MessageQueue, Producer, PullConsumer, aio
 from metaq.admin import Admin
+from metaq.in_pieces import finish
 from metaq.testing.embedded import EmbeddedBroker
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
@@ -223,7 +224,7 @@ def foreign():
             MessageQueue(topic, "broker-a", queue_id): bodies.ConsumeStats(0, offset, 0)
             for (topic, queue_id), offset in cluster.committed.items()
         }
-        return reply(command, body=bodies.consume_stats(offsets, 0.0))
+        return reply(command, body=finish(bodies.consume_stats(offsets.items(), 0.0)))
 
     with FakeCluster() as cluster:
         cluster.topics = {"orders": 1}
