@@ -233,7 +233,12 @@ class RemotingSession:
                 raise error
             return answer
 
-        self.answer_late(command, outcome)
+        try:
+            self.answer_late(command, outcome)
+        finally:
+            error = (
+                None  # its traceback holds this frame and all that the request brought: megabytes until a collection
+            )
 
     def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
         """Answer a request whose handler returned LATER."""
