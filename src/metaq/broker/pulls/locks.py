@@ -205,16 +205,21 @@ class Locks:
         limit = self._options.queue_locks_max
         if self._count >= limit:
             return f"{self._count} queues are locked, which is the limit (queueLocksMax)"
-        if len(self._held.get(group, ())) >= max(SHARE_MIN, limit // SHARES):
+        if len(self._held.get(group, ())) >= self._share:
             return f"the group holds {len(self._held[group])} locks, its share of queueLocksMax={limit}"
         return ""
 
     def _full_of(self, host: str) -> str:
         """Return which limit another lock of the host would exceed; "" if none."""
-        limit = self._options.queue_locks_max
-        if self._by_host[host] >= max(SHARE_MIN, limit // SHARES):
+        if self._by_host[host] >= self._share:
+            limit = self._options.queue_locks_max
             return f"clients at {host} hold {self._by_host[host]} locks, a host's share of queueLocksMax={limit}"
         return ""
+
+    @property
+    def _share(self) -> int:
+        """Locks that one host, and one group, may have."""
+        return max(SHARE_MIN, self._options.queue_locks_max // SHARES)
 
     def _leave(self, host: str) -> None:
         self._by_host[host] -= 1

@@ -236,9 +236,8 @@ class RemotingSession:
         try:
             self.answer_late(command, outcome)
         finally:
-            error = (
-                None  # its traceback holds this frame and all that the request brought: megabytes until a collection
-            )
+            # Its traceback holds this frame, and so all that the request brought: megabytes until the next collection.
+            error = None
 
     def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
         """Answer a request whose handler returned LATER."""
