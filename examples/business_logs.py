@@ -199,16 +199,9 @@ def archive(
     """Start archiving the topic to Parquet. Returns Spark's query.
 
     An archive goes on where its own folder says, and tells the broker how far it is as the group hdfs-writer. So a group that
-    was reset takes a new folder: with `group_is_reset` it begins where the group stands.
+    was reset takes a new folder: with `group_is_reset` it takes over the group and begins where that stands.
     """
-    source = {}
-    if group_is_reset:
-        with Admin(namesrv) as admin:
-            queues = [one for one in admin.group_progress(ARCHIVER).queues if one.queue.topic == topic]
-        places: dict[str, dict[str, int]] = {}
-        for one in queues:
-            places.setdefault(one.queue.broker, {})[str(one.queue.queue_id)] = one.consumed
-        source = {"startingOffsets": json.dumps({"v": 1, "q": {topic: places}})}
+    source = {"startingGroup": ARCHIVER} if group_is_reset else {}
     return metaq.spark.archive(
         spark, name_servers=namesrv, topics=topic, output=folder, once=once, trigger_seconds=2, progress_group=ARCHIVER,
         source=source,

@@ -57,7 +57,10 @@ class SliceStream:
     @classmethod
     def of(cls, options: StreamOptions, chosen: Mapping[str, str]) -> Self:
         """Make it from a pipeline's options. Args: chosen: more source options, at least the topics. Raises ConfigError."""
-        pairs = {**options.source(), "rows": "slices", **chosen}
+        given = options.source()
+        if not {"startingGroup", "startingTimestamp"}.isdisjoint(chosen):
+            del given["startingOffsets"]  # One of them says where a new pipeline begins.
+        pairs = {**given, "rows": "slices", **chosen}
         source = SourceOptions.of(pairs)
         source.check_stream()
         return cls(pairs, source, options.trigger())

@@ -22,7 +22,7 @@ TOPIC = "archived"
 
 def words(broker, folder: Path) -> list[str]:
     out = str(folder / "out")
-    return ["-n", broker.namesrv, "--topic", TOPIC, "--output", out, "--group", "archiver", "--json"]
+    return ["-n", broker.namesrv, "--topic", TOPIC, "--output", out, "--progress-group", "archiver", "--json"]
 
 
 def pipeline(broker, folder: Path, *more: str):

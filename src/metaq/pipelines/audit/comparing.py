@@ -98,7 +98,9 @@ def verdicts_by_progress(messages: Any, pairs: Any, progress: Any, rules: Rules)
     joined = messages.join(sql.broadcast(pairs), "topic").join(sql.broadcast(progress), ["group", "lane"], "left")
     for name, value in nothing.items():
         joined = joined.withColumn(name, sql.lit(value).cast("bigint"))
-    passed = sql.coalesce(sql.col("place") < sql.col("committed"), sql.lit(False))
+    # A queue without an offset is one where the group has consumed nothing yet.
+    joined = joined.withColumn("committed", sql.coalesce(sql.col("committed"), sql.lit(0)))
+    passed = sql.col("place") < sql.col("committed")
     joined = joined.withColumn("successes", passed.cast("bigint")).withColumn("first_ms", sql.lit(None).cast("bigint"))
     return _judged(joined.withColumn(OUT_OF_ORDER, sql.lit(False)), rules)
 
