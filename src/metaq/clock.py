@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+CONFIRMED_SECONDS: Final = 86_400.0
+"""Seconds after which a wall clock that was set ahead is believed (`SteadyTime`)."""
+_GAIN: Final = 1.5
+"""Most seconds that `SteadyTime` goes forward in a second."""
 
 
 class Clock(Protocol):
@@ -46,6 +51,34 @@ class SystemClock:
 
     def token(self) -> str:
         return os.urandom(16).hex()  # `secrets` would load OpenSSL
+
+
+class SteadyTime:
+    """The wall clock, for decisions that something has become too old: it goes forward only as the monotonic clock confirms.
+
+    A wall clock that is set ahead, perhaps for seconds only, makes everything old at once. This one gains on it by half of
+    the time that passes, and believes it after CONFIRMED_SECONDS: then it was a correction, or the machine had slept. A wall
+    clock that is set back is followed at once, since nothing grows old by it. Not for delivery: that follows the wall clock.
+    For one thread.
+    """
+
+    __slots__ = ("_agreed_at", "_clock", "_monotonic", "_now_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now_ms, self._monotonic = clock.now_ms(), clock.monotonic()
+        self._agreed_at = self._monotonic
+        """Time of the last look at which the wall clock was not ahead, monotonic seconds."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the Unix epoch. Call it every few seconds: what passes between two calls is slack."""
+        wall, now = self._clock.now_ms(), self._clock.monotonic()
+        most = self._now_ms + round((now - self._monotonic) * _GAIN * 1000)
+        if wall <= most or now - self._agreed_at >= CONFIRMED_SECONDS:
+            self._agreed_at = now
+            most = wall
+        self._now_ms, self._monotonic = most, now
+        return most
 
 
 class FakeClock:

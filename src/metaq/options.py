@@ -110,7 +110,8 @@ class StoreOptions(OptionTable):
         False, "Look at the files of several topics at a time when a store is opened: for many queues on a slow disk."
     )
     message_delay_level: str = option(
-        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "The delays that a delay level stands for."
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "The delays that a delay level stands for. Messages at a level that is removed wait until it is back.",
     )
     flush_delay_offset_interval: int = option(10_000, "Milliseconds between saves of the delay positions.", low=10)
 

@@ -21,7 +21,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
-from metaq.clock import SYSTEM, Clock
+from metaq.clock import SYSTEM, Clock, SteadyTime
 from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
@@ -127,7 +127,9 @@ class RunningBroker:
     def __init__(self, address: str, services: BrokerServices, serving: Serving[BrokerServices], tasks: Tasks) -> None:
         broker = services.broker
         self.name, self.address, self.addresses = broker.environment.name, address, serving.addresses
-        self._broker, self._clock, self._tasks = broker, broker.clock, tasks
+        self._broker, self._tasks = broker, tasks
+        self._steady = SteadyTime(broker.clock)
+        """Ages log files."""
         self._services, self._serving = services, serving
         self.settings = {"broker": broker.settings, "store": broker.settings}
         self.reloading = broker.reloading
@@ -160,7 +162,7 @@ class RunningBroker:
         self._faults.tick()
 
     def _tick_store(self) -> None:
-        self._broker.store.keeper.tick(self._clock.now_ms())
+        self._broker.store.keeper.tick(self._steady.now_ms())
 
     def _on_store_failure(self, why: str) -> None:
         self._loop.call_soon_threadsafe(self._fail, why)  # called in the flush thread

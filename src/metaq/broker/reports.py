@@ -71,7 +71,7 @@ class Reports:
             held_bytes=holding.bytes if holding else 0,
             delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
-            trouble=store.keeper.trouble,
+            trouble="; ".join(filter(None, (store.keeper.trouble, self._schedule.trouble))),
         )
 
     def settings(self) -> BrokerSettings:

@@ -132,6 +132,10 @@ def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
             for broker in brokers
         ),
     )
+    for broker in brokers:
+        for key in ("metaqTrouble", "unsavedFiles"):
+            if trouble := broker.runtime.get(key):
+                print(f"{broker.broker}: {trouble}")
 
 
 @app.command("doctor")

@@ -99,6 +99,24 @@ def test_delays_of_ones_own(tmp_path, clock):
         assert bodies(broker) == [b"later"]
 
 
+def test_what_waits_at_a_level_that_is_removed_is_told(tmp_path, clock, caplog):
+    """At the start and by `metaq cluster`; delivered once the level is back."""
+    with open_broker(tmp_path, clock, {"message_delay_level": "1s 2s 3s"}) as broker:
+        for level in (1, 2, 3, 3):
+            send(broker, b"%d" % level, level)
+        assert broker.reports.facts().trouble == ""
+    clock.advance(20)
+    with open_broker(tmp_path, clock, {"message_delay_level": "1s"}) as broker:
+        broker.tick()
+        assert bodies(broker) == [b"1"]
+        assert "3 delayed messages wait at level 2, 3, and messageDelayLevel has 1 levels" in caplog.text
+        assert broker.reports.facts().trouble in caplog.text
+    with open_broker(tmp_path, clock, {"message_delay_level": "1s 2s 3s"}) as broker:
+        broker.tick()
+        assert sorted(bodies(broker)) == [b"1", b"2", b"3", b"3"]
+        assert broker.reports.facts().trouble == ""
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_what_waits_survives_a_restart(tmp_path, clock, clean):
     """Nothing is lost and nothing is delivered twice, after a stop in order and after a crash without saved positions."""

@@ -26,6 +26,28 @@ def test_what_nobody_decides_is_rolled_back_when_its_time_is_up(tmp_path):
         assert bodies(broker) == []
 
 
+def test_a_clock_that_jumps_ahead_rolls_back_nothing_and_keeps_nothing_for_ever(tmp_path):
+    """A year ahead for two seconds, in which a second transaction is staged."""
+    clock = FakeClock()
+    other = T.replace("1", "2", 1) if "1" in T else f"x{T}"
+    with open_broker(tmp_path, clock, staged_seconds_max=60) as broker:
+        stage(broker, whole_part("p1", "orders", 0, b"a")[0])
+        now = clock.now_ms()
+        clock.set_wall(now + 365 * 86_400_000)
+        stage(broker, whole_part("p1", "orders", 0, b"b")[0], transaction=other)
+        clock.advance(2)
+        broker.tick()
+        clock.set_wall(now + 2000)
+        for _ in range(50):
+            clock.advance(1)
+            broker.tick()
+        assert {broker.staging.state(name).phase for name in (T, other)} == {Phase.OPEN}
+        clock.advance(20)
+        broker.tick()
+        run_steps(broker)
+        assert {broker.staging.state(name).phase for name in (T, other)} == {Phase.ROLLED_BACK}
+
+
 def test_transactions_that_are_over_do_not_stay_in_memory_until_they_would_expire(tmp_path):
     """A thousand a second over a day would be eighty million."""
     with open_broker(tmp_path, FakeClock()) as broker:

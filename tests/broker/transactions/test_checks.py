@@ -69,7 +69,10 @@ def waiting(age_ms=10_000, *, stored_ms_ago=None, **pairs):
         (waiting(TRANSACTION_CHECK_TIMES="15"), Verdict.GIVE_UP),
         (waiting(TRANSACTION_CHECK_TIMES="x"), Verdict.ASK),
         (waiting(72 * 3_600_000), Verdict.ASK),
-        (waiting(72 * 3_600_000 + 1), Verdict.GIVE_UP),
+        (waiting(72 * 3_600_000 + 1), Verdict.ASK),  # RocketMQ gives it up unasked
+        (waiting(72 * 3_600_000 + 1, CHECK_IMMUNITY_TIME_IN_SECONDS="999999"), Verdict.ASK),
+        (waiting(72 * 3_600_000, TRANSACTION_CHECK_TIMES="1"), Verdict.ASK),
+        (waiting(72 * 3_600_000 + 1, TRANSACTION_CHECK_TIMES="1"), Verdict.GIVE_UP),
     ],
 )
 def test_half_message_is_judged_by_age_checks_and_immunity(half, verdict):
@@ -199,10 +202,12 @@ def test_checks_count_though_nobody_can_be_asked(tmp_path, clock, caplog):
 
 
 def test_half_message_older_than_retention_goes_to_the_administrator(tmp_path, clock):
-    """Whatever its number of checks."""
+    """Once it was asked about, whatever its number of checks."""
     with open_broker(tmp_path, clock, {"file_reserved_time": 1}) as broker:
         half(broker)
         pass_time(broker, clock, 3601)
+        assert bodies(broker, CHECK_MAX_TOPIC, 0) == []
+        pass_time(broker, clock, 61)
         assert bodies(broker, CHECK_MAX_TOPIC, 0) == [b"hello"]
 
 
@@ -375,6 +380,32 @@ def test_clock_that_is_set_back_does_not_stop_the_checks(tmp_path, clock):
         half(broker, b"after")
         pass_time(broker, clock, 61)
         assert [check.half.body for check in channel.told] == [b"before", b"after"]
+
+
+def test_a_clock_that_jumps_ahead_gives_up_nobody_unasked(tmp_path, clock):
+    """A year ahead for two seconds; nor does a start days later: the producer may still answer."""
+    with open_broker(tmp_path, clock) as broker:
+        channel = producer(broker)
+        half(broker, b"early")
+        pass_time(broker, clock, 61)
+        now = clock.now_ms()
+        clock.set_wall(now + 365 * 86_400_000)
+        for _ in range(10):
+            pass_time(broker, clock, 0.2)
+        half(broker, b"in between")
+        clock.set_wall(now)
+        assert [check.half.body for check in channel.told] == [b"early"]
+        channel = producer(broker)  # its lease has ended
+        pass_time(broker, clock, 61)
+        assert bodies(broker, CHECK_MAX_TOPIC, 0) == []
+        assert {check.half.body for check in channel.told} == {b"in between", b"early"}
+        half(broker, b"late")
+    clock.advance(30 * 86_400)
+    with open_broker(tmp_path, clock) as broker:
+        channel = producer(broker)
+        pass_time(broker, clock, 61)
+        assert bodies(broker, CHECK_MAX_TOPIC, 0) == [b"early"]  # asked before
+        assert {check.half.body for check in channel.told} >= {b"late"}
 
 
 def test_half_record_without_a_destination_is_given_up_once(tmp_path, clock):

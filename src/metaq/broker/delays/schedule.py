@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.broker.delays.carried import CarriedDelays
-from metaq.broker.delays.positions import SchedulePositions
+from metaq.broker.delays.positions import CARRIED, SchedulePositions
 from metaq.broker.environment import Environment, ReadCold
 from metaq.broker.log.admit import GateTable
 from metaq.broker.log.appender import Appender
@@ -106,6 +106,8 @@ class ScheduleService(BrokerPart):
         self.delays_ms = delays_ms
         self.positions = SchedulePositions(store, file)
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
+        self._removed: list[int] = []
+        """Ids of queues whose levels messageDelayLevel does not have any more."""
         self._turn = 0
         """Index of the level that is next."""
         self._stop = 0.0
@@ -123,6 +125,13 @@ class ScheduleService(BrokerPart):
         self.positions.open()
         for level in range(1, len(self.delays_ms) + 1):
             self.waits_at(level)
+        self._removed = [
+            queue_id
+            for topic, queue_id in self._store.reader.queues()
+            if topic == SCHEDULE_TOPIC and queue_id % CARRIED >= len(self.delays_ms)
+        ]
+        if trouble := self.trouble:
+            log.warning("%s", trouble)
         self._store.keeper.owes(self)
         self._save_later()
 
@@ -378,6 +387,22 @@ class ScheduleService(BrokerPart):
         self._carried.carry(before)
 
     # ------------------------------------------------------------------ for tools
+
+    @property
+    def trouble(self) -> str:
+        """Messages that wait at levels which messageDelayLevel does not have any more, as a sentence; "": there are none."""
+        waiting: dict[int, int] = {}
+        for queue_id in self._removed:
+            queue, level = self._store.reader.existing_queue(SCHEDULE_TOPIC, queue_id), queue_id % CARRIED + 1
+            if queue and (count := queue.max_offset - max(self.positions.next(queue_id + 1), queue.min_offset)) > 0:
+                waiting[level] = waiting.get(level, 0) + count
+        if not waiting:
+            return ""
+        levels = ", ".join(map(str, sorted(waiting)))
+        return (
+            f"{sum(waiting.values())} delayed messages wait at level {levels}, and messageDelayLevel has {len(self.delays_ms)} levels: "
+            "they are delivered once it has theirs again, and are deleted with their log file"
+        )
 
     def progress(self) -> Mapping[int, LevelProgress]:
         """Return delivered and maximum offset of each level in use (`scheduleMessageOffset_<level>`)."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from metaq.broker.allowance import Allowances, Rate
 from metaq.broker.part import BrokerPart
-from metaq.clock import Clock
+from metaq.clock import Clock, SteadyTime
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.filters.predicates import PREDICATE
@@ -59,7 +59,7 @@ class Filters(BrokerPart):
 
     def __init__(self, options: BrokerOptions, clock: Clock, file: TextFile[FilterTable]) -> None:
         """Raises ConfigError: the file cannot be read."""
-        self._options, self._clock = options, clock
+        self._options, self._clock, self._steady = options, clock, SteadyTime(clock)
         self._log = RateLimitedLog(log, clock)
         self._file, self._format = file.file, file.format
         self._allowed = Allowances(clock, READ_BY_PEER, READ_BY_ALL)
@@ -347,7 +347,7 @@ class Filters(BrokerPart):
     def expire(self, online: Collection[str]) -> None:
         """Mark filters of groups that are offline, and drop those dead for filterDataCleanTimeSpan."""
         self._log.tick()
-        now, span = self._clock.now_ms(), self._options.filter_data_clean_time_span
+        now, span = self._steady.now_ms(), self._options.filter_data_clean_time_span
         for key, one in list(self._table.items()):
             if one.dead and now - one.dead_ms >= span:
                 self._drop([key])

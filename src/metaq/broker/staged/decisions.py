@@ -18,7 +18,7 @@ from metaq.broker.environment import Environment
 from metaq.broker.requests import Decide
 from metaq.broker.staged.parts import Staged, Transaction
 from metaq.broker.staged.records import MISSING, read_decision
-from metaq.clock import Clock
+from metaq.clock import Clock, SteadyTime
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import properties as props
@@ -282,7 +282,8 @@ class Ends:
     """Automatic rollback of transactions that expire, or whose connection ends. `settle` rolls back; raises Refused: not now."""
 
     def __init__(self, clock: Clock, table: Staged, settle: Callable[[Transaction], None]) -> None:
-        self._clock, self._table, self._settle = clock, table, settle
+        self._table, self._settle = table, settle
+        self._steady = SteadyTime(clock)
         self._expiry: list[tuple[int, str]] = []
         self._due: dict[str, None] = {}
         """Transactions to be rolled back; an ordered set. Those that cannot be now are retried with the next tick."""
@@ -291,6 +292,8 @@ class Ends:
 
     def watch(self, transaction: Transaction) -> None:
         """Schedule a transaction's automatic rollback."""
+        # Staged under a clock that was ahead, it would not expire for as long.
+        transaction.since_ms = min(transaction.since_ms, self._steady.now_ms())
         if (expires_ms := transaction.expires_ms) is not None:
             heapq.heappush(self._expiry, (expires_ms, transaction.id))
             if len(self._expiry) > 2 * len(self._table.table) + EXPIRY_SLACK:  # most end early
@@ -336,7 +339,7 @@ class Ends:
             self._due.pop(name, None)
 
     def _expire(self) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms = self._steady.now_ms()
         while self._expiry and self._expiry[0][0] <= now_ms:
             _, name = heapq.heappop(self._expiry)
             transaction = self._table.get(name)

@@ -3,7 +3,7 @@
 A round begins every `transactionCheckInterval` and visits the half messages stored before it, oldest first. One that is old
 enough is written again with its number of checks (a new *generation*), one of its group's producers is asked about it, and the
 older generation is done. So the half queue's offset advances, and no transaction pins an old log file. After
-`transactionCheckMax` checks, or at the age of `fileReservedTime`, a half message moves to TRANS_CHECK_MAX_TIME_TOPIC.
+`transactionCheckMax` checks, or after one at the age of `fileReservedTime`, a half message moves to TRANS_CHECK_MAX_TIME_TOPIC.
 
 A round runs in turns of bounded time; cold records are read in a thread. If all producers of a group are congested, the round
 waits for them, but only until the next round would be due: one group must not hold up the others.
@@ -24,6 +24,7 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.broker.log.appender import Appender
 from metaq.broker.transactions.progress import TransactionProgress
 from metaq.broker.transactions.records import destination, given_up, renewed, whole
+from metaq.clock import SteadyTime
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
@@ -66,8 +67,11 @@ def judge(half: StoredMessage, now_ms: int, options: BrokerOptions, reserved_hou
     """
     checks = whole(half.properties.get(props.CHECK_TIMES), 0)
     age_ms = now_ms - half.born_ms
-    if checks >= options.transaction_check_max or age_ms > reserved_hours * _HOUR_MS:
+    if checks >= options.transaction_check_max:
         return Verdict.GIVE_UP
+    if age_ms > reserved_hours * _HOUR_MS:
+        # RocketMQ gives it up unasked, though the broker may only have been down for days, or its clock be wrong.
+        return Verdict.GIVE_UP if checks else Verdict.ASK
     asked_for = half.properties.get(props.CHECK_IMMUNITY)
     immune = whole(asked_for, -1) if asked_for is not None else -1
     if age_ms < 0:
@@ -113,6 +117,7 @@ class TransactionChecks:
         self._topics, self._members = tables.topics, tables.members
         self._appender, self._progress, self._read_cold = appender, progress, read_cold
         self._log = RateLimitedLog(log, environment.clock)
+        self._steady = SteadyTime(environment.clock)
         self.stopwatch = environment.clock.monotonic
         """Clock that measures turns, s."""
         self._round: _CheckRound | None = None
@@ -127,6 +132,7 @@ class TransactionChecks:
 
     def tick(self) -> None:
         """Log what the rate limit has suppressed."""
+        self._steady.now_ms()
         self._log.tick()
 
     def carry(self, before: int) -> None:
@@ -197,7 +203,7 @@ class TransactionChecks:
                 now.slot = half.queue_offset + 1
             return True
         options, reserved = self._environment.options, self._environment.store_options.file_reserved_time
-        verdict = judge(half, self._clock.now_ms(), options, reserved)
+        verdict = judge(half, self._steady.now_ms(), options, reserved)
         if verdict is Verdict.WAIT:
             self._end_round()
             return True
