@@ -4,6 +4,7 @@ Ours and the peer's run right behind each other, under the same generator (`nati
 """
 
 import ctypes
+import itertools
 import mmap
 import os
 import shutil
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import costs
+import metaq
 import peers
 import processes
 import topics_bench
@@ -296,6 +298,43 @@ def _spread(bench: Bench, topics: int) -> Measured:
     return measured
 
 
+def _wide(bench: Bench, topics: int, rate: int) -> Measured:
+    """A waiting consumer on 4 queues, while so many topics of 4 queues get a message every few seconds, beside 3 topics."""
+
+    def ours(count: int) -> Measured:
+        with processes.metaq_up(bench.disk, options=MANY_TOPICS) as server:
+            topics_bench.run(server, count, 8, 64, "bench")
+            processes.load(bench.cache, "send", server.address, topics=count, count=4 * count, seconds=300)
+            stop = threading.Event()
+
+            def freshen() -> None:
+                with metaq.Producer(server.namesrv) as producer:
+                    for number in itertools.count():
+                        producer.submit(f"bench-{number % count}", b"x" * 100)
+                        if number % 20 == 0 and stop.wait(0.02):  # 1 000 a second
+                            return
+
+            seconds = max(1.0, 8 * bench.scale)
+            beside = threading.Thread(target=freshen)
+            beside.start()
+            try:
+                return processes.load(
+                    bench.cache, "rocketmq", server.address, generator="pushload", rate=rate, seconds=seconds,
+                    warm=seconds / 8, queues=PUSH_QUEUES,
+                )  # fmt: skip
+            finally:
+                stop.set()
+                beside.join()
+
+    few: Measured = {}
+
+    def over_12() -> float:
+        few.update(ours(3))
+        return few["p99_us"]
+
+    return in_turn(bench, lambda: (found := ours(topics)) | {"value": found["p99_us"]}, over_12)
+
+
 def _topics(bench: Bench, connections: int, window: int) -> Measured:
     with processes.metaq_up(bench.disk, options=MANY_TOPICS) as server:
         found = topics_bench.run(server, bench.count(10_000 if window > 1 else 1000, 100), connections, window)
@@ -404,6 +443,14 @@ BROKER_ROWS = (
     Row(
         "spread-10000", "single sends 4 × 64 over 10 000 queues", "k/s", 0.7, 0.9,
         lambda bench: _spread(bench, bench.count(2500, 300)), runs=3, beside="12 queues", times_peer=True,
+    ),
+    Row(
+        "push-wide", "sent → taken, 1 000/s, beside fresh data in 10 000 queues, p99", "µs", 2000, 1000,
+        lambda bench: _wide(bench, bench.count(2500, 300), 1000), runs=3, beside="12 queues", lower_is_better=True,
+    ),
+    Row(
+        "push-wide-50k", "the same at 50 000/s", "µs", 5000, 2000,
+        lambda bench: _wide(bench, bench.count(2500, 300), 50_000), runs=3, beside="12 queues", lower_is_better=True,
     ),
     Row(
         "topics-1x1", "topics made by their first sends, one after the other", "/s", 300, 1000,

@@ -23,7 +23,7 @@ def test_broker_rows(tmp_path: Path) -> None:
 
 BESIDE_PEERS = (
     "send-1x1-awake,send-64x1,push-1k,push-1k-p99,push-50k,push-50k-p99,push-50k-rate,sync-64,sync-256,pull-cpu,batch-cpu,"
-    "cold,cold-producers,spread-1000,spread-10000,topics-1x1,topics-8x64,backlog"
+    "cold,cold-producers,spread-1000,spread-10000,push-wide,push-wide-50k,topics-1x1,topics-8x64,backlog"
 )
 
 

@@ -88,7 +88,7 @@ class MessageWriter:
                 self._housekeeper.floors.cut(log_offset)
                 left = self._writer.truncate(log_offset)
                 self._flusher.cut(log_offset)
-                self._repairs.forget({(end.queue.topic, end.queue.queue_id): end.max_offset for end in left.queues})
+                self._repairs.forget({(queue.topic, queue.queue_id): end for queue, end in left.filled()})
                 self._housekeeper.checkpoint(closing=True)
             except OSError as error:
                 self._state.fail(f"the log could not be cut at {log_offset}: {error}")

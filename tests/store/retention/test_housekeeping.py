@@ -44,7 +44,7 @@ def test_a_snapshot_of_the_store_counts_every_message_below_its_end(tmp_path):
         done.set()
         thread.join()
     for snapshot in seen:
-        ends = {end.queue.topic: end.max_offset for end in snapshot.queues}
+        ends = {queue.topic: end for queue, end in snapshot.filled()}
         assert len(ends) >= ends["often"], "one queue for each message that came before the newest in `often`"
 
 

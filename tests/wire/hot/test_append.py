@@ -700,3 +700,33 @@ def test_a_run_that_cannot_be_written_is_an_error(tmp_path):
         tails.log.attach(tails.log_bytes, 0, len(tails.log_bytes), 0)
         assert tails.append(send(b"kept")).messages == 1
         assert tails.log_bytes[4:8] == (0xDAA320A7).to_bytes(4, "big")
+
+
+def test_ends_of_queues_are_told_with_what_has_changed():
+    """By both alike: all ends, those that have changed since, and the queue with the newest record."""
+
+    def told(module):
+        tails = [module.QueueTail(b"T", number) for number in range(4)]
+        rooms = [bytearray(200) for _ in tails]
+        for tail, room in zip(tails, rooms, strict=True):
+            tail.attach(room, 0, 10)
+        found = [module.queue_ends(tails)]
+        tails[2].put(0, 100, 0)
+        tails[1].put(100, 100, 0)
+        found.append(module.queue_ends(tails))
+        found.append(module.queue_ends(tails, found[0][0]))
+        tails[2].put(200, 50, 0)
+        tails[3].put(250, 50, 0)
+        found.append(module.queue_ends(tails, found[-1][0]))
+        with pytest.raises(ValueError, match="8 bytes of ends before, for 4 queues"):
+            module.queue_ends(tails, bytes(8))
+        return found
+
+    ends = [(0, 0, 0, 0), (0, 1, 1, 0), (0, 1, 1, 0), (0, 1, 2, 1)]
+    changed, newest = [[], [1, 2], [1, 2], [2, 3]], [-1, 1, 1, 3]
+    wanted = [
+        (struct.pack("4q", *end), places, place) for end, places, place in zip(ends, changed, newest, strict=True)
+    ]
+    for module in filter(None, (FALLBACK, NATIVE)):
+        assert told(module) == wanted
+        assert module.queue_ends([]) == (b"", [], -1)

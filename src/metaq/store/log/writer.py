@@ -6,11 +6,13 @@ end is in its queue and in the index; `Snapshot` is such a moment as a value. Ru
 
 from __future__ import annotations
 
+import sys
 import threading
+from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -72,23 +74,30 @@ class Put(Struct):
     store_ms: int
 
 
-class QueueEnd(NamedTuple):
-    """A queue that holds messages, and its max offset."""
-
-    queue: ConsumeQueue
-    max_offset: int
-
-
 class Snapshot(Struct, frozen=True):
     """Log, queues and index between two appends: all records below `log_end` are in these queues and in the index."""
 
     log_end: int
     store_ms: int
     """Store time of the newest record."""
-    queues: tuple[QueueEnd, ...]
+    queues: Sequence[ConsumeQueue]
+    """All queues, also empty ones: the same object as in the snapshot before, unless one was made or removed since."""
+    ends: bytes
+    """The max offset of each, an int64."""
+    changed: Sequence[int]
+    """Places of those with another end than in the snapshot before; of all that are not empty, if `queues` is another."""
     newest: Unit | None
     """The unit of the newest record that is in a queue."""
     index: IndexMark | None
+
+    def filled(self) -> Iterator[tuple[ConsumeQueue, int]]:
+        """Return the queues that are not empty, with their max offsets."""
+        pairs = zip(self.queues, memoryview(self.ends).cast("q"), strict=True)
+        return ((queue, end) for queue, end in pairs if end)
+
+    def max_offset(self, place: int) -> int:
+        """Return the max offset of the queue at this place of `queues`."""
+        return int.from_bytes(self.ends[8 * place : 8 * place + 8], sys.byteorder)
 
 
 def end_properties(text: bytes) -> bytes:
@@ -330,10 +339,10 @@ class Writer:
                 f"the log cannot be cut at {log_offset}: no record begins there (it reaches from {log.min} to {log.end}); "
                 "nothing was changed"
             )
-        ends, newest = [], None
-        for queue in self._queues.all():
-            if end := queue.first_at(log_offset):
-                ends.append(QueueEnd(queue, end))
+        queues, newest = self._queues.listed()[0], None
+        ends = array("q", [queue.first_at(log_offset) for queue in queues])
+        for queue, end in zip(queues, ends, strict=True):
+            if end:
                 unit = queue.unit(end - 1)
                 # Units of records that retention has deleted say nothing about the log's newest one.
                 is_there = unit is not None and unit.size > 0 and not unit.is_fill and unit.log_offset >= log.min
@@ -344,7 +353,8 @@ class Writer:
         past = past_damage(log.run, log_offset, [])
         scan = LogScan(log.run, begin, log_offset, check_crc=False, past=past)
         times = [head.store_ms for heads in scan for head in heads]
-        return Snapshot(log_offset, max(times, default=0), tuple(ends), newest, None)
+        changed = [place for place, end in enumerate(ends) if end]
+        return Snapshot(log_offset, max(times, default=0), queues, ends.tobytes(), changed, newest, None)
 
     def truncate(self, log_offset: int) -> Snapshot:
         """Cut log, queues and index: everything at and behind `log_offset` is gone. Returns what is left.
@@ -354,7 +364,7 @@ class Writer:
         """
         with self.lock:
             left = self._snapshot_below(log_offset)
-            ends = {end.queue: end.max_offset for end in left.queues}
+            ends = dict(left.filled())
             for queue in self._queues.all():  # first: nobody is to be led to records that go
                 end = ends.get(queue, 0)
                 if end < queue.max_offset:
@@ -400,25 +410,26 @@ class Writer:
         with self.lock:
             return self._index.drop_below(log_min)
 
-    def snapshot(self) -> Snapshot:
-        """Return where log, queues and index stand, between two appends. Raises OSError: the newest unit cannot be read."""
+    def snapshot(self, before: Snapshot | None = None) -> Snapshot:
+        """Return where log, queues and index stand, between two appends. Args: before: an earlier one, which tells what changed.
+
+        Raises OSError: the newest unit cannot be read.
+        """
         # All under the lock, the table of queues too. A queue made between a look at the table and one at the log's end would
         # be left out: its messages would count as lying below the end and be in no queue, so that the next start would not
         # look for their units. And a unit that is read later may be of a queue that has taken the name of a deleted one.
         with self.lock:
             log_end = self._log.end
-            newest: ConsumeQueue | None = None
-            ends = []
-            for queue in self._queues.all():
-                if end := queue.tail.next_offset:
-                    ends.append(QueueEnd(queue, end))
-                    if newest is None or queue.tail.log_end > newest.tail.log_end:
-                        newest = queue
+            queues, tails = self._queues.listed()
+            known = before.ends if before is not None and before.queues is queues else None
+            ends, changed, place = hot.queue_ends(tails, known)
             return Snapshot(
                 log_end,
                 self._log.tail.store_ms,
-                tuple(ends),
-                newest.unit(newest.tail.next_offset - 1) if newest else None,
+                queues,
+                ends,
+                changed,
+                queues[place].unit(tails[place].next_offset - 1) if place >= 0 else None,
                 self._index.mark(log_end) if self._index else None,
             )
 

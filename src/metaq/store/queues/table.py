@@ -16,6 +16,7 @@ from metaq.options import StoreOptions
 from metaq.store.disk import Disk
 from metaq.store.folder import StoreFolder
 from metaq.store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
+from metaq.wire import hot
 
 log = logging.getLogger(__name__)
 _THREADS: Final = 8
@@ -38,6 +39,7 @@ class Queues:
         self._file_bytes = queue_file_bytes(options)
         self._lock = threading.Lock()
         """Held while the table changes or is walked."""
+        self._listed: tuple[tuple[ConsumeQueue, ...], list[hot.QueueTail]] | None = None
         self.table: dict[QueueKey, ConsumeQueue] = {
             (queue.topic, queue.queue_id): queue for queue in find_queues(folder, options, disk)
         }
@@ -55,13 +57,21 @@ class Queues:
                 raise Refused(Reason.INVALID, f"topic {topic} has no queue {queue_id}")
             found = ConsumeQueue(self._folder.consume_queues, topic, queue_id, self._file_bytes, self._disk)
             with self._lock:  # another thread may have made it since: one queue must not have two tails
-                found = self.table.setdefault((topic, queue_id), found)
+                found, self._listed = self.table.setdefault((topic, queue_id), found), None
         return found
 
     def all(self) -> list[ConsumeQueue]:
         """Return all queues, a copy."""
         with self._lock:
             return list(self.table.values())
+
+    def listed(self) -> tuple[tuple[ConsumeQueue, ...], list[hot.QueueTail]]:
+        """Return all queues and their tails, the same objects until a queue is made or removed. Both are not to be changed."""
+        with self._lock:
+            if self._listed is None:
+                queues = tuple(self.table.values())
+                self._listed = queues, [queue.tail for queue in queues]
+            return self._listed
 
     def named(self) -> dict[QueueKey, ConsumeQueue]:
         """Return all queues by (topic, queue id), a copy."""
@@ -78,6 +88,7 @@ class Queues:
         Raises OSError: the files are still there.
         """
         with self._lock:  # nobody may make a queue of that name between the look at the table and the rename
+            self._listed = None
             for key in [key for key in self.table if key[0] == topic]:
                 # Before the rename: who opens a file by its path afterwards must see the mark.
                 self.table.pop(key).give_up()

@@ -54,6 +54,12 @@ class Housekeeper:
         self._tick_ms = -1
         self._retain_at: int | None = None
         self._saved: tuple[int, int, int] | None = None
+        self._before: Snapshot | None = None
+        """The last snapshot. With thousands of queues, what follows from it is kept, and only what changes is made anew."""
+        self._ends: dict[str, dict[int, int]] = {}
+        """Topic → queue id → max offset, of that snapshot: as tails have it."""
+        self._dirty: dict[ConsumeQueue, None] = {}
+        """Queues that have grown since their last sync; an ordered set."""
         self._tails_at = -1
         """LogOffset of the newest record that the tails on the disk know."""
         self._removals: deque[Path] = deque()
@@ -103,7 +109,8 @@ class Housekeeper:
         """
         with self.work:
             parts = self._parts
-            snapshot = self._writer.snapshot()  # first: what is appended during the syncs is not promised
+            # First: what is appended during the syncs is not promised.
+            snapshot = self._take_over(self._writer.snapshot(self._before))
             saved = (snapshot.log_end, parts.log.min, len(snapshot.queues))
             removals = len(self._removals)  # those that the tails written below leave out; more may come meanwhile
             if (saved == self._saved and not closing and not removals) or parts.state.failed is not None:
@@ -113,7 +120,7 @@ class Housekeeper:
                 if parts.state.failed is not None:
                     return
             try:
-                self._sync_queues([end.queue for end in snapshot.queues if not end.queue.is_synced])
+                self._sync_queues(self._unsynced(snapshot))
                 if parts.index and snapshot.index:
                     self._sync_index(parts.index, snapshot.index, closing=closing)
             except SyncNotBegun:  # no descriptor was free: nothing is lost, and the next round tries again
@@ -122,7 +129,7 @@ class Housekeeper:
                 # Final as for the log: the kernel takes the pages for written now, and a second try would say so too.
                 parts.state.fail(f"consume queues and index could not be made durable: {os.strerror(error.errno or 0)}")
                 return
-            self._write(snapshot, parts.index.durable if parts.index else None)
+            self._write(snapshot, parts.index.durable if parts.index else None, self._ends)
             self._saved = saved
             # After the tails: older ones name the queues, and a crash in between would have them rebuilt as damaged.
             for _ in range(removals):
@@ -134,6 +141,28 @@ class Housekeeper:
                 else:
                     path.unlink(missing_ok=True)
 
+    def _take_over(self, snapshot: Snapshot) -> Snapshot:
+        """Bring what is kept of the last snapshot up to this one. Returns it."""
+        before, self._before = self._before, snapshot
+        if before is None or before.queues is not snapshot.queues:
+            self._ends = _ends_of(snapshot)
+        for place in snapshot.changed:
+            queue, end = snapshot.queues[place], snapshot.max_offset(place)
+            if end:
+                self._ends.setdefault(queue.topic, {})[queue.queue_id] = end
+            else:  # the log was cut
+                self._ends[queue.topic].pop(queue.queue_id, None)
+            self._dirty[queue] = None
+        return snapshot
+
+    def _unsynced(self, snapshot: Snapshot) -> list[ConsumeQueue]:
+        """Return the queues with units or names of files that are not durable."""
+        # Retention removes files of queues that do not grow.
+        self._dirty |= dict.fromkeys(queue for queue in snapshot.queues if queue.run.unsynced)
+        holds = self._parts.queues.holds
+        self._dirty = {queue: None for queue in self._dirty if not queue.is_synced and holds(queue)}
+        return list(self._dirty)
+
     def _sync_index(self, index: Index, mark: IndexMark, *, closing: bool) -> None:
         now = self._parts.clock.monotonic()
         last = closing or index.durable is None or now - self._index_at >= _INDEX_SECONDS
@@ -144,12 +173,14 @@ class Housekeeper:
     def promise_only(self, left: Snapshot) -> None:
         """Save tails that promise no more than `left`, before the log is cut to that. Raises OSError."""
         self.checkpoint()  # what is left has to be durable before the tails say so
-        self._write(left, None)  # no word of the index: after a crash in the middle of the cut it is made anew
+        self._write(
+            left, None, _ends_of(left)
+        )  # no word of the index: after a crash in the middle of the cut it is made anew
         self._saved = None
 
     def start_as_found(self) -> None:
         """Take the state after a stop in order as saved: all of it is durable, and the tails on the disk say so."""
-        snapshot, commit_log = self._writer.snapshot(), self._parts.log
+        snapshot, commit_log = self._take_over(self._writer.snapshot()), self._parts.log
         self._tails_at = snapshot.log_end
         self._saved = (snapshot.log_end, commit_log.min, len(snapshot.queues))
 
@@ -177,11 +208,8 @@ class Housekeeper:
             if self._parts.queues.holds(queue):
                 raise  # else its topic was deleted meanwhile
 
-    def _write(self, snapshot: Snapshot, index: IndexMark | None) -> None:
+    def _write(self, snapshot: Snapshot, index: IndexMark | None, ends: dict[str, dict[int, int]]) -> None:
         parts, unit = self._parts, snapshot.newest
-        ends: dict[str, dict[int, int]] = {}
-        for queue, end in snapshot.queues:
-            ends.setdefault(queue.topic, {})[queue.queue_id] = end
         last_record = unit.log_offset if unit and not unit.is_fill else -1
         tails = Tails(
             log_end=unit.log_end if unit else snapshot.log_end,
@@ -313,3 +341,11 @@ class Housekeeper:
         """Have the thread delete a folder that was moved aside, after tails that do not name its queues. Returns at once."""
         self._removals.append(folder)
         self.worker.wake()
+
+
+def _ends_of(snapshot: Snapshot) -> dict[str, dict[int, int]]:
+    """Return topic → queue id → max offset, of queues that are not empty."""
+    ends: dict[str, dict[int, int]] = {}
+    for queue, end in snapshot.filled():
+        ends.setdefault(queue.topic, {})[queue.queue_id] = end
+    return ends

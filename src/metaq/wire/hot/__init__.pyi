@@ -177,6 +177,13 @@ class QueueTail:
         """Append one unit (used by dispatch while recovering). False: no room, nothing written. A record that ends at or
         below `log_end` is there already: True, nothing written."""
 
+def queue_ends(tails: list[QueueTail], before: bytes | None = None) -> tuple[bytes, list[int], int]:
+    """Where queues end, in one call and microseconds: appends wait for it.
+
+    Args: before: the ends at an earlier call for the same queues; None: all were empty.
+    Returns (their next_offsets, an int64 each; which have changed since; the one with the newest record, -1: all are empty).
+    """
+
 class IndexTail:
     """The writable index file: header, slots and entries (docs/formats/index.md)."""
 

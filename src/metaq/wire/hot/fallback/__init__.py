@@ -69,6 +69,7 @@ from metaq.wire.hot.fallback.tails import (
     RunLost,
     TopicGate,
     TransactionGate,
+    queue_ends,
     rewind_index,
 )
 from metaq.wire.record import crc31, index_hash, java_hash
@@ -83,5 +84,5 @@ __all__ = [
     "TransactionGate",
     "answer_held", "answer_pulls", "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
     "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "give_back", "index_hash", "java_hash",
-    "position_of", "position_units", "property_pairs", "pull_key", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift", "unwritten",
+    "position_of", "position_units", "property_pairs", "pull_key", "pull_reply", "put_lines", "queue_ends", "read", "record_run", "rewind_index", "scan_records", "select", "sift", "unwritten",
 ]  # fmt: skip

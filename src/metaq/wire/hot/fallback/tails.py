@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import struct
+from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
@@ -133,6 +134,16 @@ class QueueTail:
         self.next_offset += 1
         self.log_end = log_offset + size
         return True
+
+
+def queue_ends(tails: list[QueueTail], before: bytes | None = None) -> tuple[bytes, list[int], int]:
+    if before is not None and len(before) != 8 * len(tails):
+        raise ValueError(f"{len(before)} bytes of ends before, for {len(tails)} queues")
+    ends = array("q", [tail.next_offset for tail in tails])
+    old = array("q", before) if before is not None else array("q", bytes(8 * len(tails)))
+    changed = [place for place, (end, was) in enumerate(zip(ends, old, strict=True)) if end != was]
+    newest = max((place for place, end in enumerate(ends) if end), key=lambda place: tails[place].log_end, default=-1)
+    return ends.tobytes(), changed, newest
 
 
 class IndexTail:

@@ -216,6 +216,29 @@ cdef class QueueTail:
         return True
 
 
+def queue_ends(list tails not None, bytes before=None):
+    cdef Py_ssize_t place, count = len(tails)
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, 8 * count)
+    cdef int64_t *ends = <int64_t *>PyBytes_AS_STRING(made)
+    cdef const int64_t *old = NULL
+    cdef int64_t log_end = -1
+    cdef Py_ssize_t newest = -1
+    cdef QueueTail tail
+    cdef list changed = []
+    if before is not None:
+        if len(before) != 8 * count:
+            raise ValueError(f"{len(before)} bytes of ends before, for {count} queues")
+        old = <const int64_t *>PyBytes_AS_STRING(before)
+    for place in range(count):
+        tail = tails[place]
+        ends[place] = tail.next_offset
+        if tail.next_offset and tail.log_end > log_end:
+            newest, log_end = place, tail.log_end
+        if tail.next_offset != (old[place] if old != NULL else 0):
+            changed.append(place)
+    return made, changed, newest
+
+
 cdef struct Key:
     # What a message is looked up by: as the index keeps it, and the number of its slot
     int32_t hash
