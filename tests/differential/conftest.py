@@ -1,12 +1,22 @@
 """One pair of servers for all scenarios of a module; one foreign program of each kind for all of them."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tests.differential.foreign import MAKERS
 from tests.differential.peers import Peer, peer_of
 from tests.differential.world import Programs, World
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,5 +46,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
 def world(peer: Peer, programs: Programs, request: pytest.FixtureRequest) -> Iterator[World]:
     name = request.function.__name__.removeprefix("test_")
     made = World(peer, programs, name)
-    yield made
-    made.close()
+    try:
+        yield made
+        made.close()
+        failed = request.node.stash.get(FAILED, False)
+    except BaseException:
+        failed = True
+        raise
+    finally:
+        if failed:
+            programs.abandon()

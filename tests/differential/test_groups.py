@@ -10,9 +10,13 @@ QUEUES = 7
 
 
 def _owners(world: World, topic: str, *members: Consumer, wanted: int | None = None) -> dict[str, list[int]]:
-    """Who receives from which queue, as soon as a round of one message per queue went to `wanted` owners each once."""
+    """Who receives from which queue, as soon as two rounds of one message per queue went to the same `wanted` owners each once.
+
+    A single round may fall into a change of owners, some of its messages before it and some behind.
+    """
     producer = world.producer(name="owners")
     rounds = iter(range(1_000))
+    before: dict[str, list[int]] = {}
 
     def settled() -> dict[str, list[int]] | None:
         word = f"round-{next(rounds)}"
@@ -27,7 +31,10 @@ def _owners(world: World, topic: str, *members: Consumer, wanted: int | None = N
         eventually(lambda: {queue for owned in mine.values() for queue in owned()} == set(range(QUEUES)))
         found = {name: owned() for name, owned in mine.items()}
         sizes = sum(len(owned) for owned in found.values())
-        return found if sizes == QUEUES and sum(map(bool, found.values())) == (wanted or len(members)) else None
+        nonlocal before
+        before, was = found, before
+        is_shared = sizes == QUEUES and sum(map(bool, found.values())) == (wanted or len(members))
+        return found if is_shared and found == was else None
 
     found = eventually(settled)
     producer.shutdown()

@@ -285,14 +285,13 @@ class World:
         self.peer.network.mend()
         if not self.peer.is_up:
             self.peer.start_broker()
-        for act in reversed(self._acts):
-            act()
-        for client in reversed(self._clients):
-            if client.program.alive:
-                client.shutdown()
-        for program in self._own:
-            if program.alive:
-                program.close()
+        with contextlib.ExitStack() as left:  # each is done whatever becomes of the others
+            for program in self._own:
+                left.callback(lambda program=program: program.close() if program.alive else None)
+            for client in self._clients:
+                left.callback(lambda client=client: client.shutdown() if client.program.alive else None)
+            for act in self._acts:
+                left.callback(act)
 
 
 class Programs:
@@ -309,6 +308,12 @@ class Programs:
         if kind not in self._shared or not self._shared[kind].alive:
             self._shared[kind] = self.new(kind)
         return self._shared[kind]
+
+    def abandon(self) -> None:
+        """Kill them: one may hold a client that never started, and the next of its name would share its connections."""
+        for program in self._shared.values():
+            if program.alive:
+                program.kill()
 
     def close(self) -> None:
         for program in self._shared.values():
