@@ -19,6 +19,7 @@ import costs
 import metaq
 import peers
 import processes
+import rocketmq
 import topics_bench
 from row import Bench, Measured, Row, in_turn
 
@@ -44,13 +45,18 @@ def _pushed(bench: Bench, protocol: str, start: Start, **load: object) -> Measur
     return {**result, **spent.each(max(1, result["requests"]))}
 
 
-def _beside(bench: Bench, metaq: Start, redis: Start, nats: Start | None, **load: object) -> dict[str, Measured]:
-    """Each of them in turn: "ours", "redis", "nats", those that can be had. Who goes first alternates."""
+def _beside(
+    bench: Bench, metaq: Start, redis: Start, nats: Start | None, *, is_synced: bool = False, **load: object
+) -> dict[str, Measured]:
+    """Each of them in turn: "ours", "redis", "nats", "rocketmq", those that can be had. Who goes first alternates."""
     wanted: list[tuple[str, str, Start]] = [("ours", "rocketmq", metaq)]
     if bench.has("redis"):
         wanted.append(("redis", "redis", redis))
     if nats and bench.has("nats"):
         wanted.append(("nats", "nats", nats))
+    if bench.has("rocketmq"):
+        synced = {"flushDiskType": "SYNC_FLUSH"} if is_synced else {}
+        wanted.append(("rocketmq", "rocketmq", partial(rocketmq.running, bench.disk, **synced)))
     if bench.run % 2:
         wanted.reverse()
     return {name: _pushed(bench, protocol, start, **load) for name, protocol, start in wanted}
@@ -63,6 +69,8 @@ def _row(found: dict[str, Measured], key: str, scale: float = 1) -> Measured:
         measured |= {"beside": found["redis"][key] * scale, "beside_cpu_us": found["redis"]["cpu_us"]}
     if "nats" in found:
         measured |= {"nats": found["nats"][key] * scale, "nats_cpu_us": found["nats"]["cpu_us"]}
+    if "rocketmq" in found:
+        measured |= {"rocketmq": found["rocketmq"][key] * scale, "rocketmq_cpu_us": found["rocketmq"]["cpu_us"]}
     return measured
 
 
@@ -94,7 +102,7 @@ def _synced(bench: Bench, producers: int) -> Measured:
         partial(processes.metaq_up, bench.disk, options=SYNCED),
         partial(peers.redis, bench.disk, fsync="always"),
         partial(peers.nats, bench.disk, sync="always"),
-        conns=producers, outstanding=1, body=1000, count=bench.count(60_000), seconds=8, warm=0,
+        is_synced=True, conns=producers, outstanding=1, body=1000, count=bench.count(60_000), seconds=8, warm=0,
     )  # fmt: skip
     return _row(found, "requests_per_s", 0.001)
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import processes
+import rocketmq
 
 sys.path.insert(0, str(processes.ROOT))
 
@@ -105,8 +106,7 @@ def kafka_classes() -> str:
     import pytest  # it comes with the tests, whose way to the jars this is
     from tests.interop import maven
 
-    name = "-".join(KAFKA.split(":")[1:])
-    if not fetching and not (maven.CACHE / "jars" / name).is_dir():
+    if not fetching and not (maven.CACHE / "jars" / maven.folder_name(KAFKA)).is_dir():
         raise RuntimeError("no Kafka beside it: its jars are not here, and small runs fetch nothing")
     try:
         maven.java()
@@ -115,10 +115,20 @@ def kafka_classes() -> str:
         raise RuntimeError(f"no Kafka beside it: {error}") from None
 
 
+def rocketmq_classes() -> str:
+    """The class path of its servers."""
+    from tests.interop import maven
+
+    if not fetching and not (maven.CACHE / "jars" / maven.folder_name(*maven.SERVER)).is_dir():
+        raise RuntimeError("no RocketMQ beside it: its jars are not here, and small runs fetch nothing")
+    return rocketmq.classpath()
+
+
 def missing() -> dict[str, str]:
     """Peers that cannot be had, each with the reason. Fetches those that can."""
     found = {}
-    for name, get in (("redis", redis_home), ("nats", nats_program), ("kafka", kafka_classes)):
+    wanted = (("redis", redis_home), ("nats", nats_program), ("kafka", kafka_classes), ("rocketmq", rocketmq_classes))
+    for name, get in wanted:
         try:
             get()
         except RuntimeError as error:

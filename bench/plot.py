@@ -12,7 +12,7 @@ WORDS = {
     "below": "below what it must",
     "–": "no bound could be judged",
 }
-PEERS = {"nats": ("NATS", "D"), "redis": ("Redis", "o")}
+PEERS = {"nats": ("NATS", "D"), "redis": ("Redis", "o"), "rocketmq": ("RocketMQ", "s")}
 LEAST, MOST = 1 / 20, 20.0
 
 
@@ -105,7 +105,12 @@ def _row(axes: Any, place: int, row: dict[str, Any]) -> None:
     bounds = f"({_number(row['must'])} / {_number(row['goal'])}{times})"
     beside = "  ".join(
         f"{name} {_number(row[key])}"
-        for name, key in ((row["peer"].split(",")[0], "beside"), ("NATS", "nats"), ("Redis", "redis"))
+        for name, key in (
+            (row["peer"].split(",")[0], "beside"),
+            ("NATS", "nats"),
+            ("Redis", "redis"),
+            ("RocketMQ", "rocketmq"),
+        )
         if row.get(key)
     )
     axes.text(

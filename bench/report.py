@@ -11,7 +11,7 @@ from row import Measured, Row
 from rows import RATIO_GOAL, RATIO_MUST
 
 KEPT = (
-    "p50_us", "p99_us", "cpu_us", "instructions", "cache_misses", "beside", "beside_cpu_us", "nats", "nats_cpu_us", "redis",
+    "p50_us", "p99_us", "cpu_us", "instructions", "cache_misses", "beside", "beside_cpu_us", "nats", "nats_cpu_us", "redis", "rocketmq", "rocketmq_cpu_us",
     "send_us", "aio_send_per_s",
 )  # fmt: skip
 """Of what was measured beside the value: what the report has medians of."""
@@ -100,7 +100,7 @@ def _number(value: float | None) -> str:
 
 def _peers(row: dict[str, Any]) -> str:
     """What was measured in the same run: each peer's figure, and CPU of its server where that was measured too."""
-    found = [(row["peer"], "beside"), ("NATS", "nats"), ("Redis", "redis")]
+    found = [(row["peer"], "beside"), ("NATS", "nats"), ("Redis", "redis"), ("RocketMQ", "rocketmq")]
     texts = [
         f"{name} {_number(row[key])}" + (f" ({_number(row[f'{key}_cpu_us'])})" if f"{key}_cpu_us" in row else "")
         for name, key in found

@@ -31,7 +31,7 @@ class Bench:
     spark_figures: dict[str, list[float]] = field(default_factory=dict)
 
     def has(self, peer: str) -> bool:
-        """Whether "redis", "nats" or "kafka" is measured beside us."""
+        """Whether "redis", "nats", "kafka" or "rocketmq" is measured beside us."""
         return not self.alone and peer not in self.missing
 
     def count(self, full: int, least: int = 1000) -> int:

@@ -24,12 +24,16 @@ def java(*, compiler: bool = False) -> str:
     return found
 
 
+def folder_name(*artifacts: str) -> str:
+    return "+".join("-".join(artifact.split(":")[1:]) for artifact in artifacts)
+
+
 def jars(*artifacts: str) -> Path:
     """Folder with the jars of `group:artifact:version`s and of all they need; skips the test if they cannot be had.
 
     Of `group:artifact:version:alone` nothing that it needs.
     """
-    folder = CACHE / "jars" / "+".join("-".join(artifact.split(":")[1:]) for artifact in artifacts)
+    folder = CACHE / "jars" / folder_name(*artifacts)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
