@@ -41,7 +41,7 @@ def history(case, rng):
     return copies, deliveries, pairs
 
 
-def compared(spark, copies, deliveries, pairs, order, progress=()):
+def compared(spark, copies, deliveries, pairs, order, progress=(), dead=()):
     """(Findings as the auditor has them, rows of the verdict by group and id, totals by group)."""
     from metaq.pipelines.audit import comparing
 
@@ -52,7 +52,9 @@ def compared(spark, copies, deliveries, pairs, order, progress=()):
     offsets = spark.createDataFrame(list(progress), comparing.PROGRESS_DDL)
     messages = comparing.judged(comparing.once(sent), span)
     got = comparing.consumed(told, DEADLINE)
-    verdict = comparing.verdicts(messages, got, expected, offsets, comparing.Rules(span, LATE_MS, order)).persist()
+    letters = spark.createDataFrame(list(dead), comparing.DEAD_DDL)
+    rules = comparing.Rules(span, LATE_MS, order)
+    verdict = comparing.verdicts(messages, got, expected, offsets, letters, rules).persist()
     mine = got.join(expected.select("group").distinct(), "group")
     findings = comparing.findings(verdict, comparing.strays(mine, sent))
     found = [(row["kind"], row["group"], row["id"]) for row in findings.select("kind", "group", "id").collect()]
@@ -95,8 +97,8 @@ def test_latencies_windows_and_keys_add_up(spark):
     )
     got = comparing.consumed(spark.createDataFrame([one.row for one in deliveries], comparing.DELIVERIES_DDL), DEADLINE)
     pairs = spark.createDataFrame([("g", "t")], comparing.PAIRS_DDL)
-    nothing = spark.createDataFrame([], comparing.PROGRESS_DDL)
-    verdict = comparing.verdicts(messages, got, pairs, nothing, comparing.Rules(span, LATE_MS, "key"))
+    nothing, alive = (spark.createDataFrame([], ddl) for ddl in (comparing.PROGRESS_DDL, comparing.DEAD_DDL))
+    verdict = comparing.verdicts(messages, got, pairs, nothing, alive, comparing.Rules(span, LATE_MS, "key"))
     total, of_topic = sorted(comparing.totals(verdict).collect(), key=lambda row: row["topic"] or "")
     assert (total["topic"], of_topic["topic"], total["sent"]) == (None, "t", of_topic["sent"])
     assert (total["sent"], total["consumed"], total["missing"], total["repeated"]) == (100, 90, 10, 1)
@@ -134,6 +136,18 @@ def test_what_is_known_of_a_missing_message_is_said(spark):
     }  # fmt: skip
 
 
+def test_dead_letters_are_told_apart_from_what_is_missing(spark):
+    """Of the group whose they are; one that was consumed after all is none."""
+    copies = [Copy(name, "t", "", "t@b:0", place, SINCE) for place, name in enumerate(("dead", "failed", "redriven"))]
+    deliveries = [Delivery("g", "dead", SINCE, success=False), Delivery("g", "failed", SINCE, success=False)]
+    deliveries.append(Delivery("g", "redriven", SINCE + 1))
+    dead = [("g", "dead"), ("g", "redriven"), ("h", "failed"), ("g", "dead")]
+    found, rows, totals = compared(spark, copies, deliveries, [("g", "t")], "off", dead=dead)
+    assert found == {("dead", "g", "dead"), ("missing", "g", "failed")}
+    assert rows["g", "dead"]["why"] == "failed 1 times"
+    assert (totals["g"]["consumed"], totals["g"]["missing"], totals["g"]["dead"]) == (1, 1, 1)
+
+
 def test_offsets_alone_tell_what_was_passed_by(spark):
     """Nothing of when, how often or in what order; a queue without an offset was not reached."""
     from metaq.pipelines.audit import comparing
@@ -145,10 +159,12 @@ def test_offsets_alone_tell_what_was_passed_by(spark):
     )
     pairs = spark.createDataFrame([("g", "t"), ("never", "t")], comparing.PAIRS_DDL)
     offsets = spark.createDataFrame([("g", "t@b:0", 5), ("g", "t@b:1", 2)], comparing.PROGRESS_DDL)
-    verdict = comparing.verdicts_by_progress(messages, pairs, offsets, comparing.Rules(span, LATE_MS, "key"))
+    dead = spark.createDataFrame([("g", "m0"), ("g", "m8"), ("never", "m1")], comparing.DEAD_DDL)
+    verdict = comparing.verdicts_by_progress(messages, pairs, offsets, dead, comparing.Rules(span, LATE_MS, "key"))
     totals = {row["group"]: row for row in comparing.totals(verdict).where("topic is null").collect()}
-    assert {group: (row["sent"], row["consumed"], row["missing"]) for group, row in totals.items()} == {
-        "g": (10, 7, 3), "never": (10, 0, 10),
+    found = ("sent", "consumed", "missing", "dead")
+    assert {group: tuple(row[name] for name in found) for group, row in totals.items()} == {
+        "g": (10, 5, 3, 2), "never": (10, 0, 9, 1),
     }  # fmt: skip
     assert totals["g"]["latency_p50"] is None
     assert (totals["g"]["out_of_order"], totals["g"]["late"], totals["g"]["repeated"]) == (0, 0, 0)

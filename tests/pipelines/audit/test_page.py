@@ -130,7 +130,7 @@ def test_offsets_alone_give_dashes_and_not_zeros():
     """What nobody knows is not said to be none; and what is clean is called so."""
     lines = text.table(audit()).splitlines()
     (blind,) = [line.split() for line in lines if line.startswith("blind")]
-    assert blind == ["blind", "progress", "5", "5", "0", *["–"] * 7]
+    assert blind == ["blind", "progress", "5", "5", "0", "0", *["–"] * 7]
     assert lines[-1] == "NOT CLEAN: group billing: 10"
     (unordered,) = [line.split() for line in text.table(audit(order="off")).splitlines() if line.startswith("billing")]
     assert unordered[4:9] == ["10", "3", "–", "5", "1"]

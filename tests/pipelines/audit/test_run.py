@@ -33,9 +33,11 @@ def test_the_exit_status_says_whether_it_is_clean(spark, metaq_broker, tmp_path)
         sent = [producer.send("audited", b"x", keys=[f"k{n}"]).message_id for n in range(5)]
     with metaq.Consumer(namesrv, group="billing", topics="audited", start="earliest", trace=True) as consumer:
         for _ in sent:
-            with contextlib.suppress(metaq.Later), consumer.receive(PATIENCE) as message:
+            with contextlib.suppress(metaq.Later, metaq.Reject), consumer.receive(PATIENCE) as message:
                 if message.message_id == sent[3]:
                     raise metaq.Later(16)
+                if message.message_id == sent[4]:
+                    raise metaq.Reject
     with auditing(metaq_broker, tmp_path) as running:
         for line in running.stdout:
             if "deliveries" in line:
@@ -47,10 +49,13 @@ def test_the_exit_status_says_whether_it_is_clean(spark, metaq_broker, tmp_path)
     done = commands.run_here(spark, "audit", *words(metaq_broker, tmp_path))
     assert done.returncode == 1, done.stderr
     assert "NOT CLEAN: group billing: 1 message is missing, and allowMissing is 0" in done.stdout
+    assert "NOT CLEAN: group billing: 1 message is a dead letter, and allowDead is 0" in done.stdout
     assert sent[3] in (place / "report.html").read_text()
     assert not (place / "_making").exists()
 
-    done = commands.run_here(spark, "audit", *words(metaq_broker, tmp_path), "--allow-missing", "1", "--json")
+    done = commands.run_here(
+        spark, "audit", *words(metaq_broker, tmp_path), "--allow-missing", "1", "--allow-dead", "1", "--json"
+    )
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["breaches"], last["groups"][0]["counts"]["missing"]) == ([], 1)

@@ -3,6 +3,7 @@
     sent         id, topic, key, lane, place, time_ms, certain, timed, copy      a row per stored copy or record of a send
     deliveries   group, id, time_ms, success, ended                              a row per delivery
     progress     group, lane, committed                                          a row per group and queue: its offset
+    dead         group, id                                                       a row per dead letter of a group
 
 `lane`: where a copy is stored, a queue or a broker's log; `place`: its offset there, which is the order of storing; both null if
 unknown. `certain`: whether it was surely sent, so that every group should have it by now. `timed`: whether `time_ms` is the time
@@ -27,7 +28,12 @@ DELIVERIES_DDL = "`group` string, id string, time_ms bigint, success boolean, en
 PROGRESS_DDL = "`group` string, lane string, committed bigint"
 PAIRS_DDL = "`group` string, topic string"
 
-MISSING, REPEATED, OUT_OF_ORDER, LATE, STRAY = KINDS = ("missing", "repeated", "out_of_order", "late", "stray")
+DEAD_DDL = "`group` string, id string"
+
+MISSING, DEAD, REPEATED, OUT_OF_ORDER, LATE, STRAY = KINDS = (
+    "missing", "dead", "repeated", "out_of_order", "late", "stray"
+)  # fmt: skip
+_OF_MESSAGES = KINDS[:-1]
 PERCENTILES = (0.5, 0.95, 0.99)
 _EXACTLY = 10_000
 """Accuracy of percentiles: exact up to so many distinct values, else off by at most a ten-thousandth of the rows."""
@@ -80,8 +86,11 @@ def pairs_seen(messages: Any, got: Any) -> Any:
     return got.join(messages.select("id", "topic"), "id").select("group", "topic").distinct()
 
 
-def verdicts(messages: Any, got: Any, pairs: Any, progress: Any, rules: Rules) -> Any:
-    """Return a row per group and message that it should have consumed. Args: messages: from `judged`. progress: may be empty."""
+def verdicts(messages: Any, got: Any, pairs: Any, progress: Any, dead: Any, rules: Rules) -> Any:
+    """Return a row per group and message that it should have consumed.
+
+    Args: messages: from `judged`. progress, dead: may be empty.
+    """
     # Pairs and progress are small: broadcast joins, so that only the two large sides are shuffled.
     joined = (
         messages.join(sql.broadcast(pairs), "topic")
@@ -89,20 +98,27 @@ def verdicts(messages: Any, got: Any, pairs: Any, progress: Any, rules: Rules) -
         .join(sql.broadcast(progress), ["group", "lane"], "left")
         .fillna(0, ["deliveries", "successes", "after", "failures", "open"])
     )
-    return _judged(_ordered(joined, rules.order), rules)
+    return _judged(_ordered(_marked(joined, dead), rules.order), rules)
 
 
-def verdicts_by_progress(messages: Any, pairs: Any, progress: Any, rules: Rules) -> Any:
-    """Return verdicts from a group's offsets alone: messages below them count as consumed, at an unknown time."""
+def verdicts_by_progress(messages: Any, pairs: Any, progress: Any, dead: Any, rules: Rules) -> Any:
+    """Return verdicts from a group's offsets: messages below them count as consumed, at an unknown time, but for dead letters."""
     nothing = {"deliveries": 0, "successes": 0, "after": 0, "failures": 0, "open": 0}
     joined = messages.join(sql.broadcast(pairs), "topic").join(sql.broadcast(progress), ["group", "lane"], "left")
     for name, value in nothing.items():
         joined = joined.withColumn(name, sql.lit(value).cast("bigint"))
     # A queue without an offset is one where the group has consumed nothing yet.
     joined = joined.withColumn("committed", sql.coalesce(sql.col("committed"), sql.lit(0)))
-    passed = sql.col("place") < sql.col("committed")
+    joined = _marked(joined, dead)
+    passed = (sql.col("place") < sql.col("committed")) & ~sql.col(DEAD)
     joined = joined.withColumn("successes", passed.cast("bigint")).withColumn("first_ms", sql.lit(None).cast("bigint"))
     return _judged(joined.withColumn(OUT_OF_ORDER, sql.lit(False)), rules)
+
+
+def _marked(joined: Any, dead: Any) -> Any:
+    """Add a column: whether the message is a dead letter of the group."""
+    marks = dead.distinct().withColumn(DEAD, sql.lit(True))
+    return joined.join(marks, ["group", "id"], "left").fillna(False, [DEAD])
 
 
 def strays(deliveries: Any, known: Any) -> Any:
@@ -147,8 +163,9 @@ def _judged(joined: Any, rules: Rules) -> Any:
     return (
         joined.withColumn("latency_ms", latency)
         .withColumn("got", got)
-        .withColumn(MISSING, ~got & sql.col("certain"))
-        .withColumn("unjudged", ~got & ~sql.col("certain"))
+        .withColumn(DEAD, ~got & sql.col(DEAD))
+        .withColumn(MISSING, ~got & ~sql.col(DEAD) & sql.col("certain"))
+        .withColumn("unjudged", ~got & ~sql.col(DEAD) & ~sql.col("certain"))
         .withColumn(REPEATED, sql.col("successes") > 1)
         .withColumn(LATE, sql.coalesce(sql.col("latency_ms") > rules.late_ms, sql.lit(False)))
         .withColumn("why", _why())
@@ -156,12 +173,13 @@ def _judged(joined: Any, rules: Rules) -> Any:
 
 
 def _why() -> Any:
-    """Return a Column: the reason why a message is missing, as far as it is known."""
+    """Return a Column: the reason why a message was not consumed, as far as it is known."""
     return (
         sql.when(sql.col("successes") > 0, sql.lit(None))
         .when(sql.col("after") > 0, sql.lit("consumed after the grace"))
         .when(sql.col("failures") > 0, sql.concat(sql.lit("failed "), sql.col("failures"), sql.lit(" times")))
         .when(sql.col("open") > 0, sql.lit("its handling has not ended"))
+        .when(sql.col(DEAD), sql.lit("given up or rejected"))
         .when(sql.col("place") >= sql.col("committed"), sql.lit("not reached by the group"))
         .when(sql.col("place") < sql.col("committed"), sql.lit("passed by, no delivery is recorded"))
         .otherwise(sql.lit("no delivery is recorded"))
@@ -172,7 +190,7 @@ def _why() -> Any:
 
 
 def _counts() -> list[Any]:
-    flags = [sql.count_if(name).alias(name) for name in (MISSING, REPEATED, OUT_OF_ORDER, LATE, "unjudged")]
+    flags = [sql.count_if(name).alias(name) for name in (*_OF_MESSAGES, "unjudged")]
     wanted = sql.array(*(sql.lit(one) for one in PERCENTILES))
     return [
         sql.count("*").alias("sent"),
@@ -206,13 +224,13 @@ def windows(verdict: Any, window_ms: int) -> Any:
 def keys(verdict: Any) -> Any:
     """Return a row per group, topic and key with findings."""
     counted = _spread(verdict.where("key != ''").groupBy("group", "topic", "key").agg(*_counts()))
-    wrong = sql.col(MISSING) + sql.col(REPEATED) + sql.col(OUT_OF_ORDER) + sql.col(LATE)
+    wrong = sum((sql.col(name) for name in _OF_MESSAGES), start=sql.lit(0))
     return counted.withColumn("findings", wrong).where("findings > 0")
 
 
 def findings(verdict: Any, stray: Any) -> Any:
     """Return a row per finding: group, kind, and all that is known of the message."""
-    marks = [sql.when(sql.col(name), sql.lit(name)) for name in (MISSING, REPEATED, OUT_OF_ORDER, LATE)]
+    marks = [sql.when(sql.col(name), sql.lit(name)) for name in _OF_MESSAGES]
     kinds = sql.array_compact(sql.array(*marks))
     time = {"sent_time": "time_ms", "consumed_time": "first_ms"}
     columns = [
@@ -220,7 +238,7 @@ def findings(verdict: Any, stray: Any) -> Any:
         *(sql.timestamp_millis(old).alias(new) for new, old in time.items()),
         "latency_ms", "copies", "deliveries", "successes", "failures", "why",
     ]  # fmt: skip
-    wrong = verdict.where(f"{MISSING} or {REPEATED} or {OUT_OF_ORDER} or {LATE}")
+    wrong = verdict.where(" or ".join(_OF_MESSAGES))
     judged_wrong = wrong.withColumn("kind", sql.explode(kinds)).select(*columns)
     alone = stray.select(
         "group", sql.lit(STRAY).alias("kind"), "id", sql.timestamp_millis("first_ms").alias("consumed_time"),

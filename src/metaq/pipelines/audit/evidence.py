@@ -9,10 +9,12 @@ from typing import Any
 from pyspark.sql import functions as sql
 
 from metaq.clock import SYSTEM
+from metaq.errors import NoRoute
 from metaq.model.queue import MessageQueue
 from metaq.model.topics.system import TOOLS_GROUP
+from metaq.model.topics.topic import DEAD_LETTER_PREFIX
 from metaq.pipelines.audit import records
-from metaq.pipelines.audit.comparing import DELIVERIES_DDL
+from metaq.pipelines.audit.comparing import DEAD_DDL, DELIVERIES_DDL
 from metaq.pipelines.audit.options import KEY, LEDGER, TOPIC, TRACE, AuditOptions, Span
 from metaq.spark.cluster.client import ClusterClient
 from metaq.spark.source.fetch import GROUP
@@ -124,6 +126,19 @@ def _stored(spark: Any, options: AuditOptions, span: Span) -> Any:
         sql.lit(True).alias("timed"),
         sql.concat(lane, sql.lit(":"), sql.col("queue_offset")).alias("copy"),
     )
+
+
+def dead_letters(spark: Any, options: AuditOptions, span: Span, groups: Sequence[str]) -> Any:
+    """Return the dead letters of these groups, which have some, as rows of `comparing.DEAD_DDL`."""
+    found = spark.createDataFrame([], DEAD_DDL)
+    if groups:
+        since = None if span.since_ms is None else span.since_ms - SLACK_MS
+        topics = [f"{DEAD_LETTER_PREFIX}{group}" for group in groups]
+        stored = _read(spark, options, topics, "topic,message_id,keys", since, span.deadline_ms + SLACK_MS)
+        named = sql.expr(_KEYS) if options.match == KEY else sql.col("message_id")
+        group = sql.expr(f"substring(topic, {len(DEAD_LETTER_PREFIX) + 1})")
+        found = stored.select(group.alias("group"), named.alias("id")).where("id != ''")
+    return found
 
 
 # ------------------------------------------------------------------ traces
@@ -245,6 +260,8 @@ class BrokerReport:
     """Messages stored in the audited time; None: not asked."""
     progress: list[tuple[str, str, int]]
     """Rows of `comparing.PROGRESS_DDL`."""
+    with_dead_letters: list[str] = field(default_factory=list)
+    """Groups that have a topic of dead letters."""
     newest_ms: int | None = None
     """Store time of the newest message of the audited topics, by its broker's clock; None: not asked."""
 
@@ -272,9 +289,19 @@ def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> BrokerRepor
                 if offset is not None
             ]
             newest = _newest_ms(client, queues)
+        dead = [group for group in groups if _has_dead_letters(client, group)]
     finally:
         client.close()
-    return BrokerReport(stored, progress, newest)
+    return BrokerReport(stored, progress, dead, newest)
+
+
+def _has_dead_letters(client: ClusterClient, group: str) -> bool:
+    try:
+        queues = client.queues([f"{DEAD_LETTER_PREFIX}{group}"], 0.0)
+    except NoRoute:  # it is made with the first
+        return False
+    starts = client.starts(queues)
+    return any(end > starts[queue] for queue, end in client.ends(queues).items())
 
 
 def _newest_ms(client: ClusterClient, queues: Sequence[MessageQueue]) -> int | None:

@@ -9,7 +9,10 @@ from msgspec import Struct
 
 from metaq.pipelines.audit.options import AuditOptions
 
-KINDS = {"missing": "missing", "repeated": "repeated", "out_of_order": "out of order", "late": "late", "stray": "stray"}
+KINDS = {
+    "missing": "missing", "dead": "dead letters", "repeated": "repeated", "out_of_order": "out of order", "late": "late",
+    "stray": "stray",
+}  # fmt: skip
 """Kind of finding → its label in reports."""
 
 
@@ -19,6 +22,8 @@ class Counts(Struct, frozen=True, kw_only=True):
     sent: int = 0
     consumed: int = 0
     missing: int = 0
+    dead: int = 0
+    """Not consumed: they are dead letters of the group."""
     repeated: int = 0
     """Consumed more than once."""
     extra: int = 0
@@ -41,7 +46,7 @@ class Counts(Struct, frozen=True, kw_only=True):
 
     @property
     def findings(self) -> int:
-        return self.missing + self.repeated + self.out_of_order + self.late
+        return self.missing + self.dead + self.repeated + self.out_of_order + self.late
 
 
 class WindowCounts(Struct, frozen=True):
@@ -138,6 +143,7 @@ def breaches(options: AuditOptions, sent: int, groups: Sequence[GroupFigures]) -
         counts = one.counts
         for what, count, name, limit in (
             ("missing", counts.missing, "allowMissing", options.allow_missing),
+            ("dead letters" if counts.dead != 1 else "a dead letter", counts.dead, "allowDead", options.allow_dead),
             ("consumed more than once", counts.repeated, "allowRepeated", options.allow_repeated),
             ("out of order", counts.out_of_order, "allowOutOfOrder", options.allow_out_of_order),
             ("late", counts.late, "allowLate", options.allow_late),

@@ -151,7 +151,8 @@ class _Audit:
             _LOG.warning("audit: %s", sentence)
             self._note(sentence)
         by = self._evidence_of(groups, per_group, {group for group, _, offset in answers.progress if offset})
-        verdict = self._keep(self._verdicts(judged, got, pairs, answers.progress, by), kept)
+        dead = self._keep(evidence.dead_letters(self._spark, options, self._span, answers.with_dead_letters), kept)
+        verdict = self._keep(self._verdicts(judged, got, pairs, answers.progress, dead, by), kept)
         mine = got.where(sql.col("group").isin(groups))
         stray = self._keep(comparing.strays(mine, found.known), kept)
         window_ms = (
@@ -223,7 +224,13 @@ class _Audit:
         return found
 
     def _verdicts(
-        self, judged: Any, got: Any, pairs: Sequence[tuple[str, str]], progress: Sequence[Any], by: dict[str, str]
+        self,
+        judged: Any,
+        got: Any,
+        pairs: Sequence[tuple[str, str]],
+        progress: Sequence[Any],
+        dead: Any,
+        by: dict[str, str],
     ) -> Any:
         offsets = self._spark.createDataFrame(list(progress), comparing.PROGRESS_DDL)
 
@@ -232,10 +239,10 @@ class _Audit:
             return mine, self._spark.createDataFrame(mine, comparing.PAIRS_DDL)
 
         mine, frame = of(False)
-        verdict = comparing.verdicts(judged, got, frame, offsets, self._rules)
+        verdict = comparing.verdicts(judged, got, frame, offsets, dead, self._rules)
         mine, frame = of(True)
         if mine:
-            verdict = verdict.unionByName(comparing.verdicts_by_progress(judged, frame, offsets, self._rules))
+            verdict = verdict.unionByName(comparing.verdicts_by_progress(judged, frame, offsets, dead, self._rules))
         return verdict
 
     # -------------------------------------------------------------- figures

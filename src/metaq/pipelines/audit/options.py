@@ -99,6 +99,7 @@ class AuditOptions(FolderOptions):
     )
     keys_top: int = option(20, "The report names so many keys of each group, those with most findings.", low=0)
     allow_missing: int | None = option(0, "So many messages of a group may be missing; empty: any number.", low=0)
+    allow_dead: int | None = option(0, "So many may be dead letters of a group; empty: any number.", low=0)
     allow_repeated: int | None = option(None, "So many may be consumed more than once; by default any number.", low=0)
     allow_late: int | None = option(None, "So many may be late; by default any number.", low=0)
     allow_out_of_order: int | None = option(0, "So many may be out of order; empty: any number.", low=0)

@@ -169,11 +169,11 @@ def _keys(one: GroupFigures) -> str:
     return f"<h3>Keys with most findings</h3>{_table(('key', 'topic', *_COUNTED), rows, texts=2)}"
 
 
-_COUNTED = ("sent", "consumed", "missing", "repeated", "out of order", "late")
+_COUNTED = ("sent", "consumed", "missing", "dead", "repeated", "out of order", "late")
 
 
 def _counted(counts: object) -> str:
-    names = ("sent", "consumed", "missing", "repeated", "out_of_order", "late")
+    names = ("sent", "consumed", "missing", "dead", "repeated", "out_of_order", "late")
     return "".join(_number(f"{getattr(counts, name):,}", bad=place > 1) for place, name in enumerate(names))
 
 
@@ -189,7 +189,7 @@ def _findings(one: GroupFigures) -> str:
         shown = f"the first {len(mine):,} of {total:,}" if total > len(mine) else f"{total:,}"
         columns = [column for column in _COLUMNS if any(column.cell(finding) for finding in mine)]
         rows = [f"<tr>{''.join(_cell(column, finding) for column in columns)}</tr>" for finding in mine]
-        opened = " open" if kind == "missing" or len(one.findings) <= 12 else ""
+        opened = " open" if kind in {"missing", "dead"} or len(one.findings) <= 12 else ""
         parts.append(
             f'<details{opened}><summary><span class="dot {kind}"></span>{label} <span class="count">{shown}</span></summary>'
             f"{_table([column.name for column in columns], rows, texts=len(columns))}</details>"

@@ -23,7 +23,7 @@ from metaq.pipelines.audit.text import span
 _VARIABLES = {
     "ink": "#010101", "muted": "#010102", "grid": "#010103", "sent": "#010104", "consumed": "#010105", "missing": "#010106",
     "repeated": "#010107", "out_of_order": "#010108", "late": "#010109", "stray": "#01010a", "p50": "#01010b",
-    "p95": "#01010c", "p99": "#01010d",
+    "p95": "#01010c", "p99": "#01010d", "dead": "#01010e",
 }  # fmt: skip
 """CSS variable → its placeholder colour."""
 _SETTINGS = {

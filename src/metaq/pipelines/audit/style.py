@@ -6,13 +6,13 @@ STYLE = """\
 :root {
   color-scheme: light dark;
   --paper: #fcfcfb; --card: #ffffff; --ink: #1c2126; --muted: #5f6b76; --grid: #e3e6e8; --accent: #1f5fa8;
-  --sent: #ccd8e5; --consumed: #1f5fa8; --missing: #c62f2f; --repeated: #a565b8; --out-of-order: #cf7a1c; --late: #b59a00;
+  --sent: #ccd8e5; --consumed: #1f5fa8; --missing: #c62f2f; --dead: #7a3b3b; --repeated: #a565b8; --out-of-order: #cf7a1c; --late: #b59a00;
   --stray: #7d868f; --p50: #1f5fa8; --p95: #5b9bd0; --p99: #cf7a1c; --good: #1d7a4c; --bad: #b62323;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #14171a; --card: #1b1f23; --ink: #e7eaec; --muted: #9ba6b0; --grid: #30363c; --accent: #78b1ee;
-    --sent: #33475c; --consumed: #78b1ee; --missing: #f0625d; --repeated: #c893d8; --out-of-order: #eb9b46; --late: #d9c04a;
+    --sent: #33475c; --consumed: #78b1ee; --missing: #f0625d; --dead: #b98b86; --repeated: #c893d8; --out-of-order: #eb9b46; --late: #d9c04a;
     --stray: #98a2ab; --p50: #78b1ee; --p95: #4c83b8; --p99: #eb9b46; --good: #55c08a; --bad: #f27d78;
   }
 }
@@ -61,7 +61,7 @@ details { border-bottom: 1px solid var(--grid); padding: .5rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 .count { color: var(--muted); font-weight: 400; margin-left: .4rem; }
 .dot { display: inline-block; width: .7rem; height: .7rem; margin-right: .5rem; border-radius: 50%; }
-.dot.missing { background: var(--missing); } .dot.repeated { background: var(--repeated); }
+.dot.missing { background: var(--missing); } .dot.dead { background: var(--dead); } .dot.repeated { background: var(--repeated); }
 .dot.out_of_order { background: var(--out-of-order); } .dot.late { background: var(--late); } .dot.stray { background: var(--stray); }
 @media print { main { max-width: none; padding: 0; } details > * { display: block; } section { break-inside: avoid-page; } }
 """

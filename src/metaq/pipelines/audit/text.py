@@ -9,7 +9,7 @@ from metaq.pipelines.audit.figures import AuditFigures, GroupFigures, messages
 from metaq.pipelines.audit.options import OFF, PROGRESS
 
 FIGURES_HEAD = (
-    "sent", "consumed", "missing", "repeated", "out of order", "late", "stray", "median", "99 %", "latest"
+    "sent", "consumed", "missing", "dead", "repeated", "out of order", "late", "stray", "median", "99 %", "latest"
 )  # fmt: skip
 """Headings of a group's figures, in the order of `cells`."""
 UNKNOWN = "–"
@@ -43,7 +43,7 @@ def cells(one: GroupFigures, order: str) -> tuple[str, ...]:
     counts, blind = one.counts, one.evidence == PROGRESS
     seen = (counts.repeated, None if order == OFF else counts.out_of_order, counts.late, one.stray)
     return (
-        one.group, one.evidence, f"{counts.sent:,}", f"{counts.consumed:,}", f"{counts.missing:,}",
+        one.group, one.evidence, f"{counts.sent:,}", f"{counts.consumed:,}", f"{counts.missing:,}", f"{counts.dead:,}",
         *(UNKNOWN if blind or count is None else f"{count:,}" for count in seen),
         span(counts.latency_p50), span(counts.latency_p99), span(counts.latency_max),
     )  # fmt: skip
