@@ -133,7 +133,7 @@ def test_offsets_alone_give_dashes_and_not_zeros():
     assert blind == ["blind", "progress", "5", "5", "0", "0", *["–"] * 7]
     assert lines[-1] == "NOT CLEAN: group billing: 10"
     (unordered,) = [line.split() for line in text.table(audit(order="off")).splitlines() if line.startswith("billing")]
-    assert unordered[4:9] == ["10", "3", "–", "5", "1"]
+    assert unordered[4:10] == ["10", "0", "3", "–", "5", "1"]
     assert text.table(audit(breaches=[])).splitlines()[-1] == "clean"
     assert "Audit: clean" in page.render(audit(breaches=[])).html
 
