@@ -49,17 +49,22 @@ def behind(run: FileRun, place: int, limit: int | None = None) -> int | None:
     file = run.find(place)
     if file is None:
         return None
-    # A body may hold bytes that look like a record: where the damaged one itself says that it ends comes first.
     with LogBytes(_log_file(file)) as source:
-        size = source.is_record(place - file.start, file.size, check_crc=False)
-        stop = place + size if size else _where_told(source, place)
+        stop = told_end(source, place)
     following = next_record(run, max(place, stop - 1), limit)
     return None if following is None else stop or following
 
 
-def _where_told(source: LogBytes, place: int) -> int:
-    """Return where a record with a damaged head ends by what it says itself, if a record begins there; else 0."""
+def told_end(source: LogBytes, place: int) -> int:
+    """Return where the damaged record at LogOffset `place` ends by what it says itself; 0: it does not say, or wrongly.
+
+    A body may hold bytes that look like a record, so this counts before what is found by looking for the next one.
+    """
     at, limit = place - source.file.start, source.file.size
+    # Only the body is damaged, or the record does not follow those before it.
+    if size := source.is_record(at, limit, check_crc=False):
+        return place + size
+    # With a damaged head, if a record begins there.
     told = int.from_bytes(source.read(at, 4), "big", signed=True)
     for size in (told, source.sum_of_parts(at)):
         if 0 < size < limit - at and source.is_record(at + size, limit, check_crc=True):

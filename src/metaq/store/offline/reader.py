@@ -10,6 +10,7 @@ from typing import Final
 
 from metaq.errors import MetaqError, StoreCorrupt, StoreForeign
 from metaq.model import StoredMessage, SysFlag
+from metaq.store.log.broken import told_end
 from metaq.store.log.log_bytes import LogBytes
 from metaq.store.log.scan import WHY, Judge
 from metaq.store.mapped_file import NAME_DIGITS
@@ -136,11 +137,9 @@ class StoreReader:
         path = self._commit_log / f"{first:0{NAME_DIGITS}d}"
         place = self.end - first
         with LogBytes(LogFile(first, str(path), size)) as source:
-            # Where only its body is damaged, or it does not follow those before it, it is this one record.
-            lost = source.is_record(place, size, check_crc=False)
-            following = place + lost if lost else source.next_record(place + 1, size)
-        self.damage.append(Damage(str(path), place, following - place, self.why))
-        self.end = first + following
+            following = told_end(source, self.end) or first + source.next_record(place + 1, size)
+        self.damage.append(Damage(str(path), place, following - self.end, self.why))
+        self.end = following
 
     def _has_unit(self, head: hot.RecordHead) -> bool:
         """Whether a consume queue points at the record: then it is no leftover behind a tail that was cut off."""
