@@ -233,6 +233,11 @@ class BrokerOptions(OptionTable):
     half_read_bytes_max: int = option(
         256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
     )
+    peer_bytes_max: int = option(
+        512 * MIB,
+        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
+        low=16 * MIB,
+    )
     held_pulls_max: int = option(100_000, "Held pulls of all peers together; more are answered at once.", low=1)
     unflushed_bytes_max: int = option(
         512 * MIB,
@@ -377,5 +382,10 @@ class NamesrvOptions(OptionTable):
     )
     half_read_bytes_max: int = option(
         256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
+    )
+    peer_bytes_max: int = option(
+        512 * MIB,
+        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
+        low=16 * MIB,
     )
     server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)

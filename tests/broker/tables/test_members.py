@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+
 import pytest
 
 from metaq.broker.tables.members import KEEP_SECONDS_MAX, KEPT_MAX, KEPT_OF_GROUP_MAX, SETS_MAX, Members
 from metaq.clock import FakeClock
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.model import ConsumerView, Heartbeat
 from metaq.model.filters.subscription import subscribe
 from tests.broker.support import FakeChannel
@@ -240,3 +243,65 @@ def test_producers_are_found_by_client_id_as_long_as_one_of_their_groups_is_ther
     members.closed(second)
     assert (members.connection_of("a@1"), members.connection_of("b@1")) == (None, None)
     assert not members._connections and not members._client_of
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_memory_is_counted_for_who_brought_it_and_given_back(members, clock, seed):
+    """Whoever joins, changes, leaves, or falls silent: with the last membership a connection keeps nothing."""
+    chance = random.Random(seed)
+    channels = [FakeChannel(f"127.0.0.1:{port}") for port in range(4)]
+    for version in range(300):
+        channel = chance.choice(channels)
+        match chance.randrange(6):
+            case 0:
+                members.closed(channel)
+                assert channel.kept == 0
+            case 1:
+                members.unregister(channel, "P", chance.choice("GH"))
+            case 2:
+                clock.advance(chance.choice((10, 50)))
+                members.expire()
+            case _:
+                topics = [f"t{number}" for number in range(chance.randrange(1, 20))]
+                producers = ("P", "Q")[: chance.randrange(3)]
+                beat(members, channel, chance.choice("GH"), topics, version, f"c@{chance.randrange(3)}", producers)
+        assert all(channel.kept >= 0 for channel in channels)
+        kept = sum(channel.kept for channel in channels)
+        assert kept == sum(
+            [group.size + sum(member.size for member in group.members.values()) for group in members.consumers.values()]
+        ) + sum(member.size for group in members.producers.values() for member in group.values())
+    clock.advance(121)
+    members.expire()
+    assert [channel.kept for channel in channels] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("tags", [0, 60])
+def test_the_memory_counted_is_that_of_python(members, tags):
+    """Within a factor: of many small subscriptions, and of few with many tags."""
+    count, text = (500, "*") if not tags else (60, " || ".join(f"tag-{number}" for number in range(tags)))
+    channel, spare = FakeChannel(), FakeChannel("127.0.0.1:1")
+    beat(members, spare, "spare")
+    tracemalloc.start()
+    view = ConsumerView("G", {f"topic-{number}": subscribe(f"topic-{number}", text) for number in range(count)})
+    members.beat(channel, "JAVA", 409, Heartbeat("c@1", (view,), ()))
+    del view
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.8 * taken < channel.kept < 2 * taken
+
+
+def test_more_than_all_clients_may_have_is_refused_before_it_is_kept(members):
+    """The heartbeat is answered; the connection stays."""
+
+    class Full(FakeChannel):
+        def may_keep(self, more):
+            return more < 20_000
+
+    channel = Full()
+    beat(members, channel)
+    with pytest.raises(Refused, match="peerBytesMax") as error:
+        beat(members, channel, "H", [f"t{number}" for number in range(100)])
+    assert error.value.reason is Reason.BUSY
+    assert list(members.consumers) == ["G"]
+    with pytest.raises(Refused, match="client id has 1025 characters"):
+        beat(members, channel, client_id="c" * 1025)

@@ -49,10 +49,18 @@ class TextPeer:
         self.why = ""
         self.writes: list[bytes] = []
         self.wants_more = False
+        self.kept = 0
+        """Bytes that the session keeps."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closed:  # as a real one
             self.writes.append(bytes(data))
+
+    def keep(self, more: int) -> None:
+        self.kept += more
+
+    def may_keep(self, more: int) -> bool:
+        return True
 
     def pause(self) -> None:
         self.paused = True

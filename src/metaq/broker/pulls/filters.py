@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 KEPT_BYTES_MAX = 16 * MIB
 """Text of all stored filters. Beyond that, filters of groups that are gone are dropped, the oldest first."""
 COMPILED_BYTES_MAX = 128 * MIB
-"""Memory of all compiled filters in use, also by held pulls (estimate)."""
+"""Memory of all compiled filters in use, also by held pulls (estimate); less if all clients may have less than four times that."""
 RECENT_MAX = 16
 NEW_BYTES_MAX = 128 * 1024
 """Text of new expressions of one group in one heartbeat: parsing them takes some 0.1 s of the event loop."""
@@ -196,15 +196,15 @@ class Filters(BrokerPart):
         known = self._compiled.get(text)
         if known is not None:
             return known
-        program = self._parsed(text, peer)
+        program, most = self._parsed(text, peer), min(COMPILED_BYTES_MAX, self._options.peer_bytes_max // 4)
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
-        if self._in_use() + cost > COMPILED_BYTES_MAX:
+        if self._in_use() + cost > most:
             # Drops cached admissions, which may hold the last references to filters; then what is really in use is counted again.
             self._relief()
-        if self._in_use() + cost > COMPILED_BYTES_MAX:
+        if self._in_use() + cost > most:
             raise Refused(
                 Reason.BUSY,
-                f"the SQL filters in use take more than {COMPILED_BYTES_MAX} bytes: use shorter or fewer expressions",
+                f"the SQL filters in use take more than {most} bytes: use shorter or fewer expressions",
             )
         made = self._compiled[text] = Condition(program)
         self._compiled_bytes += cost

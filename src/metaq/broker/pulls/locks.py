@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.tables.members import CLIENT_ID_CHARS_MAX
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces, finish
@@ -29,8 +30,6 @@ from metaq.model.access import Action, Caller
 
 log = logging.getLogger(__name__)
 
-CLIENT_ID_CHARS_MAX = 1024
-"""Longest client id: each lock stores one."""
 SHARES: Final = 4
 SHARE_MIN: Final = 1024
 """One host, and one group, get at most a quarter of all locks, or so many."""

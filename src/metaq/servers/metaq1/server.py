@@ -11,7 +11,7 @@ from metaq.broker.log.acks import Lack
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.log import RateLimitedLog
 from metaq.net.address import join_address
-from metaq.net.group import ListenLimits
+from metaq.net.budget import Budget, ListenLimits
 from metaq.net.peer import Peer
 from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
@@ -121,9 +121,9 @@ class Metaq1Server:
 
 
 def metaq1_server(
-    bind_address: str, settings: Metaq1Settings, limits: ListenLimits, version: str
+    bind_address: str, settings: Metaq1Settings, limits: ListenLimits, version: str, budget: Budget | None = None
 ) -> PeerServer[BrokerServices]:
-    """Make the server of a broker's `serverPort`, not bound yet."""
+    """Make the server of a broker's `serverPort`, not bound yet. `budget`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
@@ -141,6 +141,7 @@ def metaq1_server(
         open_sessions,
         what="the MetaQ 1.x server (serverPort)",
         idle_seconds_min=IDLE_SECONDS,
+        budget=budget,
     )
 
 

@@ -157,13 +157,13 @@ class Metaq1Session:
         self.caller = caller_of(peer)
         """Caller of all its commands: those of MetaQ 1.x carry no identity."""
         self._gates = space.fast_path.of(self.caller)
-        self._answers = Answers(peer, self._go_on, space.behind)
+        self._answers = Answers(peer, self._go_on, space.behind, peer.keep)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event: they may have to wait for the disk."""
         self._steps = False
         """Answers to steps of transactions are among them."""
         self._late_gets = 0
-        self._parked = Parked()
+        self._parked = Parked(peer.keep)
         self._waiting: ParkedRequest | None = None
         """The parked command that holds up the connection."""
         self._ending: str | None = None
@@ -176,6 +176,14 @@ class Metaq1Session:
     def congested(self) -> bool:
         """Whether the client leaves much unread."""
         return self.peer.congested
+
+    def keep(self, more: int) -> None:
+        """Count bytes of memory that are kept for this client."""
+        self.peer.keep(more)
+
+    def may_keep(self, more: int) -> bool:
+        """Return whether so many more would not get this client closed."""
+        return self.peer.may_keep(more)
 
     def tell(self, what: Notice) -> None:
         """Drop a notice: the protocol has none, and a 1.x client ignores answers that it did not ask for."""
