@@ -51,6 +51,10 @@ single connection: compiled SQL filters (a quarter of it, at most 128 MiB), cach
 outlive their connection and transactions of XA (an eighth each, at most 64 MiB), answers that wait for the disk
 (`unansweredBytesMax`), and some 10 KiB for each connection (`connectionsMax`). A broker's resident memory grows by no more than
 one and a half times `peerBytesMax` by what is counted: Python and malloc keep some of what was freed.
+
+**Shares.** Of each table that clients fill, one client, which is a host or who signs its requests, gets a quarter at most: topics and
+groups that it has made and that are still there, queue locks, held pulls, SQL filters in use and saved, static members that are
+kept, open XA branches and parts of staged transactions. Small tables are not shared.
 """
 
 _HEADINGS = {

@@ -122,12 +122,16 @@ def test_a_connections_pulls_go_with_it(table):
 
 
 def test_nobody_can_take_the_whole_table(store, clock):
-    """One connection holds a quarter of the table at most."""
+    """One client holds a quarter of the table at most, over however many connections."""
     table = HeldPulls(store, clock, 8 * CHANNEL_HELD_MIN)
-    greedy = FakeChannel()
-    taken = sum(table.hold(pull(channel=greedy, key=("orders", n))) for n in range(3 * CHANNEL_HELD_MIN))
+    greedy = [FakeChannel("10.0.0.1:1"), FakeChannel("10.0.0.1:2")]
+    taken = sum(table.hold(pull(channel=greedy[n % 2], key=("orders", n))) for n in range(3 * CHANNEL_HELD_MIN))
     assert taken == 2 * CHANNEL_HELD_MIN
-    assert table.hold(pull())
+    assert table.hold(pull(channel=FakeChannel("10.0.0.2:1")))
+    table.closed(greedy[0])
+    assert table.hold(pull(channel=greedy[1]))
+    table.closed(greedy[1])
+    assert list(table._clients) == ["10.0.0.2"]
 
 
 def test_a_busy_queues_past_does_not_pile_up(table, store):

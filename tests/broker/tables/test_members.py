@@ -7,7 +7,14 @@ import tracemalloc
 
 import pytest
 
-from metaq.broker.tables.members import KEEP_SECONDS_MAX, KEPT_MAX, KEPT_OF_GROUP_MAX, SETS_MAX, Members
+from metaq.broker.tables.members import (
+    KEEP_SECONDS_MAX,
+    KEPT_MAX,
+    KEPT_OF_CLIENT_MAX,
+    KEPT_OF_GROUP_MAX,
+    SETS_MAX,
+    Members,
+)
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import ConsumerView, Heartbeat
@@ -209,12 +216,18 @@ def test_kept_members_are_bounded(members, caplog):
     assert [effect.channel for effect in effects] == [other]
     assert len(members.client_ids("G")) == 1 + KEPT_OF_GROUP_MAX
     assert "are not kept for it" in caplog.text
-    for group in range(KEPT_MAX // 200 + 1):
-        for number in range(200):
-            channel = FakeChannel()
-            keep(members, channel, f"a@{number}", group=f"G{group}")
-            members.closed(channel)
+    for host, most in (("127.0.0.1", KEPT_OF_CLIENT_MAX), *((f"10.0.0.{host}", KEPT_MAX) for host in range(4))):
+        for group in range(6):
+            for number in range(200):
+                channel = FakeChannel(f"{host}:1")
+                keep(members, channel, f"a@{number}", group=f"{host}-{group}")
+                members.closed(channel)
+        assert sum(map(len, members._kept.values())) <= most
     assert sum(map(len, members._kept.values())) == KEPT_MAX
+    assert set(members._kept_of.values()) == {KEPT_OF_CLIENT_MAX}
+    members._clock.advance(KEEP_SECONDS_MAX + 1)
+    members.give_up_kept()
+    assert (members._kept, members._kept_of, members._kept_for) == ({}, {}, {})
 
 
 def test_keeping_has_an_end_whatever_is_asked_for(members, clock):

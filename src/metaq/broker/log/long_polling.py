@@ -22,7 +22,8 @@ from metaq.store.queues.table import QueueKey
 from metaq.wire.hot import QueueTail
 
 CHANNEL_HELD_MIN = 1024
-"""Held pulls that any connection may have. Beyond that a quarter of the table is the limit, so no client can fill it alone."""
+"""Held pulls that any client may have. Beyond that a quarter of the table is the limit, so none can fill it alone, over
+however many connections."""
 
 READING_MAX = 128
 """Held pulls with an SQL filter that are woken per queue: each new message is evaluated for each of them at once."""
@@ -56,10 +57,19 @@ class HeldPull(Struct, eq=False):
         return HeldPull(self.channel, self.key, self.place, self.deadline, self.request, self.reads, size=self.size)
 
 
+class _Client(Struct, eq=False):
+    """The connections of one client, by its host or identity, that have had pulls held."""
+
+    name: str
+    connections: int = 0
+    held: int = 0
+
+
 class _Holder(Struct, eq=False):
     """A connection that has had pulls held."""
 
     kept: Kept
+    client: _Client
     pulls: set[HeldPull] = field(default_factory=set)
 
 
@@ -71,6 +81,7 @@ class HeldPulls:
         self._waiting: dict[QueueKey, list[HeldPull]] = {}
         self._by_channel: dict[Channel, _Holder] = {}
         """Until the connection's end: most pulls are answered soon, and the next one comes."""
+        self._clients: dict[str, _Client] = {}
         self._reading: Counter[QueueKey] = Counter()
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self.grown: dict[QueueKey, QueueTail] = {}
@@ -85,9 +96,9 @@ class HeldPulls:
         """Hold a pull. Returns False if the table, or the connection's share in it, is full: answer it now."""
         mine = self._by_channel.get(pull.channel)
         if mine is None:
-            mine = self._by_channel[pull.channel] = _Holder(Kept(pull.channel.keep))
+            mine = self._add_holder(pull.channel)
         # Answered at once instead of refused: clients treat NO_NEW_MSG as the normal case, and simply pull again.
-        if self._count >= self._held_max or len(mine.pulls) >= max(CHANNEL_HELD_MIN, self._held_max // 4):
+        if self._count >= self._held_max or mine.client.held >= max(CHANNEL_HELD_MIN, self._held_max // 4):
             return False
         if pull.reads and self._reading[pull.key] >= READING_MAX:
             pull.deaf, pull.deadline = True, min(pull.deadline, self._clock.monotonic() + DEAF_SECONDS)
@@ -95,6 +106,7 @@ class HeldPulls:
             self._reading[pull.key] += 1
         self._waiting.setdefault(pull.key, []).append(pull)
         mine.pulls.add(pull)
+        mine.client.held += 1
         kept = mine.kept
         kept.bytes += pull.size  # not by `add`, nor in `remove`: a call less for each held pull
         if kept.bytes > kept.told:
@@ -105,6 +117,15 @@ class HeldPulls:
         self._count += 1
         self._watch(pull.key)
         return True
+
+    def _add_holder(self, channel: Channel) -> _Holder:
+        name = channel.caller.client
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = _Client(name)
+        client.connections += 1
+        holder = self._by_channel[channel] = _Holder(Kept(channel.keep), client)
+        return holder
 
     def adopt(self, key: QueueKey) -> None:
         """Watch a queue that was just created, if pulls wait for it already."""
@@ -159,6 +180,9 @@ class HeldPulls:
                 self.remove(pull)
             mine.kept.clear()
             del self._by_channel[channel]
+            mine.client.connections -= 1
+            if not mine.client.connections:
+                del self._clients[mine.client.name]
 
     def remove(self, pull: HeldPull) -> None:
         """Remove a pull that was answered, or whose connection is closed."""
@@ -174,6 +198,7 @@ class HeldPulls:
             del self._waiting[pull.key]  # `watched` stays set: the same consumer mostly pulls again soon, see `grew`
         mine = self._by_channel[pull.channel]
         mine.pulls.discard(pull)
+        mine.client.held -= 1
         kept = mine.kept
         kept.bytes -= pull.size
         if kept.bytes < kept.told - SLACK_BYTES:

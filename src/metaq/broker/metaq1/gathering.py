@@ -255,7 +255,7 @@ class Counts:
 
 
 def _peer(channel: Channel, *, local: bool) -> Channel | str:
-    return channel if local else channel.caller.identity or channel.caller.address
+    return channel if local else channel.caller.client
 
 
 def _of_this(*, local: bool) -> str:

@@ -219,7 +219,7 @@ class PullService(BrokerPart):
                 )
             self._gatekeeper.check(caller, Action.SUBSCRIBE, _text(topic))
             known = self._judge(
-                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.address,
+                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.client,
                 brought=brought,
             )  # fmt: skip
             # The checks may themselves have changed something: they create a missing group, for example.
@@ -247,7 +247,7 @@ class PullService(BrokerPart):
         check_client_topic(topic_name)
         if group_name == TRANSACTION_GROUP:  # a pull with COMMIT would overwrite the broker's own offsets
             raise Refused(Reason.NO_PERMISSION, f"the group {group_name} is the broker's own: pull with another one")
-        group = self._groups.require(group_name)
+        group = self._groups.require(group_name, peer)
         if not group.consume_enable:
             raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {group_name}")
         topic = self._topics.require(topic_name)

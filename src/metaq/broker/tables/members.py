@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -44,7 +45,9 @@ _GROUP_BYTES, _SUBSCRIPTION_BYTES, _TAG_BYTES = 1000, 350, 170
 """Memory of an online group, of one of its subscriptions, and of a tag of that (estimate)."""
 KEPT_OF_GROUP_MAX = 256
 KEPT_MAX = 4096
-"""Kept members at most, of one group and of all. Beyond that a member leaves at once, as without static membership."""
+KEPT_OF_CLIENT_MAX = KEPT_MAX // 4
+"""Kept members at most, of one group, of all, and of one host or signer. Beyond that a member leaves at once, as without
+static membership."""
 
 
 class Member(Struct):
@@ -110,6 +113,9 @@ class Members:
         """Client id → its connections in producer groups; that of the newest heartbeat is last."""
         self._kept: dict[str, dict[str, float]] = {}
         """Group → client id of a kept member → end of its time (monotonic seconds)."""
+        self._kept_for: dict[tuple[str, str], str] = {}
+        """Group and client id of a kept member → `Caller.client`."""
+        self._kept_of = Counter[str]()
         self._next_kept = math.inf
         """Lower bound of the first of these ends, so that most ticks look at nothing."""
         self.changes = 0
@@ -311,15 +317,21 @@ class Members:
         if member.keep_seconds <= 0 or until <= now:
             return False
         kept = self._kept.get(group.name, {})
-        if len(kept) >= KEPT_OF_GROUP_MAX or sum(map(len, self._kept.values())) >= KEPT_MAX:
+        client = member.caller.client
+        full = sum(map(len, self._kept.values())) >= KEPT_MAX or self._kept_of[client] >= KEPT_OF_CLIENT_MAX
+        if len(kept) >= KEPT_OF_GROUP_MAX or full:
             self._log.warning(
                 ("kept", group.name),
                 "the queues of member %s of group %s are not kept for it: %d members of the group are kept already, and "
-                "%d of all groups (at most %d and %d)",
-                member.client_id, group.name, len(kept), sum(map(len, self._kept.values())), KEPT_OF_GROUP_MAX, KEPT_MAX,
+                "%d of all groups, %d of them from %s (at most %d, %d and %d)",
+                member.client_id, group.name, len(kept), sum(map(len, self._kept.values())), self._kept_of[client], client,
+                KEPT_OF_GROUP_MAX, KEPT_MAX, KEPT_OF_CLIENT_MAX,
             )  # fmt: skip
             return False
+        self._is_back(group.name, member.client_id)  # one that is kept already, for another host, is counted once
         self._kept.setdefault(group.name, {})[member.client_id] = until
+        self._kept_for[group.name, member.client_id] = client
+        self._kept_of[client] += 1
         self._next_kept = min(self._next_kept, until)
         log.info(
             "member %s of group %s is gone; its queues are kept for it for %.0f s", member.client_id, group.name,
@@ -334,6 +346,10 @@ class Members:
             return False
         if not kept:
             del self._kept[group]
+        client = self._kept_for.pop((group, client_id))
+        self._kept_of[client] -= 1
+        if not self._kept_of[client]:
+            del self._kept_of[client]
         return True
 
     def give_up_kept(self) -> list[Effect]:

@@ -22,6 +22,7 @@ from metaq.servers.metaq1.stats import StatsBodies
 from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer
+from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking, Wording
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import Code, Reader, ResultLine, result
@@ -99,6 +100,7 @@ class Metaq1Server:
             outcome=AppendOutcome(),
             parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
+            slow_work=SlowWork(broker.clock.monotonic),
         )
 
         ended = services.transactions

@@ -350,7 +350,7 @@ class BrokerSession(RemotingSession):
             if not retries.give_back(group, log_offset, level, retries_max):
                 retries.send_back(SendBack(
                     group=group.decode(), log_offset=log_offset, delay_level=level, retries_max=retries_max,
-                    repeated=repeated,
+                    repeated=repeated, client=self.caller.client,
                 ))  # fmt: skip
             if not oneway:
                 # The answer is not held with the acks, which may wait for the disk: RocketMQ stores returned messages
