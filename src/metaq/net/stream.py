@@ -198,12 +198,12 @@ class Stream(asyncio.BufferedProtocol):
             return
         size = transport.get_write_buffer_size() + self._queued_bytes
         self._budget.leave_unread(self, size)
-        if size <= self._budget.share or self.closed:
-            return
         limit = group.limits.unanswered_bytes_max
+        if self.closed:
+            return
         if limit and size > limit:
             self.abort(f"it left {size} bytes of answers unread, the limit is {limit}")
-        elif not self._congested:
+        elif size > self._budget.share and not self._congested:
             self._congested = True
             self._stop_reading(transport)
 
