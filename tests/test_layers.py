@@ -16,8 +16,8 @@ from tools.imports import MODULES, SOURCE, imported, imported_of_ours, inside, t
 
 from tests.support import PATIENCE, environment
 
-GROUND = {"compiled", "errors", "clock", "in_pieces", "log", "option_table", "options"}
-"""What every layer may import: compiled modules, errors, time and chance, work in pieces, logging, the option tables."""
+GROUND = {"compiled", "errors", "clock", "in_pieces", "kept", "log", "option_table", "options"}
+"""What every layer may import: compiled modules, errors, time and chance, work in pieces, counts of memory, logging, the option tables."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a protocol server's."""
@@ -35,6 +35,7 @@ RULES: dict[str, Rule] = {
     "errors": Rule(set(), "everybody raises and catches them, so they know nobody"),
     "clock": Rule(set(), "the only place that asks what time it is; a test hands in another"),
     "in_pieces": Rule(set(), "a shape of long work, for who does it and who runs it"),
+    "kept": Rule(set(), "memory is counted by whoever keeps it, for the connection that it is kept for"),
     "log": Rule(set(), "rate limits need the clock and nothing else"),
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),

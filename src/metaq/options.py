@@ -234,7 +234,14 @@ class BrokerOptions(OptionTable):
     half_read_bytes_max: int = option(
         256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
     )
-    held_pulls_max: int = option(100_000, "Held pulls of all peers together; more are answered at once.", low=1)
+    peer_bytes_max: int = option(
+        512 * MIB,
+        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
+        low=16 * MIB,
+    )
+    held_pulls_max: int = option(
+        100_000, "Held pulls of all peers together, of one client a quarter; more are answered at once.", low=1
+    )
     unflushed_bytes_max: int = option(
         512 * MIB,
         "Bytes that may wait for the disk: above half, answers to sends wait too; above all, SYSTEM_BUSY.",
@@ -248,10 +255,18 @@ class BrokerOptions(OptionTable):
         low=0,
         high=1000,
     )
-    auto_create_groups_max: int = option(10_000, "Groups that clients may create by joining, in all.", low=0, hot=True)
-    auto_create_groups_per_minute: int = option(600, "Groups that clients may create in a minute.", low=0, hot=True)
-    auto_create_topics_max: int = option(10_000, "Topics that sends may create in all.", low=0, hot=True)
-    auto_create_topics_per_minute: int = option(600, "Topics that sends may create in a minute.", low=0, hot=True)
+    auto_create_groups_max: int = option(
+        10_000, "Groups that clients may create by joining, in all; one client a quarter.", low=0, hot=True
+    )
+    auto_create_groups_per_minute: int = option(
+        600, "Groups that clients may create in a minute; one client leaves a quarter to others.", low=0, hot=True
+    )
+    auto_create_topics_max: int = option(
+        10_000, "Topics that sends may create in all; one client a quarter.", low=0, hot=True
+    )
+    auto_create_topics_per_minute: int = option(
+        600, "Topics that sends may create in a minute; one client leaves a quarter to others.", low=0, hot=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,5 +393,10 @@ class NamesrvOptions(OptionTable):
     )
     half_read_bytes_max: int = option(
         256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
+    )
+    peer_bytes_max: int = option(
+        512 * MIB,
+        "Memory in bytes that all peers together make the process keep before the one that keeps the most is closed.",
+        low=16 * MIB,
     )
     server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)

@@ -18,7 +18,7 @@ from metaq.app.serving import Serving
 from metaq.broker.broker import Broker
 from metaq.client.shared.transport import Transport
 from metaq.errors import ConfigError
-from metaq.net.group import ListenLimits
+from metaq.net.budget import ListenLimits
 from metaq.options import BrokerOptions
 from metaq.servers.server import BrokerServices, Server
 from metaq.testing import free_port

@@ -39,8 +39,16 @@ class FakeChannel:
         host = remote.rpartition(":")[0]
         self.caller = Caller(host, is_loopback(host))
         self.told: list[Notice] = []
+        self.kept = 0
+        """Bytes that services keep for it."""
 
     congested = False
+
+    def keep(self, more: int) -> None:
+        self.kept += more
+
+    def may_keep(self, more: int) -> bool:
+        return True
 
     def tell(self, what: Notice) -> None:
         self.told.append(what)

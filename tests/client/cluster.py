@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from typing import Self
 
 from metaq.model import BrokerData, ClusterInfo, QueueData, Route
-from metaq.net.group import ListenLimits
+from metaq.net.budget import ListenLimits
 from metaq.net.listener import listen
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode

@@ -42,6 +42,10 @@ class Process:
         with log.open("ab") as output:
             self._child = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **(env or {})})
 
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
     def wait_for(self, pattern: str, start: int) -> re.Match[str]:
         """The first match in what was logged behind byte `start`."""
         deadline = time.monotonic() + READY_SECONDS

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from metaq.errors import RemoteProtocolError
-from metaq.net.group import Group, ListenLimits
+from metaq.net.budget import ListenLimits
+from metaq.net.group import Group
 from metaq.net.peer import Peer
 from metaq.net.stream import Stream
 
@@ -189,15 +190,15 @@ def test_greedy_peer_ends_after_the_callback_that_found_it(loop, greediest_is: s
             one.sessions[0].needed = 16_000_000
         greedy = driven[0] if greediest_is == "itself" else driven[1]
         rounds = 0
-        while group.half_read_bytes < 3 * MIB and not greedy.stream.closed:
+        while group.budget.half_read_bytes < 3 * MIB and not greedy.stream.closed:
             greedy.receive(MIB)
         while not greedy.stream.closed:
             rounds += 1
             assert rounds < 10_000
             driven[0].receive(64 * 1024)
         greedy.receive(100)
-        assert group.half_read_bytes <= 4 * MIB
-        assert group.half_read_bytes == sum(one.stream.held for one in driven)
+        assert group.budget.half_read_bytes <= 4 * MIB
+        assert group.budget.half_read_bytes == sum(one.stream.held for one in driven)
 
     run(loop, body)
     ended = [one.transport.ended for one in driven]
@@ -221,7 +222,7 @@ def test_no_memory_for_an_unfinished_frame_ends_its_connection_alone(loop, monke
         while not one.stream.closed:
             one.receive(100_000)
         one.receive(100_000)
-        assert group.half_read_bytes == 0
+        assert group.budget.half_read_bytes == 0
 
     run(loop, body)
     one = driven[0]

@@ -15,8 +15,8 @@ import uvloop
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.net.address import is_loopback, split_address
 from metaq.net.blocking import dial_blocking
+from metaq.net.budget import ListenLimits
 from metaq.net.dialer import dial
-from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.peer import Peer
 from metaq.net.stream import SHARED_BYTES
@@ -127,7 +127,7 @@ def test_frames_of_every_size_are_echoed_in_order(run) -> None:
         client.peer.write(b"".join(sent))
         await client.until(lambda: len(client.frames) == len(sent))
         assert client.frames == sent
-        assert server.listener._group.half_read_bytes == 0
+        assert server.listener._group.budget.half_read_bytes == 0
         await server.listener.close()
 
     run(body())
@@ -158,13 +158,13 @@ def test_a_promise_of_16_mib_takes_no_memory(run) -> None:
         client = await server.client()
         client.peer.write(frame(16_000_000)[:8])
         await soon(lambda: server.sessions and server.sessions[0].events)
-        assert server.listener._group.half_read_bytes <= 64 * 1024
+        assert server.listener._group.budget.half_read_bytes <= 64 * 1024
         client.peer.write(bytes(100_000))
-        await soon(lambda: server.listener._group.half_read_bytes > 90_000)
-        assert server.listener._group.half_read_bytes < 500_000
+        await soon(lambda: server.listener._group.budget.half_read_bytes > 90_000)
+        assert server.listener._group.budget.half_read_bytes < 500_000
         client.peer.close()
         await server.sessions[0].until(lambda: server.sessions[0].lost is not None)
-        assert server.listener._group.half_read_bytes == 0
+        assert server.listener._group.budget.half_read_bytes == 0
         await server.listener.close()
 
     run(body())

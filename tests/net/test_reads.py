@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from metaq.net import stream as stream_module
-from metaq.net.group import Group, ListenLimits
+from metaq.net.budget import ListenLimits
+from metaq.net.group import Group
 from metaq.net.stream import SHARED_BYTES, Stream
 from tests.net.test_ends import Ending, StrictTransport
 

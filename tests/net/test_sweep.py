@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from metaq.net import sweep as sweeps
-from metaq.net.group import ListenLimits
+from metaq.net.budget import ListenLimits
 from metaq.net.listener import Listener, listen
 from metaq.net.peer import Peer
 from metaq.net.sweep import COLUMNS, PART_BYTES, PARTS_MAX, Sweep

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from metaq.net.group import CONGESTED_BYTES, ListenLimits
-from metaq.net.stream import BEHIND_BYTES, TURNS_MAX
+from metaq.net.budget import BEHIND_BYTES, CONGESTED_BYTES, ListenLimits
+from metaq.net.stream import TURNS_MAX
 from metaq.net.turns import TURN_BYTES, Turns
 from tests.net.test_peers import Server, frame, raw_connection, run, soon  # noqa: F401  `run` is a fixture
 from tests.support import PATIENCE
@@ -81,8 +81,8 @@ def test_long_answers_come_whole_and_others_are_served_between(run, slow: bool) 
         seen = [log.index(source) for source in sources]
         assert max(seen) < 3 * len(sources)  # nobody's first piece came after the end of another's
         assert server.listener._group.turns.free
-        assert not server.listener._group.behind
-        assert server.listener._group.unanswered_bytes == 0
+        assert not server.listener._group.budget.behind
+        assert server.listener._group.budget.unanswered_bytes == 0
         await server.listener.close()
 
     run(body())
@@ -105,8 +105,8 @@ def test_peer_that_does_not_read_costs_a_piece(run) -> None:  # noqa: F811
         got, loop = 0, asyncio.get_running_loop()
         while got < len(source.whole):
             got += len(await loop.sock_recv(raw, MIB))
-        await soon(lambda: not server.listener._group.behind)
-        assert server.listener._group.unanswered_bytes == 0
+        await soon(lambda: not server.listener._group.budget.behind)
+        assert server.listener._group.budget.unanswered_bytes == 0
         raw.close()
         await server.listener.close()
 
@@ -259,11 +259,11 @@ def test_peer_that_leaves_the_most_is_closed_when_all_leave_too_much(run, caplog
                 for session in server.sessions[:3]:
                     session.peer.write(bytes(100_000))
                 greedy.peer.write(bytes(200_000))
-                assert group.unanswered_bytes <= 8 * MIB
+                assert group.budget.unanswered_bytes <= 8 * MIB
                 assert not greedy.peer.closed
         await greedy.until(lambda: greedy.lost is not None)
         assert "when all peers together left" in greedy.lost
-        assert group.unanswered_bytes <= 8 * MIB
+        assert group.budget.unanswered_bytes <= 8 * MIB
         assert not server.sessions[0].peer.closed
         good.peer.write(frame(10))
         await good.until(lambda: len(good.frames) == 1)
@@ -281,13 +281,15 @@ def test_more_peers_that_are_behind_get_less_each(run) -> None:  # noqa: F811
         limit = 32 * MIB
         server = await Server(lambda data: frame(60_000)).start(ListenLimits(unanswered_bytes_max_total=limit))
         group, loop = server.listener._group, asyncio.get_running_loop()
-        assert group.share == CONGESTED_BYTES
+        assert group.budget.share == CONGESTED_BYTES
         raws = [narrow_connection(server) for _ in range(40)]
         for raw in raws:
             await loop.sock_sendall(raw, frame(1) * 200)
-        await soon(lambda: len(group.behind) == 40 and all(session.peer.congested for session in server.sessions))
-        assert group.share <= limit // 80
-        assert group.unanswered_bytes <= limit
+        await soon(
+            lambda: len(group.budget.behind) == 40 and all(session.peer.congested for session in server.sessions)
+        )
+        assert group.budget.share <= limit // 80
+        assert group.budget.unanswered_bytes <= limit
         assert not any(session.peer.closed for session in server.sessions)
         for raw in raws:
             raw.close()

@@ -37,6 +37,8 @@ class FakePeer:
         self.present: Callable[[], None] = lambda: None
         """Presents what the session left; set by the client."""
         self.why = ""
+        self.kept = 0
+        """Bytes that the session keeps."""
         self.writes: list[bytes] = []
         self.jobs: deque[Callable[[], None]] = deque()
         self._inbox = Connection()
@@ -58,6 +60,12 @@ class FakePeer:
 
     def when_its_turn(self, job: Callable[[], int | None], cost: int = 0, *, beyond: bool = False) -> bool:
         self.jobs.append(job)
+        return True
+
+    def keep(self, more: int) -> None:
+        self.kept += more
+
+    def may_keep(self, more: int) -> bool:
         return True
 
     def pause(self) -> None:

@@ -21,7 +21,7 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model.access import Caller
 from metaq.model.message import host_bytes
-from metaq.net.group import ListenLimits
+from metaq.net.budget import ListenLimits
 from metaq.net.peer import Peer, Session
 from metaq.options import BrokerOptions
 from metaq.saved import Saving
@@ -39,7 +39,7 @@ class EchoSession:
     """One connection of the echo server; also the channel that the broker knows it by."""
 
     def __init__(self, peer: Peer, broker: Broker, parking: Parking) -> None:
-        self.peer, self._broker, self._parking, self._parked = peer, broker, parking, Parked()
+        self.peer, self._broker, self._parking, self._parked = peer, broker, parking, Parked(peer.keep)
         self.remote, self.caller = f"{peer.address[0]}:{peer.address[1]}", Caller(peer.address[0], loopback=True)
 
     def data_received(self, data: memoryview) -> int:
@@ -87,6 +87,11 @@ class EchoSession:
         self._say(str(answer) if isinstance(answer, Exception) else self._text_of(answer))
 
     congested = False
+
+    def keep(self, more: int) -> None: ...
+
+    def may_keep(self, more: int) -> bool:
+        return True
 
     def tell(self, what: Notice) -> None:
         self._say(f"told {what}")

@@ -14,7 +14,7 @@ class Desk:
     """Requests of one connection, and what became of them."""
 
     def __init__(self, **limits: int) -> None:
-        self.clock, self.parked, self.said = FakeClock(), Parked(), list[str]()
+        self.clock, self.parked, self.said = FakeClock(), Parked(lambda _: None), list[str]()
         self.parking = Parking(self.clock, Wording(too_late="after {seconds:g} s. "), **limits)
 
     def park(self, name: str, *pending: Pending, then: Then = None, body_bytes: int = 0):
@@ -42,7 +42,7 @@ def test_what_waits_for_one_change_goes_on_in_the_order_in_which_it_came(desk) -
     assert desk.said == ["a resumed", "c went on"]
     two.finish()
     assert desk.said[2:] == ["b resumed"]
-    assert desk.parking.bytes == desk.parked.bytes == 0
+    assert desk.parking.bytes == desk.parked.kept.bytes == 0
 
 
 def test_a_change_that_is_refused_refuses_all_that_needs_it_once(desk) -> None:
@@ -73,7 +73,7 @@ def test_a_request_that_is_withdrawn_is_not_heard_of_again(desk) -> None:
     desk.parking.expire()
     pending.finish()
     assert desk.said == []
-    assert desk.parking.bytes == desk.parked.bytes == 0
+    assert desk.parking.bytes == desk.parked.kept.bytes == 0
 
 
 def test_who_waits_too_long_is_told_whether_it_may_still_happen(desk) -> None:
@@ -116,9 +116,9 @@ def test_what_waits_is_bounded() -> None:
     with pytest.raises(Refused, match=f"{2 * REQUEST_BYTES} bytes of your requests"):
         desk.park("b", pending, body_bytes=REQUEST_BYTES)
     desk.park("c", pending)
-    desk.parked = Parked()
+    desk.parked = Parked(lambda _: None)
     desk.park("d", pending)
-    desk.parked = Parked()
+    desk.parked = Parked(lambda _: None)
     with pytest.raises(Refused, match=f"0 bytes of your requests, {4 * REQUEST_BYTES} of all"):
         desk.park("e", pending)
     pending.finish()

@@ -26,6 +26,7 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.net.address import join_address, local_address
+from metaq.net.budget import Budget
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.servers.remoting.server import remoting_server
 from metaq.servers.server import BrokerServices, PeerServer, Server
@@ -245,14 +246,15 @@ def _front(
 ) -> Front:
     """Make the protocol servers of the options, with `more`, and the registrations."""
     limits = listen_limits(options)
-    remoting = remoting_server(options, limits)
+    budget = Budget(limits)  # one for all servers: what counts is the memory of the process
+    remoting = remoting_server(options, limits, budget)
     servers: list[Server[BrokerServices]] = [remoting]
     announced = NameServerRegistration(name_servers, _name(options), remoting)
     registrations: list[Registration] = [announced]
     if metaq1 is not None:
         from metaq.servers.metaq1.server import metaq1_server  # only where it is served: see `Metaq1Service`
 
-        server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__)
+        server = metaq1_server(options.bind_address, metaq1, limits, metaq.__version__, budget)
         servers.append(server)
         registrations.append(ZookeeperRegistration(metaq1, server))
     return Front(Serving([*servers, *more]), remoting, announced, registrations)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
-from metaq.net.group import ListenLimits
+from metaq.net.budget import ListenLimits
 from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTable, StoreOptions, camel, nearest
 from metaq.servers.remoting.rocketmq_settings import DEFAULTS
 from metaq.store.disk import file_limit
@@ -355,6 +355,7 @@ def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
         unanswered_bytes_max=options.unanswered_bytes_max,
         unanswered_bytes_max_total=options.unanswered_bytes_max_total,
         half_read_bytes_max=options.half_read_bytes_max,
+        peer_bytes_max=options.peer_bytes_max,
         idle_seconds=options.server_channel_max_idle_time_seconds,
     )
 

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeVar
@@ -46,10 +48,17 @@ _DATA = 5
 
 
 def main() -> None:
-    """Serve until the input ends."""
-    asked = json.loads(sys.argv[1])
+    """Serve until the input ends, or the broker is gone."""
+    # Whoever means the broker sends it to the broker; here it would be a traceback in the midst of an import.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError):
+        _serve(json.loads(sys.argv[1]))
+
+
+def _serve(asked: dict[str, Any]) -> None:
     # Answers go to a copy of standard output; the descriptor itself becomes standard error, for what predicates print.
-    answers = os.fdopen(os.dup(1), "wb")
+    # Unbuffered: what a broker that is gone does not take would be tried again, and told, at the end.
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb")
     _read_nothing()
@@ -60,17 +69,15 @@ def main() -> None:
     # Behind the imports: what a predicate's libraries need for themselves does not count.
     _limit_memory(asked["memory"])
     _answer(answers, json.dumps({"errors": errors}).encode())
-    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+    reserve = bytearray(_RESERVE_BYTES)
+    try:
         while (frame := _read(requests)) is not None:
             end = 1 + frame[0]
-            reserve = bytearray(_RESERVE_BYTES)
-            try:
-                verdicts, text = judge(predicates[frame[1:end].decode()], frame[end:])
-            except MemoryError:
-                del reserve
-                _answer(answers, bytes([OUT_OF_MEMORY]))
-                return
+            verdicts, text = judge(predicates[frame[1:end].decode()], frame[end:])
             _answer(answers, verdicts + text.encode("utf-8", "replace"))
+    except MemoryError:  # also of reading: predicates may have kept all that there was
+        del reserve
+        _answer(answers, bytes([OUT_OF_MEMORY]))
 
 
 def _imported(
@@ -197,9 +204,10 @@ def _read(requests: BinaryIO) -> bytes | None:
     return requests.read(int.from_bytes(head, "big"))
 
 
-def _answer(answers: BinaryIO, data: bytes) -> None:
-    answers.write(len(data).to_bytes(4, "big") + data)
-    answers.flush()
+def _answer(answers: io.FileIO, data: bytes) -> None:
+    rest = memoryview(len(data).to_bytes(4, "big") + data)
+    while rest:
+        rest = rest[answers.write(rest) :]
 
 
 if __name__ == "__main__":

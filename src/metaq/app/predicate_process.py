@@ -28,6 +28,8 @@ END_SECONDS = 2.0
 """Longest wait for the end of a process or its thread."""
 LOOK_MS = 50
 """Interval at which a process that does not answer is checked for being alive."""
+BACK_NICENESS = 10
+"""Niceness of a helper of slow groups: a tenth of the processor time that others get who want it too."""
 _KILL = 9
 """SIGKILL."""
 
@@ -65,6 +67,7 @@ class HelperProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._killed = ""
+        self._back = False
         self._thread = threading.Thread(target=self._serve, name="metaq-predicates", daemon=True)
         self._thread.start()
 
@@ -74,6 +77,13 @@ class HelperProcess:
 
     def ask(self, question: bytes) -> None:
         self._questions.put(question)
+
+    def step_back(self) -> None:
+        """Have the process, and what it starts, run behind all others."""
+        with self._lock:
+            self._back = True
+            if self._process is not None:
+                _step_back(self._process)
 
     def kill(self, why: str) -> None:
         """Kill the process at once; `why` is the reason that is reported."""
@@ -117,6 +127,8 @@ class HelperProcess:
         )
         with self._lock:
             self._process = process
+            if self._back:
+                _step_back(process)
             # Killed while it was being started: `kill` found no process.
             if self._killed:
                 _kill(process)
@@ -140,6 +152,12 @@ class HelperProcess:
     def _tell(self, answer: bytes | None, why: str) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._call_soon(lambda: self._told(self, answer, why))
+
+
+def _step_back(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PGRP, process.pid, BACK_NICENESS)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

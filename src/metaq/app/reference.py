@@ -40,6 +40,21 @@ terminal is closed.
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
 needs `--insecure`, for there is no access control in this version. A file of RocketMQ or of MetaQ 1.x binds all
 addresses, as those do, with a warning.
+
+**Memory that peers take.** All that clients can make a process keep counts for `peerBytesMax`, over all its ports together:
+unfinished frames, answers that are not read, subscriptions and memberships of heartbeats, held pulls, requests that wait for
+something to be saved, for the disk or for a predicate, and what MetaQ 1.x clients have gathered in open transactions.
+Python's objects count with what they take, not with their bytes on the wire. Above the limit the connection that holds the most
+is closed, and the log says what it held; a heartbeat that would be the most is refused instead, with the reason.
+`halfReadBytesMax` and `unansweredBytesMaxTotal` are limits of the first two kinds within it. Beside it stand what belongs to no
+single connection: compiled SQL filters (a quarter of it, at most 128 MiB), caches of the checks of pulls (an eighth), sends that
+outlive their connection and transactions of XA (an eighth each, at most 64 MiB), answers that wait for the disk
+(`unansweredBytesMax`), and some 10 KiB for each connection (`connectionsMax`). A broker's resident memory grows by no more than
+one and a half times `peerBytesMax` by what is counted: Python and malloc keep some of what was freed.
+
+**Shares.** Of each table that clients fill, one client, which is a host or who signs its requests, gets a quarter at most: topics and
+groups that it has made and that are still there, queue locks, held pulls, SQL filters in use and saved, static members that are
+kept, open XA branches and parts of staged transactions. Small tables are not shared.
 """
 
 _HEADINGS = {

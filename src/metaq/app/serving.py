@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from metaq.net.group import ListenLimits
+from metaq.net.budget import ListenLimits
 from metaq.servers.server import Server
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,10 @@ from metaq.clock import Clock
 PEERS_MAX: Final = 4096
 """Peers whose use is remembered. Beyond that those are forgotten whose allowance is whole again."""
 
+SHARES: Final = 4
+SHARE_MIN: Final = 64
+"""One client may make a quarter of all that clients may make, or so many."""
+
 
 class Rate(Struct, frozen=True):
     """Amount that may be taken at once, and amount that becomes available again per second."""
@@ -65,28 +69,73 @@ class Allowances:
             self._peers.clear()
 
 
+class _Maker(Struct):
+    """What one client has made."""
+
+    bucket: Bucket
+    count: int = 0
+    """Of those that are there."""
+
+
 class Quota:
     """A cap on topics or groups that clients can make the broker create: so many in all, so many a minute.
+
+    One client makes at most a quarter of all. And once it has made a quarter of what may be made in a minute, it leaves as
+    much of that to the others.
 
     Args: limits: how many may exist in all, whoever made them, and how many may be made in a minute, as they are now.
     """
 
-    __slots__ = ("_bucket", "_clock", "_limits")
+    __slots__ = ("_bucket", "_clock", "_limits", "_maker_of", "_makers")
 
     def __init__(self, clock: Clock, limits: Callable[[], tuple[int, int]]) -> None:
         self._clock, self._limits = clock, limits
         self._bucket = Bucket(limits()[1], clock.monotonic())
+        self._makers: dict[str, _Maker] = {}
+        self._maker_of: dict[str, str] = {}
+        """Name of what was made in this run → client."""
 
-    def take(self, existing: int) -> str:
-        """Claim one creation. Returns "" if granted, else which limit refuses it and when to try again."""
+    def take(self, name: str, existing: int, client: str = "") -> str:
+        """Claim one creation. Returns "" if granted, else which limit refuses it and when to try again.
+
+        `client`: who asks for it; "": the broker itself, which has no share.
+        """
         total_max, per_minute = self._limits()
         if existing >= total_max:
             return f"the limit of {total_max} is reached"
-        if self._bucket.refill(Rate(per_minute, per_minute / 60), self._clock.monotonic()) < 1:
+        now, rate = self._clock.monotonic(), Rate(per_minute, per_minute / 60)
+        if self._bucket.refill(rate, now) < 1:
             return f"the limit of {per_minute} a minute is reached, try again later"
+        if client:
+            share, own = max(SHARE_MIN, total_max // SHARES), Rate(per_minute // SHARES, per_minute / 60 / SHARES)
+            maker = self._makers.get(client) or _Maker(Bucket(own.burst, now))
+            if maker.count >= share:
+                return f"the client {client} has made {maker.count}, its share of the limit of {total_max}"
+            if maker.bucket.refill(own, now) >= 1:
+                maker.bucket.left -= 1
+            elif self._bucket.left < 1 + own.burst:
+                return f"the client {client} has had its share of the limit of {per_minute} a minute, try again later"
+            maker.count += 1
+            self._makers[client], self._maker_of[name] = maker, client
+            self._forget(own, now)
         self._bucket.left -= 1
         return ""
 
-    def give_back(self) -> None:
+    def give_back(self, name: str) -> None:
         """Return what was granted: nothing was made after all."""
         self._bucket.left = min(self._limits()[1], self._bucket.left + 1)
+        self.gone(name)
+
+    def gone(self, name: str) -> None:
+        """Count it for nobody any more: it was deleted."""
+        if (client := self._maker_of.pop(name, None)) is not None:
+            self._makers[client].count -= 1
+
+    def _forget(self, own: Rate, now: float) -> None:
+        """Forget clients of whom nothing is left that counts, when there are many."""
+        if len(self._makers) > PEERS_MAX:
+            self._makers = {
+                client: maker
+                for client, maker in self._makers.items()
+                if maker.count or maker.bucket.refill(own, now) < own.burst
+            }

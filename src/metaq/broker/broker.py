@@ -283,7 +283,7 @@ class Broker:
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Store a group's offset. Raises Refused: unknown group, topic or queue, or a negative offset."""
-        self.groups.require(commit.group)
+        self.groups.require(commit.group, commit.client)
         self.lookup.commit_offset(commit)
 
     def delete_topic(self, name: str) -> Pending:

@@ -48,6 +48,18 @@ class Channel(Protocol):
         """Whether the client leaves so much unread that notices should be put off, or another client asked."""
         ...
 
+    def keep(self, more: int) -> None:
+        """Count bytes of memory that a service keeps for this client, or gives up (below 0).
+
+        Above the limit for all clients (`peerBytesMax`) the one that holds the most is closed. With the end of the connection
+        all is given up by itself.
+        """
+        ...
+
+    def may_keep(self, more: int) -> bool:
+        """Return whether so many bytes more would not get this client closed. Asked by services that can refuse instead."""
+        ...
+
     def tell(self, what: Notice) -> None:
         """Send a one-way notice."""
         ...

@@ -55,6 +55,7 @@ class Membership(BrokerPart):
         Raises Saving while some are being created: those groups have not joined, so the heartbeat has to be processed again;
         Refused: a group could not be created. The other groups have joined in both cases.
         """
+        client = (caller or channel.caller).client
         refused: Refused | None = None
         joining, waiting = [], list[Pending]()
         self._members.check_amounts(channel, beat)
@@ -64,7 +65,7 @@ class Membership(BrokerPart):
         for view in beat.consumers:
             try:
                 self._filters.check_amount(view.group, view.subscriptions)
-                config = self._groups.require(view.group)
+                config = self._groups.require(view.group, client)
                 unit = UNIT_SUBSCRIBED if view.unit_mode else 0
                 # RocketMQ creates the retry topic here, so that the group's first failure finds a route for it.
                 self._topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues), unit)
@@ -79,7 +80,7 @@ class Membership(BrokerPart):
             joined = Heartbeat(beat.client_id, (view,), ())
             effects = self._members.beat(channel, language, version, joined, caller)
             # A wrong SQL filter does not fail the heartbeat: the pulls of the group are refused with the reason.
-            self._filters.register(view.group, view.subscriptions, channel.caller.address)
+            self._filters.register(view.group, view.subscriptions, client)
             for at in range(0, len(effects), NOTICES_OF_A_PIECE):
                 self.notify(effects[at : at + NOTICES_OF_A_PIECE])
                 yield

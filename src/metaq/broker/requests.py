@@ -45,6 +45,8 @@ class Send(Struct, frozen=True, kw_only=True):
     """Whether an automatically created topic belongs to a unit (`TopicConfig.sys_flag`)."""
     producer_group: str = ""
     """Of a half message: the group that is checked, if the property PGROUP is absent."""
+    client: str = ""
+    """`Caller.client` of the sender, for whom an automatically created topic counts."""
 
 
 class EndTransaction(Struct, frozen=True, kw_only=True):
@@ -72,6 +74,8 @@ class SendBack(Struct, frozen=True, kw_only=True):
     """Failures after which it becomes a dead letter; None: the group's retryMaxTimes."""
     repeated: bool = False
     """Whether this repeats a request whose response may have been lost. Our client's extension."""
+    client: str = ""
+    """`Caller.client` of the sender, for whom an automatically created group counts."""
 
 
 class PullRequest(NamedTuple):
@@ -107,6 +111,8 @@ class OffsetCommit(Struct, frozen=True, kw_only=True):
     topic: str
     queue_id: int
     offset: int
+    client: str = ""
+    """`Caller.client` of the sender, for whom an automatically created group counts."""
 
 
 class KeyQuery(Struct, frozen=True, kw_only=True):

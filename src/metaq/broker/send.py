@@ -110,7 +110,7 @@ class SendService:
         config = self._topics.taking(name)
         # A client sends to its retry topic before it exists: created with one queue, if its group exists.
         if config is None and name.startswith(RETRY_PREFIX):
-            self._retry_group(name)
+            self._retry_group(name, send.client)
             return self._topics.ensure(name)
         if config is None:
             config = self._topics.auto_create(
@@ -120,6 +120,7 @@ class SendService:
                 unit=send.unit,
                 # A half message leaves its queue empty, and a RocketMQ that finds a file without units counts one in it.
                 queue_id=ANY_QUEUE if props.TRANSACTION_PREPARED in send.properties else send.queue_id,
+                client=send.client,
             )
         # RocketMQ looks at the broker's permission for ordered topics only; others keep producers away through the route.
         if config.order and not self._environment.options.broker_permission & Perm.WRITE:
@@ -153,13 +154,13 @@ class SendService:
                 f"the message for topic {send.topic} lacks",
             )
 
-    def _retry_group(self, topic: str) -> int:
+    def _retry_group(self, topic: str, client: str) -> int:
         """Return retryMaxTimes of a retry topic's group. Raises Refused NO_GROUP; Saving while the group is being created."""
-        return self._groups.require(topic.removeprefix(RETRY_PREFIX)).retry_max
+        return self._groups.require(topic.removeprefix(RETRY_PREFIX), client).retry_max
 
     def _is_spent(self, send: Send) -> bool:
         # Go's client sends maxReconsumeTimes=0 with every send; here it counts for retry topics only.
-        limit = self._retry_group(send.topic)
+        limit = self._retry_group(send.topic, send.client)
         return send.reconsume_times >= (limit if send.retries_max is None else send.retries_max)
 
     # -- batches

@@ -31,6 +31,14 @@ class Caller(Struct, frozen=True):
     kind: CallerKind = ("", False, False)
     """All that a judgement may depend on, and the key under which it is kept. Computed, whatever is given."""
 
+    @property
+    def client(self) -> str:
+        """Name of the client that limits per client count for: its proven identity, else its host.
+
+        Never its connection, of which it can open thousands, nor the client id that it says of itself.
+        """
+        return self.identity or self.address
+
     def __post_init__(self) -> None:
         force_setattr(self, "kind", (self.identity, self.loopback, self.encrypted))
 

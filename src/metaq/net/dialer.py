@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 from metaq.errors import ConnectionFailed
 from metaq.net.address import split_address
-from metaq.net.group import Group, ListenLimits
+from metaq.net.budget import ListenLimits
+from metaq.net.group import Group
 from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
 
-NO_LIMITS = ListenLimits(connections_max=0, unanswered_bytes_max=0, half_read_bytes_max=0, idle_seconds=0)
+NO_LIMITS = ListenLimits(
+    connections_max=0, unanswered_bytes_max=0, half_read_bytes_max=0, peer_bytes_max=0, idle_seconds=0
+)
 """Limits of a client's connection: it trusts the server that it chose, and bounds what it sends itself."""
 
 

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
-from metaq.net.group import Group, ListenLimits
+from metaq.net.budget import Budget, ListenLimits
+from metaq.net.group import Group
 from metaq.net.peer import Layer, Peer, Session
 from metaq.net.stream import Stream
 
@@ -28,10 +29,11 @@ class Listener:
     Args:
         limits: hold over the connections of both ports together.
         layer: puts TLS or the like between each connection and its socket.
+        budget: of all listeners of the process; None: this one has its own.
     """
 
-    def __init__(self, limits: ListenLimits, layer: Layer | None = None) -> None:
-        self._group, self._layer = Group(limits, server=True), layer
+    def __init__(self, limits: ListenLimits, layer: Layer | None = None, budget: Budget | None = None) -> None:
+        self._group, self._layer = Group(limits, server=True, budget=budget), layer
         self._servers: list[asyncio.Server] = []
         self._make_session: MakeSession | None = None
         self.host, self.port = "", 0
@@ -84,7 +86,7 @@ class Listener:
 
     def limit(self, limits: ListenLimits) -> None:
         """Set the limits. Connections above a lower limit stay."""
-        self._group.limits = limits
+        self._group.limits = self._group.budget.limits = limits
 
     async def start(self, make_session: MakeSession) -> None:
         """Accept connections. Raises ConfigError: another process took the port meanwhile, since `bind` does not listen

@@ -117,6 +117,18 @@ class Peer(Protocol):
         """
         ...
 
+    def keep(self, more: int) -> None:
+        """Count bytes that the session keeps for this peer, or gives up (below 0).
+
+        The peer that holds the most is closed when all together hold too much: that may be this one. What is still counted
+        at the end of the connection is given up by itself.
+        """
+        ...
+
+    def may_keep(self, more: int) -> bool:
+        """Return whether so much more would not get this peer closed."""
+        ...
+
     def pause(self) -> None:
         """Stop reading. What the session left of its input, and what comes behind it, is presented after `resume`."""
         ...

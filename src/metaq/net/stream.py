@@ -5,7 +5,7 @@ unfinished frame that an event leaves behind is kept by its connection: a short 
 long one gets a private buffer, which grows with the bytes that really came and never on a mere promise of them.
 
 Writing. What the kernel does not take waits in the transport. A server's connection whose peer leaves more than
-`BEHIND_BYTES` there is behind, and counted; above its share (`Group.share`) it stops reading: who does not read its
+`BEHIND_BYTES` there is behind, and counted; above its share (`Budget.share`) it stops reading: who does not read its
 answers gets no more of them. Above `unanswered_bytes_max`, or when all together leave too much, it is closed. A long
 answer is no bytes that wait but a `Source`, of which one piece at a time is made (`turns`).
 
@@ -33,7 +33,8 @@ from typing import cast
 from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.address import address_of
-from metaq.net.group import CONGESTED_BYTES, Group
+from metaq.net.budget import CONGESTED_BYTES
+from metaq.net.group import Group
 from metaq.net.peer import Peer, Session, is_plain
 from metaq.net.sweep import Sweep, receive_buffer, send_now
 from metaq.net.turns import JOB_COST, Source
@@ -48,8 +49,6 @@ LONG_READ_SECONDS = 0.005
 _PREFIX_BYTES_MAX = 16 * KIB
 """Longest rest put in front of the next read. A longer one would be copied again for each small packet of a slow peer."""
 _PRIVATE_BYTES_MIN = 64 * KIB
-BEHIND_BYTES = 32 * KIB
-"""High-water mark of a server's transport: a peer that leaves more unread is behind, and counted."""
 TURNS_MAX = 1024
 """Most jobs of one connection that wait for their turn."""
 LEFTOVERS_MAX = 16
@@ -78,11 +77,9 @@ class Stream(asyncio.BufferedProtocol):
         self.on_writable: Callable[[], None] | None = None
         self.on_half_closed: Callable[[], bool] | None = None
         self.seen = group.tick
-        self.held = 0
-        """Bytes of memory for an unfinished frame."""
-        self.waiting = 0
-        """Bytes that the peer leaves unread; 0 while it is not behind."""
-        self._group = group
+        self.held = self.waiting = self.kept = 0
+        """As the `Budget` counts them; `waiting` is 0 while the peer is not behind."""
+        self._group, self._budget = group, group.budget
         self._make_session = make_session
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
@@ -90,6 +87,8 @@ class Stream(asyncio.BufferedProtocol):
         self._ending: asyncio.Transport | None = None
         """The transport of a connection that is to end."""
         self._behind = self._congested = False
+        self._over = False
+        """It is closed for the session and the peer, and nothing is counted for it any more."""
         self._paused = False
         """Set by the session, which waits for something (`pause`)."""
         self._resuming = 0
@@ -193,28 +192,28 @@ class Stream(asyncio.BufferedProtocol):
         group = self._group
         if not group.server:
             return
-        if not self._behind and not self._queued:
-            self._count_out()
+        if not self._behind and not self._queued:  # the peer has read everything
+            self._budget.leave_unread(self, 0)
             self._go_on()
             return
-        group.behind.add(self)
         size = transport.get_write_buffer_size() + self._queued_bytes
-        more, self.waiting = size - self.waiting, size
-        group.leave_unread(more)
-        if size <= group.share or self.closed:
-            return
+        self._budget.leave_unread(self, size)
         limit = group.limits.unanswered_bytes_max
+        if self.closed:
+            return
         if limit and size > limit:
             self.abort(f"it left {size} bytes of answers unread, the limit is {limit}")
-        elif not self._congested:
+        elif size > self._budget.share and not self._congested:
             self._congested = True
             self._stop_reading(transport)
 
-    def _count_out(self) -> None:
-        """The peer has read everything."""
-        self._group.behind.discard(self)
-        left, self.waiting = self.waiting, 0
-        self._group.leave_unread(-left)
+    # -- what the session keeps
+    def keep(self, more: int) -> None:
+        if not self._over:
+            self._budget.keep(self, more)
+
+    def may_keep(self, more: int) -> bool:
+        return self._budget.may_keep(self, more)
 
     # -- a session that waits
     def pause(self) -> None:
@@ -397,17 +396,23 @@ class Stream(asyncio.BufferedProtocol):
     def _end(self, transport: asyncio.Transport, how: Callable[[], None]) -> None:
         """From now on this connection is closed; the loop's next turn tells the transport."""
         self._transport, self._ending = None, transport
+        self._give_up()
+        asyncio.get_running_loop().call_soon(how)
+
+    def _give_up(self) -> None:
+        """Hold nothing any more."""
+        self._over = True
         self._leave()
         self._drop_rest()
         self._drop_answers()
-        asyncio.get_running_loop().call_soon(how)
+        self._budget.forget(self)
 
     def _drop_answers(self) -> None:
         self._source, self._close_when_done = None, False
         self._sources.clear()
         self._jobs.clear()
         self._queued, self._queued_bytes = [], 0
-        self._count_out()
+        self._budget.leave_unread(self, 0)
 
     def _tell(self, why: str) -> None:
         if why and not self._why:
@@ -431,14 +436,13 @@ class Stream(asyncio.BufferedProtocol):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if send_now is not None and self.plain:
                 self._fd = raw.fileno()
-        transport.set_write_buffer_limits(high=BEHIND_BYTES if self._group.server else CONGESTED_BYTES)
+        behind_bytes = self._budget.behind_bytes(len(self._group.streams)) if self._group.server else CONGESTED_BYTES
+        transport.set_write_buffer_limits(high=behind_bytes)
         self._session = self._make_session(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._group.remove(self)
-        self._leave()
-        self._drop_rest()
-        self._drop_answers()
+        self._give_up()
         self._transport = self._ending = None
         session, self._session = self._session, None
         if session is not None:
@@ -561,13 +565,13 @@ class Stream(asyncio.BufferedProtocol):
         self._needed = needed if needed > size else 0
         if size <= _PREFIX_BYTES_MAX and needed <= SHARED_BYTES // 2:  # the rest fits into the shared buffer
             self._rest, self._private = bytes(rest), None
-            self._hold(size)
+            self._budget.hold(self, size)
             return
         # Nothing is read behind it for now: no spare room.
         waits = (self._congested or self._paused) and self._group.server
         self._rest, self._private, self._filled = b"", bytearray(size if waits else self._room(size)), size
         self._private[:size] = rest
-        self._hold(len(self._private))
+        self._budget.hold(self, len(self._private))
 
     def _room(self, size: int) -> int:
         """Return the size of the buffer for an unfinished frame of which `size` bytes have come.
@@ -585,13 +589,8 @@ class Stream(asyncio.BufferedProtocol):
             self.abort(f"there is no memory for its frame of {self._needed} bytes")
             return
         self._private[: self._filled] = private
-        self._hold(len(self._private))
+        self._budget.hold(self, len(self._private))
 
     def _drop_rest(self) -> None:
         self._rest, self._private, self._filled, self._needed = b"", None, 0, 0
-        self._hold(0)
-
-    def _hold(self, size: int) -> None:
-        more, self.held = size - self.held, size
-        if more:
-            self._group.hold(more)
+        self._budget.hold(self, 0)

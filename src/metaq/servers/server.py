@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from metaq.errors import ConfigError
 from metaq.model.access import Caller
 from metaq.net.address import is_loopback, join_address
-from metaq.net.group import ListenLimits
+from metaq.net.budget import Budget, ListenLimits
 from metaq.net.listener import Listener, SecondPort
 from metaq.net.peer import Peer, Session
 
@@ -104,6 +104,7 @@ class PeerServer(Generic[Services]):
         second: a further port for the same sessions.
         what: server and option of its port, for the error that the port is taken.
         idle_seconds_min: silence that this protocol's clients may keep, whatever the limits say.
+        budget: of all servers of the process; None: this one has its own.
     """
 
     def __init__(
@@ -116,11 +117,12 @@ class PeerServer(Generic[Services]):
         second: SecondPort | None = None,
         what: str = "",
         idle_seconds_min: float = 0.0,
+        budget: Budget | None = None,
     ) -> None:
         self.name, self._place, self._second, self._what = name, place, second, what
         self._open_sessions, self._idle_seconds_min = open_sessions, idle_seconds_min
         # Made before any address is taken: `limit` may be called at any time, also before `bind`.
-        self._listener = Listener(self._own(limits))
+        self._listener = Listener(self._own(limits), budget=budget)
         self._sessions: SessionServer | None = None
 
     def _own(self, limits: ListenLimits) -> ListenLimits:

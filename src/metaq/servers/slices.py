@@ -64,8 +64,8 @@ class Slices:
         self.began = 0.0
         """Begin of the slice; 0 in a read event that has had no slow request, which needs no `end`."""
         self._in_turn = False
-        self._jobs: deque[InPieces[None]] = deque()
-        """Work under way; more than one if parked requests were resumed meanwhile."""
+        self._jobs: deque[tuple[InPieces[None], int]] = deque()
+        """Work under way and its memory; more than one if parked requests were resumed meanwhile."""
         self.waits = False
         """The connection is paused and waits for its turn: the session takes no more requests."""
 
@@ -90,13 +90,15 @@ class Slices:
             if now - began > SHORT_SECONDS:
                 self._work.spend(now - began, now)
 
-    def run(self, work: InPieces[None]) -> None:
+    def run(self, work: InPieces[None], size: int = 0) -> None:
         """Run work in pieces: to its end if that is within the slice, else in turns, in which the connection reads nothing.
 
-        It must not raise. What is left of it is dropped when the connection has closed meanwhile.
+        It must not raise. What is left of it is dropped when the connection has closed meanwhile. `size`: memory that it takes
+        meanwhile, bytes.
         """
         if self._jobs or not self._run(work, self.began or self._work.now()):
-            self._jobs.append(work)
+            self._jobs.append((work, size))
+            self._peer.keep(size)
             self._wait()
 
     def _run(self, work: InPieces[None], began: float) -> bool:
@@ -119,8 +121,8 @@ class Slices:
         if self._peer.closed:
             self._jobs.clear()
             return 0
-        while self._jobs and self._run(self._jobs[0], began):
-            self._jobs.popleft()
+        while self._jobs and self._run(self._jobs[0][0], began):
+            self._peer.keep(-self._jobs.popleft()[1])
         if self._jobs:
             self._wait()
         else:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
+from metaq.kept import Kept
 from metaq.options import MIB
 from metaq.saved import Pending, Saving
 
@@ -56,10 +57,11 @@ class Wording(NamedTuple):
 class Parked:
     """The parked requests of one connection."""
 
-    __slots__ = ("bytes", "last")
+    __slots__ = ("kept", "last")
 
-    def __init__(self) -> None:
-        self.bytes = 0
+    def __init__(self, keep: Callable[[int], None]) -> None:
+        """Args: keep: `Peer.keep` of the connection."""
+        self.kept = Kept(keep)
         self.last: tuple[Pending, ...] = ()
         """Changes that its newest request waits for."""
 
@@ -122,14 +124,14 @@ class Parking:
         size, wording = body_bytes + REQUEST_BYTES, self._wording
         if self._attempt >= ATTEMPTS_MAX:
             raise Refused(Reason.BUSY, wording.too_often)
-        if self.bytes + size > self._bytes_max or parked.bytes + size > self._peer_bytes_max:
-            raise Refused(Reason.BUSY, wording.too_many.format(connection=parked.bytes, total=self.bytes))
+        if self.bytes + size > self._bytes_max or parked.kept.bytes + size > self._peer_bytes_max:
+            raise Refused(Reason.BUSY, wording.too_many.format(connection=parked.kept.bytes, total=self.bytes))
         deadline = self._clock.monotonic() + WAIT_SECONDS
         request = ParkedRequest(resume, refuse, saving.then, parked, len(saving.pending), deadline, size)
         # Not 0 while `resume` runs: a request that parks again from within it goes on counting its attempts.
         attempt = self._attempt + 1
         self.bytes += size
-        parked.bytes += size
+        parked.kept.add(size)
         # The field is set before the loop: a change that is saved already resumes the request at once, and that may
         # park it anew and set this again.
         parked.last = saving.pending
@@ -162,7 +164,7 @@ class Parking:
     def _remove(self, request: ParkedRequest) -> None:
         request.over = True
         self.bytes -= request.size
-        request.parked.bytes -= request.size
+        request.parked.kept.add(-request.size)
         # Requests end in any order. Only the front is cleaned up, so that removing one costs no walk through the
         # others.
         while self._requests and self._requests[0].over:

@@ -122,12 +122,16 @@ def test_a_connections_pulls_go_with_it(table):
 
 
 def test_nobody_can_take_the_whole_table(store, clock):
-    """One connection holds a quarter of the table at most."""
+    """One client holds a quarter of the table at most, over however many connections."""
     table = HeldPulls(store, clock, 8 * CHANNEL_HELD_MIN)
-    greedy = FakeChannel()
-    taken = sum(table.hold(pull(channel=greedy, key=("orders", n))) for n in range(3 * CHANNEL_HELD_MIN))
+    greedy = [FakeChannel("10.0.0.1:1"), FakeChannel("10.0.0.1:2")]
+    taken = sum(table.hold(pull(channel=greedy[n % 2], key=("orders", n))) for n in range(3 * CHANNEL_HELD_MIN))
     assert taken == 2 * CHANNEL_HELD_MIN
-    assert table.hold(pull())
+    assert table.hold(pull(channel=FakeChannel("10.0.0.2:1")))
+    table.closed(greedy[0])
+    assert table.hold(pull(channel=greedy[1]))
+    table.closed(greedy[1])
+    assert list(table._clients) == ["10.0.0.2"]
 
 
 def test_a_busy_queues_past_does_not_pile_up(table, store):
@@ -152,3 +156,24 @@ def test_who_waits_longer_than_the_queue_is_there_hears_of_all_its_growth(table,
     queue.tail.next_offset = 2
     table.grew([queue.tail], 1, 1, 1, 2)
     assert table.ready() == [late]
+
+
+def test_the_memory_of_held_pulls_is_counted_for_their_connection(table):
+    """In steps; all of it is given up with the connection."""
+    greedy, modest = FakeChannel(), FakeChannel()
+    for number in range(500):
+        table.hold(HeldPull(greedy, ("T", number), 0, 10.0, None, size=5000))
+    table.hold(pull(channel=modest))
+    assert 500 * 5000 <= greedy.kept < 510 * 5000
+    before = modest.kept
+    for _ in range(10):  # as a lone consumer does: nothing is told
+        waiting = table.waiting(KEY)[0]
+        table.remove(waiting)
+        table.hold(waiting.renewed())
+    assert 0 < modest.kept == before
+    for number in range(400):
+        table.remove(table.waiting(("T", number))[0])
+    assert 100 * 5000 <= greedy.kept < 120 * 5000
+    table.closed(greedy)
+    table.closed(modest)
+    assert (greedy.kept, modest.kept, len(table)) == (0, 0, 0)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
 import logging
+from collections import Counter
 
 import pytest
 
+from metaq.broker.pulls.paces import SLOW_SECONDS
 from metaq.broker.pulls.predicates import EXTRA_MAX, GROUP_JOBS_MAX, JOB_SECONDS, Predicates, passes
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, Reason, Refused
 from metaq.model.filters.predicates import FAILED, OUT_OF_MEMORY, Predicate, predicates_of
 from metaq.options import BrokerOptions
+from tests.broker.support import FakeChannel
 
 
 class Helper:
     """A process that does what the test says."""
 
     def __init__(self, told):
-        self.told, self.asked, self.killed = told, [], ""
+        self.told, self.asked, self.killed, self.back = told, [], "", False
 
     def ask(self, question):
         self.asked.append(question)
+
+    def step_back(self):
+        self.back = True
 
     def kill(self, why):
         self.killed = why
@@ -61,6 +69,11 @@ class Bench:
     def after(self, seconds):
         self.clock.advance(seconds)
         self.predicates.tick()
+
+    def busy(self):
+        """The one helper that has a question."""
+        [helper] = [helper for helper, state in self.predicates._helpers.items() if state.group]
+        return helper
 
     @property
     def verdicts(self):
@@ -141,22 +154,23 @@ def test_one_that_takes_too_long_is_ended_and_its_messages_judged_one_by_one(cap
     bench.after(0.2)
     assert "1000 ms (filterTimeLimit)" in bench.helpers[0].killed
     bench.helpers[0].end()
-    second = bench.helpers[1]
-    second.ready()
     bench.after(0.2)
+    second = bench.helpers[-1]  # a helper of the slow group's own
+    second.ready()
     assert second.asked == [b"\x01a1"]
     second.answer([0])
     assert second.asked[1:] == [b"\x01a2"]
     bench.after(1.1)
     second.end()
-    bench.helpers[2].ready()
     bench.after(5.0)
-    bench.helpers[2].answer([1])
+    third = bench.helpers[-1]
+    third.ready()
+    third.answer([1])
     assert bench.verdicts == [("g", [0, FAILED, 1])]
     assert "judged one by one" in caplog.text
     assert "with a message of group g, which is delivered" in caplog.text
     bench.judge("g", b"4", b"5")
-    assert bench.helpers[2].asked[-1] == b"\x01a45"
+    assert third.asked[-1] == b"\x01a45"
 
 
 def test_one_that_needs_too_much_memory_or_dies_is_replaced():
@@ -181,7 +195,7 @@ def test_one_that_needs_too_much_memory_or_dies_is_replaced():
 
 
 def test_while_one_group_is_slow_another_gets_a_helper_of_its_own():
-    """After a moment, and not more than a few; they go when nobody needs them."""
+    """After a moment. The slow one keeps that which it has, behind all other processes, until nobody needs it any more."""
     bench = Bench()
     bench.judge("slow", b"1")
     bench.judge("other", b"2")
@@ -191,15 +205,124 @@ def test_while_one_group_is_slow_another_gets_a_helper_of_its_own():
     bench.helpers[1].ready()
     assert bench.helpers[1].asked == [b"\x01a2"]
     bench.helpers[1].answer([1])
-    assert bench.verdicts == [("other", [1])]
-    assert bench.helpers[1].killed == "it is not needed any more"
-    for number in range(20):
+    bench.helpers[0].answer([1])
+    assert bench.verdicts == [("other", [1]), ("slow", [1])]
+    assert [helper.back for helper in bench.helpers] == [True, False]
+    bench.judge("slow", b"3")
+    bench.judge("other", b"4")
+    assert (bench.helpers[0].asked[1:], bench.helpers[1].asked[1:]) == ([b"\x01a3"], [b"\x01a4"])
+    for helper in bench.helpers:
+        helper.answer([1])
+    bench.after(5.0)
+    assert [helper.killed for helper in bench.helpers] == ["", ""]
+    bench.after(6.0)
+    assert [helper.killed for helper in bench.helpers] == ["it is not needed any more", ""]
+
+
+def test_helpers_of_slow_groups_are_few():
+    """However many are slow, and however they come; those that they wait for are set apart only so long."""
+    bench = Bench(filter_time_limit=60_000)
+    for number in range(40):
         bench.judge(f"slow{number}", b"x")
-        bench.after(0.05)
-        for helper in bench.helpers[2:]:
+        bench.after(0.15)
+        for helper in bench.helpers:
             if not helper.asked and not helper.killed:
                 helper.ready()
-    assert len(bench.helpers) <= 2 + EXTRA_MAX
+    assert len(bench.helpers) <= 1 + 2 * EXTRA_MAX
+
+
+class Simulation(Bench):
+    """Helpers that take their time, and groups each of which asks again as soon as it has its answer."""
+
+    START_SECONDS = 0.3
+
+    def __init__(self, seconds, **options):
+        """Args: seconds: group → time of each of its questions."""
+        self.seconds, self.events, self.number, self.answered = seconds, [], itertools.count(), Counter()
+        super().__init__(**options)
+        for group in seconds:
+            self.ask(group)
+
+    def at(self, seconds, do):
+        heapq.heappush(self.events, (self.clock.monotonic() + seconds, next(self.number), do))
+
+    def make(self, told):
+        simulation = self
+
+        class Busy(Helper):
+            def ask(self, question):
+                simulation.at(simulation.seconds[question[2:].decode()], lambda: self.killed or self.answer([1]))
+
+            def kill(self, why):
+                self.killed = self.killed or why
+                simulation.at(0.0, self.end)
+
+        helper = Busy(told)
+        self.helpers.append(helper)
+        if self.events or self.answered:  # not one of the first, which the bench makes ready
+            self.at(self.START_SECONDS, lambda: helper.killed or helper.ready())
+        return helper
+
+    def ask(self, group):
+        def done(_job):
+            self.answered[group] += 1
+            self.at(0.001, lambda: self.ask(group))
+
+        self.predicates.judge(group, "a", [memoryview(group.encode())], done)
+
+    def run(self, seconds):
+        """Returns the number of answers of each group."""
+        end, tick = self.clock.monotonic() + seconds, self.clock.monotonic()
+        while (now := min(self.events[0][0], tick)) < end:
+            self.clock.advance(now - self.clock.monotonic())
+            if now == tick:
+                self.predicates.tick()
+                tick += 0.1
+            else:
+                heapq.heappop(self.events)[2]()
+        return self.answered
+
+
+@pytest.mark.parametrize("bad_seconds", [0.015, 0.03, 0.3, 0.9, 5.0])
+def test_five_bad_groups_leave_a_good_one_a_third_of_its_rate(bad_seconds):
+    """Whether their questions are a little slow, very slow, or never come to an end."""
+    alone = Simulation({"good": 0.0015}).run(10)["good"]
+    bad = {f"bad{number}": bad_seconds for number in range(5)}
+    beside = Simulation({**bad, "good": 0.0015}).run(10)
+    # Below the limit of slow ones they share a helper: it may have to wait for one question each time.
+    assert beside["good"] > alone * (1 / 3 if bad_seconds > SLOW_SECONDS else 1 / 8)
+    assert min(beside.values()) > 0
+
+
+def test_of_groups_that_are_not_slow_each_gets_its_share_of_the_time():
+    """One whose questions take ten times as long is asked a tenth as often, when both always have questions waiting."""
+    bench = Bench()
+    seconds = {b"long": 0.015, b"brief": 0.0015}
+    counts = Counter()
+    for _ in range(GROUP_JOBS_MAX):
+        bench.judge("long", b"long")
+        bench.judge("brief", b"brief")
+    for _ in range(200):
+        what = bench.helpers[0].asked[-1][2:]
+        counts[what] += 1
+        bench.clock.advance(seconds[what])
+        bench.helpers[0].answer([1])
+    assert counts[b"brief"] == pytest.approx(10 * counts[b"long"], rel=0.2)
+
+
+def test_a_group_that_has_become_quick_again_goes_back_to_the_others():
+    """A bad message does not mark it for ever, nor its predicate for groups to come."""
+    bench = Bench()
+    bench.judge("g", b"1")
+    bench.after(0.6)
+    bench.helpers[1].ready()
+    bench.helpers[0].answer([1])
+    for number in range(12):
+        bench.judge("g", b"%d" % number)
+        bench.clock.advance(0.001)
+        bench.busy().answer([1])
+    bench.judge("h", b"x")
+    assert bench.helpers[1].asked[-1] == b"\x01ax"
 
 
 def test_a_pull_waits_no_longer_than_its_client_would():
@@ -219,23 +342,25 @@ def test_a_pull_waits_no_longer_than_its_client_would():
 def test_what_a_connection_wanted_is_let_go_when_it_closes():
     """At once, but for the question that a helper has: its answer is of use to nobody, and the others' turn comes."""
     bench = Bench()
-    one, other = object(), object()
+    one, other = FakeChannel(), FakeChannel()
     for owner in (one, one, other):
         bench.predicates.judge("g", "a", [memoryview(b"x")], bench.done.append, owner=owner)
     bench.predicates.judge("h", "a", [memoryview(bytes(1000))], bench.done.append, owner=one)
     bench.predicates.closed(one)
     assert bench.predicates._bytes == 2
+    assert (one.kept, other.kept) == (1, 1)
     bench.helpers[0].answer([1])
     bench.helpers[0].answer([1])
     assert bench.verdicts == [("g", [1])]
     assert bench.done[0].owner is other
     assert (bench.predicates._bytes, bench.predicates._groups) == (0, {})
+    assert (one.kept, other.kept) == (0, 0)
 
 
 def test_a_helper_that_fails_with_what_nobody_wants_any_more_is_replaced():
     """And the group goes on with what others want."""
     bench = Bench()
-    gone = object()
+    gone = FakeChannel()
     bench.predicates.judge("g", "a", [memoryview(b"x"), memoryview(b"y")], bench.done.append, owner=gone)
     bench.judge("g", b"z")
     bench.predicates.closed(gone)

@@ -42,8 +42,11 @@ def whole_part(
     )
 
 
-def stage(broker: Broker, *chunks: Chunk, transaction: str = T, who: Caller = SOMEBODY, channel=None, **more) -> Staged:
-    """Stage chunks."""
+def stage(
+    broker: Broker, *chunks: Chunk, transaction: str = T, who: Caller | None = None, channel=None, **more
+) -> Staged:
+    """Stage chunks. `who`: by default the channel's caller."""
+    who = who or (SOMEBODY if channel is None else channel.caller)
     request = Stage(transaction=transaction, chunks=chunks, born_ms=broker.clock.now_ms(), born_host=BORN_HOST, **more)
     return broker.staging.stage(request, who, channel)
 

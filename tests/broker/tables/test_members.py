@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
+
 import pytest
 
-from metaq.broker.tables.members import KEEP_SECONDS_MAX, KEPT_MAX, KEPT_OF_GROUP_MAX, SETS_MAX, Members
+from metaq.broker.tables.members import (
+    KEEP_SECONDS_MAX,
+    KEPT_MAX,
+    KEPT_OF_CLIENT_MAX,
+    KEPT_OF_GROUP_MAX,
+    SETS_MAX,
+    Members,
+)
 from metaq.clock import FakeClock
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.model import ConsumerView, Heartbeat
 from metaq.model.filters.subscription import subscribe
 from tests.broker.support import FakeChannel
@@ -206,12 +216,18 @@ def test_kept_members_are_bounded(members, caplog):
     assert [effect.channel for effect in effects] == [other]
     assert len(members.client_ids("G")) == 1 + KEPT_OF_GROUP_MAX
     assert "are not kept for it" in caplog.text
-    for group in range(KEPT_MAX // 200 + 1):
-        for number in range(200):
-            channel = FakeChannel()
-            keep(members, channel, f"a@{number}", group=f"G{group}")
-            members.closed(channel)
+    for host, most in (("127.0.0.1", KEPT_OF_CLIENT_MAX), *((f"10.0.0.{host}", KEPT_MAX) for host in range(4))):
+        for group in range(6):
+            for number in range(200):
+                channel = FakeChannel(f"{host}:1")
+                keep(members, channel, f"a@{number}", group=f"{host}-{group}")
+                members.closed(channel)
+        assert sum(map(len, members._kept.values())) <= most
     assert sum(map(len, members._kept.values())) == KEPT_MAX
+    assert set(members._kept_of.values()) == {KEPT_OF_CLIENT_MAX}
+    members._clock.advance(KEEP_SECONDS_MAX + 1)
+    members.give_up_kept()
+    assert (members._kept, members._kept_of, members._kept_for) == ({}, {}, {})
 
 
 def test_keeping_has_an_end_whatever_is_asked_for(members, clock):
@@ -240,3 +256,65 @@ def test_producers_are_found_by_client_id_as_long_as_one_of_their_groups_is_ther
     members.closed(second)
     assert (members.connection_of("a@1"), members.connection_of("b@1")) == (None, None)
     assert not members._connections and not members._client_of
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_memory_is_counted_for_who_brought_it_and_given_back(members, clock, seed):
+    """Whoever joins, changes, leaves, or falls silent: with the last membership a connection keeps nothing."""
+    chance = random.Random(seed)
+    channels = [FakeChannel(f"127.0.0.1:{port}") for port in range(4)]
+    for version in range(300):
+        channel = chance.choice(channels)
+        match chance.randrange(6):
+            case 0:
+                members.closed(channel)
+                assert channel.kept == 0
+            case 1:
+                members.unregister(channel, "P", chance.choice("GH"))
+            case 2:
+                clock.advance(chance.choice((10, 50)))
+                members.expire()
+            case _:
+                topics = [f"t{number}" for number in range(chance.randrange(1, 20))]
+                producers = ("P", "Q")[: chance.randrange(3)]
+                beat(members, channel, chance.choice("GH"), topics, version, f"c@{chance.randrange(3)}", producers)
+        assert all(channel.kept >= 0 for channel in channels)
+        kept = sum(channel.kept for channel in channels)
+        assert kept == sum(
+            [group.size + sum(member.size for member in group.members.values()) for group in members.consumers.values()]
+        ) + sum(member.size for group in members.producers.values() for member in group.values())
+    clock.advance(121)
+    members.expire()
+    assert [channel.kept for channel in channels] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("tags", [0, 60])
+def test_the_memory_counted_is_that_of_python(members, tags):
+    """Within a factor: of many small subscriptions, and of few with many tags."""
+    count, text = (500, "*") if not tags else (60, " || ".join(f"tag-{number}" for number in range(tags)))
+    channel, spare = FakeChannel(), FakeChannel("127.0.0.1:1")
+    beat(members, spare, "spare")
+    tracemalloc.start()
+    view = ConsumerView("G", {f"topic-{number}": subscribe(f"topic-{number}", text) for number in range(count)})
+    members.beat(channel, "JAVA", 409, Heartbeat("c@1", (view,), ()))
+    del view
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 0.8 * taken < channel.kept < 2 * taken
+
+
+def test_more_than_all_clients_may_have_is_refused_before_it_is_kept(members):
+    """The heartbeat is answered; the connection stays."""
+
+    class Full(FakeChannel):
+        def may_keep(self, more):
+            return more < 20_000
+
+    channel = Full()
+    beat(members, channel)
+    with pytest.raises(Refused, match="peerBytesMax") as error:
+        beat(members, channel, "H", [f"t{number}" for number in range(100)])
+    assert error.value.reason is Reason.BUSY
+    assert list(members.consumers) == ["G"]
+    with pytest.raises(Refused, match="client id has 1025 characters"):
+        beat(members, channel, client_id="c" * 1025)

@@ -81,6 +81,11 @@ class Producer:
     def __init__(self) -> None:
         self.checks: list[TransactionCheck] = []
 
+    def keep(self, more: int) -> None: ...
+
+    def may_keep(self, more: int) -> bool:
+        return True
+
     def tell(self, what: Notice) -> None:
         if isinstance(what, TransactionCheck):
             self.checks.append(what)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from metaq.broker.broker import Broker
@@ -49,10 +50,21 @@ class TextPeer:
         self.why = ""
         self.writes: list[bytes] = []
         self.wants_more = False
+        self.jobs: deque[Callable[[], int | None]] = deque()
+        self.present: Callable[[], object] = lambda: None
+        """Presents what the session left; set by the client."""
+        self.kept = 0
+        """Bytes that the session keeps."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closed:  # as a real one
             self.writes.append(bytes(data))
+
+    def keep(self, more: int) -> None:
+        self.kept += more
+
+    def may_keep(self, more: int) -> bool:
+        return True
 
     def pause(self) -> None:
         self.paused = True
@@ -60,6 +72,15 @@ class TextPeer:
     def resume(self) -> None:
         if self.paused:
             self.paused, self.wants_more = False, True
+
+    def when_its_turn(self, job: Callable[[], int | None], cost: int = 0, *, beyond: bool = False) -> bool:
+        self.jobs.append(job)
+        return True
+
+    def go_on(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.present()
 
     def close(self, why: str = "") -> None:
         self.closed, self.why = True, why
@@ -74,9 +95,16 @@ class TextClient:
         self.peer = TextPeer(next(self._ports))
         self.session = protocol_server.session(self.peer)
         self._rest, self._inbox, self._reader = b"", b"", Reader(1 << 30)
+        self.peer.present = lambda: self._present(b"")
 
     def feed(self, data: bytes) -> int:
         """Bytes of one read event, behind what was left of the last. Returns the bytes not taken."""
+        self._present(data)
+        while self.peer.jobs:  # their turns, as the loop would give them
+            self.peer.jobs.popleft()()
+        return len(self._rest)
+
+    def _present(self, data: bytes) -> None:
         self._rest += data
         if not self.peer.closed and not self.peer.paused:
             try:
@@ -86,7 +114,6 @@ class TextClient:
             except RemoteProtocolError as error:
                 self.peer.close(str(error))
                 self._rest = b""
-        return len(self._rest)
 
     def go_on(self) -> None:
         """What a connection does in the next turn of the loop after `resume`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import resource
 import socket
@@ -16,7 +17,7 @@ import uvloop
 
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.options import BrokerOptions
-from metaq.servers.metaq1 import session as metaq1_session
+from metaq.servers import slices
 from metaq.wire.metaq1.commands import Line, QuitLine, Reader, ResultLine, TooLong
 from metaq.wire.metaq1.frame import frames, with_attribute
 from tests.broker.support import small_store
@@ -258,13 +259,13 @@ def test_ten_thousand_connections_that_send_one_byte_each_harm_nobody(tmp_path) 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("turn_seconds", [60.0, 0.0])
-def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path, monkeypatch, turn_seconds) -> None:
+@pytest.mark.parametrize("slice_seconds", [60.0, 0.0])
+def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path, monkeypatch, slice_seconds) -> None:
     """As `nc` at the end of its input: the first put to a topic waits for it to be made, and all of them for the disk.
 
     Also where each command takes a turn of the loop of its own, as on a machine with other work.
     """
-    monkeypatch.setattr(metaq1_session, "TURN_SECONDS", turn_seconds)
+    monkeypatch.setattr(slices, "SLICE_SECONDS", slice_seconds)
     server = Server(tmp_path, text_options={"unflush_threshold": 1})
     with contextlib.closing(server), contextlib.closing(Talk(server)) as talk:
         talk.send(b"".join(b"put test %d 5 0 %d\r\nhello" % (number % 3, number) for number in range(50)))
@@ -272,6 +273,30 @@ def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path, monke
         answers = [talk.answer() for _ in range(50)]
         assert [(answer.code, answer.opaque) for answer in answers] == [(200, number) for number in range(50)]
         assert talk.answer() is None
+
+
+def test_slow_commands_are_handled_in_slices_and_all_connections_share_the_first_ones(tmp_path) -> None:
+    """However many commands one read brings, others are served in between; many connections get no more together."""
+    with open_metaq1_server(tmp_path) as (_, protocol_server):
+        work, ticks = protocol_server._space.slow_work, itertools.count()
+        work.now = lambda: next(ticks) * slices.SLICE_SECONDS / 4  # each look at the clock: a quarter of a slice
+        greedy, modest = TextClient(protocol_server), TextClient(protocol_server)
+        greedy._present(b"stats\r\n" * 100)
+        answered, turns = len(greedy.answers()), 0
+        assert 0 < answered < 10
+        assert greedy.peer.paused
+        assert modest.ask(b"version 1\r\n")[0] == 200
+        while greedy.peer.jobs:
+            greedy.peer.jobs.popleft()()
+            answered, turns = answered + len(greedy.answers()), turns + 1
+        assert answered == 100
+        assert turns > 10
+        work.now = lambda: 1000.0
+        work.spend(slices.FIRST_SECONDS, 1000.0)  # the window is used up: the first slice waits for its turn, too
+        modest._present(b"version 2\r\n")
+        assert not modest.answers()
+        modest.feed(b"")
+        assert [answer.code for answer in modest.answers()] == [200]
 
 
 def test_names_that_no_topic_can_have_are_not_kept_for_figures(tmp_path) -> None:

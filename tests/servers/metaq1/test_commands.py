@@ -603,25 +603,3 @@ def test_stats_tell_the_configuration_as_it_stands(tmp_path) -> None:
         assert [line.split(" ")[0] for line in lines(client, "help")] == [
             "*EMPTY*", "help", "topics", "offsets", "realtime", "config",
         ]  # fmt: skip
-
-
-class BusyClock(FakeClock):
-    """Each look at it takes a millisecond."""
-
-    def monotonic(self) -> float:
-        self.advance(0.001)
-        return super().monotonic()
-
-
-def test_commands_that_take_long_let_the_other_connections_have_their_turn(tmp_path) -> None:
-    """One read event may bring 70 000 times `stats`."""
-    with open_metaq1_server(tmp_path, BusyClock()) as (_, server):
-        client, turns, found = TextClient(server), 0, []
-        client.feed(b"".join(b"stats reset %d\r\n" % number for number in range(100)))
-        while not found or client.peer.wants_more:
-            found += client.answers()
-            turns += 1
-            client.go_on()
-        found += client.answers()
-        assert turns > 10
-        assert [line.opaque for line in found] == list(range(100))

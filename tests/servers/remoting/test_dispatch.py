@@ -12,8 +12,8 @@ from metaq.clock import FakeClock
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError, StoreFull
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, Authorise, Caller, everybody
+from metaq.net.budget import ListenLimits
 from metaq.net.dialer import dial
-from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
 from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions

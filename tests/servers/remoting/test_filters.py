@@ -267,6 +267,7 @@ def test_deleting_a_group_or_a_topic_forgets_its_filters(server, client):
 def test_texts_that_are_kept_are_bounded(server, client, monkeypatch, caplog):
     """Those of groups that are gone leave first; then the newest is not kept, which the log says, and filters all the same."""
     monkeypatch.setattr(filters, "KEPT_BYTES_MAX", 5_000)
+    monkeypatch.setattr(filters, "SHARES", 1)
     fill(client, 3)
     long = "a = 1 OR c = '" + "x" * 1500 + "'"
     gone = Client(server)
@@ -311,6 +312,7 @@ def test_pulls_by_an_expression_that_wait_at_a_queue_are_bounded(server, client,
 def test_compiled_expressions_are_bounded(server, client, monkeypatch):
     """What nobody uses any more makes room; what is in use is not pushed out, and who is too many is told to come again."""
     monkeypatch.setattr(filters, "COMPILED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(filters, "SHARES", 1)
     fill(client, 3)
     for number in range(50):  # kept to be at hand, given back when there is no room
         (answer,) = client.pull("orders", subscription=f"a = 1 OR b = {number}", expression_type="SQL92")
@@ -326,6 +328,30 @@ def test_compiled_expressions_are_bounded(server, client, monkeypatch):
     client.leave()
     other = Client(server)
     assert bodies_of(other.pull("orders", subscription="a = 2", expression_type="SQL92")[0]) == [b"2"]
+
+
+def test_one_client_has_a_share_of_all_filters(server, client, monkeypatch, caplog):
+    """A quarter of what is compiled, and of what is saved; another client still has its own."""
+    monkeypatch.setattr(filters, "COMPILED_BYTES_MAX", 40_000)
+    monkeypatch.setattr(filters, "KEPT_BYTES_MAX", 10_000)
+    fill(client, 3)
+    made, held = server.broker.filters, []
+    codes = [client.pull("orders", 0, 3, subscription=f"a = {number}", expression_type="SQL92", sys_flag=6, suspend_ms=9_000)
+             for number in range(20)]  # fmt: skip
+    refused = [answers[0] for answers in codes if answers]
+    assert 0 < len(refused) < 20
+    assert "that came from 127.0.0.1 take more than 10000 bytes, a client's share" in refused[0].remark
+    held.append(made.of_text("a = 100", "SQL92", "10.0.0.2"))
+    long = "a = 1 OR c = '" + "x" * 900 + "'"
+    with caplog.at_level(logging.WARNING):
+        for group in ("one", "two", "three"):
+            made.register(group, {"orders": SubscriptionData("orders", long, "SQL92", version=1)}, "10.0.0.1")
+    assert "from 10.0.0.1 take more than 2500 bytes, a client's share: that of group two" in caplog.text
+    made.register("four", {"orders": SubscriptionData("orders", long, "SQL92", version=1)}, "10.0.0.2")
+    assert {group for _, group in made.table} == {"one", "four"}
+    made.drop_group("one")
+    made.register("two", {"orders": SubscriptionData("orders", long, "SQL92", version=2)}, "10.0.0.1")
+    assert {group for _, group in made.table} == {"two", "four"}
 
 
 def test_a_heartbeat_brings_a_bounded_amount_of_expressions(client):

@@ -128,7 +128,7 @@ class RetryService(BrokerPart):
 
         Raises Refused: NO_GROUP, NO_PERMISSION: not writable, or INVALID: no record at that offset. Saving: not yet.
         """
-        group = self._groups.require(back.group)
+        group = self._groups.require(back.group, back.client)
         if not self._environment.options.broker_permission & Perm.WRITE:
             raise Refused(Reason.NO_PERMISSION, "the broker may not be written to")
         if group.retry_queues <= 0:

@@ -12,19 +12,23 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from metaq.broker.channel import Channel
 from metaq.clock import Clock
+from metaq.kept import SLACK_BYTES, Kept
 from metaq.store.message_reader import MessageReader
 from metaq.store.queues.table import QueueKey
 from metaq.wire.hot import QueueTail
 
 CHANNEL_HELD_MIN = 1024
-"""Held pulls that any connection may have. Beyond that a quarter of the table is the limit, so no client can fill it alone."""
+"""Held pulls that any client may have. Beyond that a quarter of the table is the limit, so none can fill it alone, over
+however many connections."""
 
 READING_MAX = 128
 """Held pulls with an SQL filter that are woken per queue: each new message is evaluated for each of them at once."""
+HELD_BYTES = 1600
+"""Memory of a held pull beside its filter, with what the server keeps to answer it."""
 DEAF_SECONDS = 1.0
 """Hold time of further ones, s, which are not woken. Answered at once, their clients would pull again at once, in a loop."""
 
@@ -43,12 +47,30 @@ class HeldPull(Struct, eq=False):
     """Whether its filter reads properties (SQL), not only the tag hashes of units."""
     deaf: bool = False
     """Whether it is not woken by growth, because READING_MAX others are."""
+    size: int = HELD_BYTES
+    """Memory that it takes, bytes."""
     over: bool = False
     """Whether it was answered or dropped. Such an entry may still lie in the heap of deadlines."""
 
     def renewed(self) -> HeldPull:
         """Return the same pull, to be held again until the same deadline."""
-        return HeldPull(self.channel, self.key, self.place, self.deadline, self.request, self.reads)
+        return HeldPull(self.channel, self.key, self.place, self.deadline, self.request, self.reads, size=self.size)
+
+
+class _Client(Struct, eq=False):
+    """The connections of one client, by its host or identity, that have had pulls held."""
+
+    name: str
+    connections: int = 0
+    held: int = 0
+
+
+class _Holder(Struct, eq=False):
+    """A connection that has had pulls held."""
+
+    kept: Kept
+    client: _Client
+    pulls: set[HeldPull] = field(default_factory=set)
 
 
 class HeldPulls:
@@ -57,7 +79,9 @@ class HeldPulls:
     def __init__(self, reader: MessageReader, clock: Clock, held_max: int) -> None:
         self._reader, self._clock, self._held_max = reader, clock, held_max
         self._waiting: dict[QueueKey, list[HeldPull]] = {}
-        self._by_channel: dict[Channel, set[HeldPull]] = {}
+        self._by_channel: dict[Channel, _Holder] = {}
+        """Until the connection's end: most pulls are answered soon, and the next one comes."""
+        self._clients: dict[str, _Client] = {}
         self._reading: Counter[QueueKey] = Counter()
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self.grown: dict[QueueKey, QueueTail] = {}
@@ -70,22 +94,38 @@ class HeldPulls:
 
     def hold(self, pull: HeldPull) -> bool:
         """Hold a pull. Returns False if the table, or the connection's share in it, is full: answer it now."""
-        mine = self._by_channel.get(pull.channel, ())
+        mine = self._by_channel.get(pull.channel)
+        if mine is None:
+            mine = self._add_holder(pull.channel)
         # Answered at once instead of refused: clients treat NO_NEW_MSG as the normal case, and simply pull again.
-        if self._count >= self._held_max or len(mine) >= max(CHANNEL_HELD_MIN, self._held_max // 4):
+        if self._count >= self._held_max or mine.client.held >= max(CHANNEL_HELD_MIN, self._held_max // 4):
             return False
         if pull.reads and self._reading[pull.key] >= READING_MAX:
             pull.deaf, pull.deadline = True, min(pull.deadline, self._clock.monotonic() + DEAF_SECONDS)
         elif pull.reads:
             self._reading[pull.key] += 1
         self._waiting.setdefault(pull.key, []).append(pull)
-        self._by_channel.setdefault(pull.channel, set()).add(pull)
+        mine.pulls.add(pull)
+        mine.client.held += 1
+        kept = mine.kept
+        kept.bytes += pull.size  # not by `add`, nor in `remove`: a call less for each held pull
+        if kept.bytes > kept.told:
+            kept.tell()
         # Breaks ties in the heap, which must not compare pulls.
         self._serial += 1
         heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
         self._count += 1
         self._watch(pull.key)
         return True
+
+    def _add_holder(self, channel: Channel) -> _Holder:
+        name = channel.caller.client
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = _Client(name)
+        client.connections += 1
+        holder = self._by_channel[channel] = _Holder(Kept(channel.keep), client)
+        return holder
 
     def adopt(self, key: QueueKey) -> None:
         """Watch a queue that was just created, if pulls wait for it already."""
@@ -135,8 +175,14 @@ class HeldPulls:
 
     def closed(self, channel: Channel) -> None:
         """Drop the pulls of a closed connection."""
-        for pull in list(self._by_channel.get(channel, ())):
-            self.remove(pull)
+        if (mine := self._by_channel.get(channel)) is not None:
+            for pull in list(mine.pulls):
+                self.remove(pull)
+            mine.kept.clear()
+            del self._by_channel[channel]
+            mine.client.connections -= 1
+            if not mine.client.connections:
+                del self._clients[mine.client.name]
 
     def remove(self, pull: HeldPull) -> None:
         """Remove a pull that was answered, or whose connection is closed."""
@@ -151,9 +197,12 @@ class HeldPulls:
         if not waiting:
             del self._waiting[pull.key]  # `watched` stays set: the same consumer mostly pulls again soon, see `grew`
         mine = self._by_channel[pull.channel]
-        mine.discard(pull)
-        if not mine:
-            del self._by_channel[pull.channel]
+        mine.pulls.discard(pull)
+        mine.client.held -= 1
+        kept = mine.kept
+        kept.bytes -= pull.size
+        if kept.bytes < kept.told - SLACK_BYTES:
+            kept.tell()
         # A busy queue answers long before the deadlines, so answered pulls pile up in the heap. Removing one from its middle
         # costs a scan; rebuilding when most entries are dead costs little per pull.
         if len(self._deadlines) > 1024 and len(self._deadlines) > 4 * self._count:

@@ -26,6 +26,8 @@ SHARE_BYTES: Final = 4 << 20
 """Buffered bytes of one connection at most."""
 GATHERED_BYTES: Final = 64 << 20
 """Buffered bytes of all connections at most."""
+_BRANCH_BYTES, _PART_BYTES = 1500, 1000
+"""Memory of an open transaction and of one of its parts beside the messages (estimate)."""
 PEER_SHARE: Final = 4
 """Divisor: one connection may have a quarter of all open local transactions, one client a quarter of XA branches."""
 
@@ -183,6 +185,7 @@ class Memory:
             return
         branch.held += more
         self.bytes += more
+        branch.channel.keep(more)
         share = self._shares.get(branch.channel, 0) + more
         if share:
             self._shares[branch.channel] = share
@@ -240,6 +243,7 @@ class Counts:
 
     def add(self, branch: Branch, transactions: int, parts: int) -> None:
         """Count opened transactions and parts, or ended ones (below 0)."""
+        branch.channel.keep(transactions * _BRANCH_BYTES + parts * _PART_BYTES)
         peer = _peer(branch.channel, local=branch.local)
         share = self._peers.setdefault(peer, Share())
         for one in (self.all, share):
@@ -251,7 +255,7 @@ class Counts:
 
 
 def _peer(channel: Channel, *, local: bool) -> Channel | str:
-    return channel if local else channel.caller.identity or channel.caller.address
+    return channel if local else channel.caller.client
 
 
 def _of_this(*, local: bool) -> str:

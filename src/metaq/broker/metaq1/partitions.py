@@ -230,11 +230,13 @@ class Partitions(BrokerPart):
             check_partition_topic(name)
             # Admitted by a wildcard section, or by its own, or, without any sections, by autoCreateTopicEnable.
             if rules.sections and name not in rules.topics:
-                config = self._topics.admit(name, settings.num_partitions)
+                config = self._topics.admit(name, settings.num_partitions, caller.client)
             elif rules.sections:
                 config = self._topics.ensure(name, settings.num_partitions)
             else:
-                config = self._topics.auto_create(name, AUTO_CREATE_TOPIC, settings.num_partitions)
+                config = self._topics.auto_create(
+                    name, AUTO_CREATE_TOPIC, settings.num_partitions, client=caller.client
+                )
         if not config.writable:
             raise Refused(Reason.NO_PERMISSION, f"the topic {name} is not writable: its perm is {config.perm}")
         return config

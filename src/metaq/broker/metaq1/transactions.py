@@ -230,6 +230,8 @@ class Metaq1Transactions(BrokerPart):
     def _make_room(self, branch: Branch, size: int) -> None:
         """Stage buffered messages until `size` more bytes fit into memory. Raises Refused, Saving: they do not."""
         memory, channel = self._memory, branch.channel
+        # What an XA branch has gathered outlives its connection: a part of what all clients may make the broker keep.
+        gathered_max = min(GATHERED_BYTES, self._environment.options.peer_bytes_max // 8)
         # First its own messages, then those of its connection's other transactions, then the longest holders of all.
         if branch.held and (memory.share(channel) + size > SHARE_BYTES or branch.held + size > SHARE_BYTES):
             self._stage_all(branch)
@@ -239,16 +241,16 @@ class Metaq1Transactions(BrokerPart):
                     self._stage_other(other)
                     if memory.share(channel) + size <= SHARE_BYTES:
                         break
-        if memory.bytes + size > GATHERED_BYTES:
+        if memory.bytes + size > gathered_max:
             for other in memory.oldest(STAGED_AT_ONCE):
                 self._stage_other(other)
-                if memory.bytes + size <= GATHERED_BYTES:
+                if memory.bytes + size <= gathered_max:
                     break
-        if memory.share(channel) + size > SHARE_BYTES or memory.bytes + size > GATHERED_BYTES:
+        if memory.share(channel) + size > SHARE_BYTES or memory.bytes + size > gathered_max:
             raise Refused(
                 Reason.BUSY,
                 f"{memory.share(channel)} bytes of transactions of this connection wait in memory, {memory.bytes} of all; the "
-                f"limits are {SHARE_BYTES} and {GATHERED_BYTES}: try again, or commit or roll back some",
+                f"limits are {SHARE_BYTES} and {gathered_max}: try again, or commit or roll back some",
             )
 
     def _stage_other(self, branch: Branch) -> None:

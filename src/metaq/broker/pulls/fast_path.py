@@ -21,8 +21,10 @@ NEVER: Changes = (-1, -1, -1, -1, -1)
 """Value before the first check."""
 # With ACL rules, one for each account: clients may sign with any number of invented ones.
 FAST_PATHS_MAX = 1000
-GATES_MAX = 100_000
-"""Gates of one fast path at most."""
+GATES_SHARE = 16
+"""Part of `peerBytesMax` that all gates may take (estimate): by default 35 000 to 45 000 of plain pulls."""
+GATE_BYTES = 700
+"""Memory of a gate beside its key and filter (estimate)."""
 SUBSCRIPTION_BYTES_MAX = 1024
 """Longer filters in requests are not cached, bytes."""
 _ANY_VERSION = (1 << 63) - 1
@@ -37,11 +39,12 @@ class PullFastPaths:
         self._stats, self._changes = stats, changes
         self._fast_paths: dict[CallerKind, PullPath] = {}
         self._seen_changes = NEVER
-        self._generation = 0
+        self._generation = self._gate_bytes = 0
 
     def close(self) -> None:
         """Close all fast paths after a change of options."""
         self._fast_paths.clear()
+        self._gate_bytes = 0
         self._generation += 1
 
     def current(self) -> int | None:
@@ -90,8 +93,11 @@ class PullFastPaths:
         if queue is None:
             return None
         # Emptied, not refused: gates in use come back with the next pull.
-        if len(fast_path.gates) >= GATES_MAX:
-            fast_path.gates.clear()
+        if self._gate_bytes > self._options.peer_bytes_max // GATES_SHARE:
+            for one in self._fast_paths.values():
+                one.gates.clear()
+            self._gate_bytes = 0
+        self._gate_bytes += GATE_BYTES + 3 * len(key)
         gate = fast_path.gates[key] = PullGate(
             queue,
             admission.wanted,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 
 from metaq.broker.allowance import Allowances, Rate
@@ -32,7 +32,9 @@ log = logging.getLogger(__name__)
 KEPT_BYTES_MAX = 16 * MIB
 """Text of all stored filters. Beyond that, filters of groups that are gone are dropped, the oldest first."""
 COMPILED_BYTES_MAX = 128 * MIB
-"""Memory of all compiled filters in use, also by held pulls (estimate)."""
+"""Memory of all compiled filters in use, also by held pulls (estimate); less if all clients may have less than four times that."""
+SHARES = 4
+"""One client gets a quarter of both."""
 RECENT_MAX = 16
 NEW_BYTES_MAX = 128 * 1024
 """Text of new expressions of one group in one heartbeat: parsing them takes some 0.1 s of the event loop."""
@@ -66,9 +68,10 @@ class Filters(BrokerPart):
         self._recent: dict[str, Program | str] = {}
         """Last parsed texts → program, or the error's text."""
         self._compiled: weakref.WeakValueDictionary[str, Condition] = weakref.WeakValueDictionary()
-        self._compiled_bytes = 0
-        self._released: deque[int] = deque()
-        """Bytes of compiled filters that were freed, appended by finalizers in any thread."""
+        self._compiled_bytes = Counter[str]()
+        """Client → bytes of the compiled filters that it brought first."""
+        self._released: deque[tuple[str, int]] = deque()
+        """Client and bytes of compiled filters that were freed, appended by finalizers in any thread."""
         self._relief: Callable[[], None] = _nothing
         self._dirty = False
         self.failing = ""
@@ -84,6 +87,9 @@ class Filters(BrokerPart):
         for topic, group in self._table:
             self._topics_of.setdefault(group, set()).add(topic)
         self._bytes = sum(map(_size, self._table.values()))
+        self._brought: dict[tuple[str, str], str] = {}
+        """Key of a filter that was stored in this run → client."""
+        self._bytes_of = Counter[str]()
 
     @property
     def table(self) -> Mapping[tuple[str, str], GroupFilter]:
@@ -196,26 +202,34 @@ class Filters(BrokerPart):
         known = self._compiled.get(text)
         if known is not None:
             return known
-        program = self._parsed(text, peer)
+        program, most = self._parsed(text, peer), min(COMPILED_BYTES_MAX, self._options.peer_bytes_max // 4)
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
-        if self._in_use() + cost > COMPILED_BYTES_MAX:
+        if self._full(peer, cost, most):
             # Drops cached admissions, which may hold the last references to filters; then what is really in use is counted again.
             self._relief()
-        if self._in_use() + cost > COMPILED_BYTES_MAX:
-            raise Refused(
-                Reason.BUSY,
-                f"the SQL filters in use take more than {COMPILED_BYTES_MAX} bytes: use shorter or fewer expressions",
-            )
+        if full := self._full(peer, cost, most):
+            raise Refused(Reason.BUSY, full)
         made = self._compiled[text] = Condition(program)
-        self._compiled_bytes += cost
+        self._compiled_bytes[peer] += cost
         # Held pulls and cached admissions own the filter; the last one to go frees its share of the budget.
-        weakref.finalize(made, self._released.append, cost).atexit = False
+        weakref.finalize(made, self._released.append, (peer, cost)).atexit = False
         return made
 
-    def _in_use(self) -> int:
+    def _full(self, client: str, cost: int, most: int) -> str:
+        """Return which limit a filter of `cost` bytes would exceed; "" if none."""
         while self._released:
-            self._compiled_bytes -= self._released.popleft()
-        return self._compiled_bytes
+            freed, size = self._released.popleft()
+            self._compiled_bytes[freed] -= size
+            if not self._compiled_bytes[freed]:
+                del self._compiled_bytes[freed]
+        if self._compiled_bytes.total() + cost > most:
+            return f"the SQL filters in use take more than {most} bytes: use shorter or fewer expressions"
+        if self._compiled_bytes[client] + cost > most // SHARES:
+            return (
+                f"the SQL filters in use that came from {client} take more than {most // SHARES} bytes, a client's share: "
+                "use shorter or fewer expressions"
+            )
+        return ""
 
     def when_full(self, relief: Callable[[], None]) -> None:
         """Register a callback that drops caches of compiled filters."""
@@ -295,11 +309,31 @@ class Filters(BrokerPart):
                 "in the filter of group %s for topic %s a condition is never true: %s",
                 group, wanted.topic, program.never,
             )  # fmt: skip
-        self._put(GroupFilter(wanted.topic, group, wanted.expression, SQL92, wanted.version, now, 0))
+        kept = GroupFilter(wanted.topic, group, wanted.expression, SQL92, wanted.version, now, 0)
+        key = wanted.topic, group
+        more = _size(kept) - (_size(known) if known is not None and self._brought.get(key) == peer else 0)
+        for old in self._dead() if self._bytes_of[peer] + more > KEPT_BYTES_MAX // SHARES else ():
+            if self._bytes_of[peer] + more <= KEPT_BYTES_MAX // SHARES:
+                break
+            if old != key and self._brought.get(old) == peer:
+                self._drop([old])
+        if self._bytes_of[peer] + more > KEPT_BYTES_MAX // SHARES:
+            self._drop([key])
+            self._log.warning(
+                ("share", peer), "the filters that came from %s take more than %d bytes, a client's share: that of group %s for "
+                "topic %s is not saved", peer, KEPT_BYTES_MAX // SHARES, group, wanted.topic,
+            )  # fmt: skip
+            return
+        self._put(kept, peer)
 
-    def _put(self, one: GroupFilter) -> None:
+    def _put(self, one: GroupFilter, client: str | None = None) -> None:
+        """Store a filter. `client`: who brought it; None: whoever brought the one before."""
         key = one.topic, one.group
         old = self._table.pop(key, None)
+        self._count(key, old, -1)
+        if client is not None:
+            self._brought[key] = client
+        self._count(key, one, 1)
         self._bytes += _size(one) - (0 if old is None else _size(old))
         self._table[key] = one
         self._topics_of.setdefault(one.group, set()).add(one.topic)
@@ -308,11 +342,18 @@ class Filters(BrokerPart):
         if self._bytes > KEPT_BYTES_MAX:
             self._make_room(key)
 
+    def _count(self, key: tuple[str, str], one: GroupFilter | None, sign: int) -> None:
+        """Count a filter for the client that brought it, if that was in this run."""
+        client = self._brought.get(key)
+        if client is None or one is None:
+            return
+        self._bytes_of[client] += sign * _size(one)
+        if not self._bytes_of[client]:
+            del self._bytes_of[client]
+
     def _make_room(self, newest: tuple[str, str]) -> None:
         """Drop filters of groups that are gone, the oldest first; if that is not enough, the newest filter."""
-        for key in sorted(
-            (key for key, one in self._table.items() if one.dead), key=lambda key: self._table[key].dead_ms
-        ):
+        for key in self._dead():
             if self._bytes <= KEPT_BYTES_MAX:
                 return
             self._drop([key])
@@ -322,6 +363,11 @@ class Filters(BrokerPart):
                 ("room",), "the filters of groups take more than %d bytes: that of group %s for topic %s is not saved",
                 KEPT_BYTES_MAX, newest[1], newest[0],
             )  # fmt: skip
+
+    def _dead(self) -> list[tuple[str, str]]:
+        """Return the filters of groups that are gone, the oldest first."""
+        dead = [key for key, one in self._table.items() if one.dead]
+        return sorted(dead, key=lambda key: self._table[key].dead_ms)
 
     def _of_group(self, group: str) -> list[GroupFilter]:
         return [self._table[topic, group] for topic in self._topics_of.get(group, ())]
@@ -336,6 +382,8 @@ class Filters(BrokerPart):
         for key in keys:
             one = self._table.pop(key, None)
             if one is not None:
+                self._count(key, one, -1)
+                self._brought.pop(key, None)
                 topics = self._topics_of[one.group]
                 topics.discard(one.topic)
                 if not topics:

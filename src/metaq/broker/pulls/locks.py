@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
+from metaq.broker.tables.members import CLIENT_ID_CHARS_MAX
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces, finish
@@ -29,8 +30,6 @@ from metaq.model.access import Action, Caller
 
 log = logging.getLogger(__name__)
 
-CLIENT_ID_CHARS_MAX = 1024
-"""Longest client id: each lock stores one."""
 SHARES: Final = 4
 SHARE_MIN: Final = 1024
 """One host, and one group, get at most a quarter of all locks, or so many."""
@@ -42,10 +41,6 @@ TOLD_MAX = 10
 """Queues of one request that a log line names."""
 _HELD: Final = "another client holds it"
 """The only reason that is not logged: it is the normal case in a rebalance."""
-
-
-def _host_of(caller: Caller) -> str:
-    return caller.identity or caller.address
 
 
 class _Lock(Struct):
@@ -92,7 +87,7 @@ class Locks:
         Raises Refused: the group does not exist or may not consume, or the caller lacks permission; Saving: it is being created.
         """
         self._check(caller, wanted)
-        if not self._groups.require(wanted.group).consume_enable:
+        if not self._groups.require(wanted.group, caller.client).consume_enable:
             raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {wanted.group}")
         granted, told, not_lockable = list[MessageQueue](), list[str](), 0
         queues_of = dict[str, int | str]()
@@ -103,7 +98,7 @@ class Locks:
             if queue.topic not in queues_of:
                 queues_of[queue.topic] = self._queues_of(caller, queue.topic)
             why_not = self._why_not(queue, queues_of[queue.topic]) or self._take(
-                wanted.group, wanted.client_id, _host_of(caller), queue
+                wanted.group, wanted.client_id, caller.client, queue
             )
             if not why_not:
                 granted.append(queue)
@@ -121,7 +116,7 @@ class Locks:
     def unlock(self, caller: Caller, held: QueueLocks) -> None:
         """Release locks that this client holds; others stay. Raises Refused, as `lock`."""
         self._check(caller, held)
-        locks, host, others = self._held.get(held.group, {}), _host_of(caller), 0
+        locks, host, others = self._held.get(held.group, {}), caller.client, 0
         for queue in held.queues:
             lock = locks.get((queue.topic, queue.queue_id))
             if lock is None or lock.client_id != held.client_id:

@@ -79,7 +79,7 @@ class PredicatePulls:
             return None
         if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._clock.monotonic() < deadline:
             key = (pull.admission.topic, pull.request.queue_id)
-            if self._held_pulls.hold(HeldPull(pull.channel, key, place, deadline, pull)):
+            if self._held_pulls.hold(HeldPull(pull.channel, key, place, deadline, pull, size=pull.size)):
                 return None
         if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and place > pull.request.offset:
             # Not NO_NEW_MSG: the client goes on behind what was refused, instead of having it evaluated again.

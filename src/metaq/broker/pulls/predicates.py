@@ -1,8 +1,10 @@
 """Predicates (server-side filter functions): registry, and scheduling of the processes that run them (docs/predicates.md).
 
-Questions of one group are evaluated one after the other, groups in turn. Helper processes are few (`filterServerNums`), and a
-slow predicate must delay its own group only: while all helpers are busy and another group waits, one more is started, up to
-`EXTRA_MAX`. A helper that exceeds `filterTimeLimit` or `filterMemoryLimit`, or dies, is replaced, and its group is paused, longer
+Questions of one group are evaluated one after the other, and of those who wait the group that has used the least helper time
+comes first. Helper processes are few (`filterServerNums`), and a slow predicate must delay its own group only. So slow groups
+(`paces`) have helpers of their own, up to `EXTRA_MAX`, which run behind all other processes and end when nobody has needed them
+for a while. A group is known as slow after its first long question: the helper that still works on it becomes one of those, and
+another takes its place. A helper that exceeds `filterTimeLimit` or `filterMemoryLimit`, or dies, is replaced, and its group is paused, longer
 each time. Then the messages that it had are evaluated singly. A message that fails alone is delivered, as is one for which the
 predicate raises: no message is lost through a broken predicate.
 """
@@ -17,7 +19,9 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from metaq.broker.channel import Channel
 from metaq.broker.part import BrokerPart
+from metaq.broker.pulls.paces import Paces
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
@@ -27,8 +31,11 @@ from metaq.options import MIB, BrokerOptions
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 0.1
-"""Time for which a group waits for a busy helper before one more is started, s."""
+"""Time of a question after which its helper is one for slow groups, and another takes its place, s."""
 EXTRA_MAX = 4
+"""Helpers of slow groups."""
+IDLE_SECONDS = 10.0
+"""Time after which a helper of slow groups ends that nobody has needed, s."""
 GROUP_JOBS_MAX = 256
 BYTES_MAX = 64 * MIB
 """Bytes of all messages that wait for evaluation."""
@@ -44,6 +51,10 @@ class Helper(Protocol):
     """A process that evaluates predicates. See `metaq.app.predicate_process`."""
 
     def ask(self, question: bytes) -> None: ...
+
+    def step_back(self) -> None:
+        """Run behind all other processes from now on."""
+        ...
 
     def kill(self, why: str) -> None: ...
 
@@ -65,7 +76,7 @@ class Job(Struct, eq=False):
     """Called once: when all are evaluated, or at the deadline; not if the connection has ended."""
     deadline: float
     verdicts: bytearray
-    owner: object = None
+    owner: Channel | None = None
     """The channel that pulled, see `closed`."""
     head: bytes = b""
     """Prefix of each question."""
@@ -101,7 +112,10 @@ class _Busy(Struct):
     """"" while it starts or is idle."""
     job: Job | None = None
     since: float = 0.0
+    """When it was asked, made, or became idle."""
     ready: bool = False
+    slow: bool = False
+    """It is one for slow groups."""
 
 
 class Predicates(BrokerPart):
@@ -126,6 +140,7 @@ class Predicates(BrokerPart):
         self._log = RateLimitedLog(log, clock)
         self._groups: dict[str, _Group] = {}
         self._helpers: dict[Helper, _Busy] = {}
+        self._paces = Paces()
         self._bytes = 0
         self._closed = False
         self._start_pause, self._start_not_before = FIRST_PAUSE, 0.0
@@ -162,7 +177,7 @@ class Predicates(BrokerPart):
         records: Sequence[memoryview],
         done: Callable[[Job], None],
         *,
-        owner: object = None,
+        owner: Channel | None = None,
         head: bytes = b"",
     ) -> None:
         """Queue messages for evaluation; `done(job)` is called later. Raises Refused: BAD_FILTER, BUSY (too many wait)."""
@@ -178,8 +193,11 @@ class Predicates(BrokerPart):
                 f"for predicates: {predicate} is slower than the messages come",
             )
         self._bytes += job.size
+        if owner is not None:
+            owner.keep(job.size)
         if not queue.jobs:
             queue.waits_since = now
+            self._paces.came(self._paces.of(group, predicate))
         queue.jobs.append(job)
         self._dispatch()
 
@@ -188,19 +206,45 @@ class Predicates(BrokerPart):
     def _dispatch(self) -> None:
         """Give idle helpers the next jobs, and end surplus ones."""
         now = self._clock.monotonic()
-        idle = [helper for helper, busy in self._helpers.items() if busy.ready and not busy.group]
-        # The group that has waited longest comes first.
-        for name in sorted(self._groups, key=lambda name: self._groups[name].waits_since):
-            group = self._groups[name]
+        self._dispatch_to(now, slow=False)
+        if self._dispatch_to(now, slow=True):
+            self._add_for_slow(now)
+        quick = [busy for busy in self._helpers.values() if not busy.slow]
+        idle = [one for one, busy in self._helpers.items() if busy.ready and not busy.group and not busy.slow]
+        for helper in idle[: max(0, len(quick) - self._wanted)]:
+            self._end(helper)
+
+    def _dispatch_to(self, now: float, *, slow: bool) -> bool:
+        """Give idle helpers of one kind the next jobs of such groups. Returns whether some of these have to wait."""
+        idle = [one for one, busy in self._helpers.items() if busy.ready and not busy.group and busy.slow == slow]
+        waiting = []
+        for name, group in self._groups.items():
             # One question per group at a time, so that a slow predicate holds one helper, not all.
             if group.trip or not group.jobs or group.not_before > now:
                 continue
+            pace = self._paces.of(name, group.jobs[0].predicate)
+            if pace.slow == slow:
+                waiting.append((pace.used, group.waits_since, name))
+        for _, _, name in sorted(waiting):
             if not idle:
-                return
-            self._send(idle.pop(), name, group, now)
-        for helper in idle[: max(0, len(self._helpers) - self._wanted)]:
-            del self._helpers[helper]
-            helper.kill("it is not needed any more")
+                return True
+            self._send(idle.pop(), name, self._groups[name], now)
+        return False
+
+    def _add_for_slow(self, now: float) -> None:
+        """Start a helper for slow groups, one at a time: it may be enough."""
+        slow = [busy for busy in self._helpers.values() if busy.slow]
+        if len(slow) < EXTRA_MAX and all(busy.ready for busy in slow) and now >= self._start_not_before:
+            self._add_helper(slow=True)
+
+    def _end(self, helper: Helper) -> None:
+        del self._helpers[helper]
+        helper.kill("it is not needed any more")
+
+    def _account(self, busy: _Busy) -> None:
+        """Count the time of a question that is over."""
+        assert busy.job is not None
+        self._paces.took(busy.group, busy.job.predicate, self._clock.monotonic() - busy.since)
 
     def _send(self, helper: Helper, name: str, group: _Group, now: float) -> None:
         job = group.jobs[0]
@@ -208,7 +252,8 @@ class Predicates(BrokerPart):
         # After a failure one at a time, to find the message that ends the helper.
         records = rest[:1] if group.careful else rest
         group.trip = len(records)
-        self._helpers[helper] = _Busy(name, job, now, ready=True)
+        self._helpers[helper] = _Busy(name, job, now, ready=True, slow=self._helpers[helper].slow)
+        self._paces.began(self._paces.of(name, job.predicate))
         word = job.predicate.encode()
         helper.ask(b"".join((bytes([len(word)]), word, job.head, *records)))
 
@@ -227,12 +272,13 @@ class Predicates(BrokerPart):
         elif not busy.ready:
             self._ready(busy, answer)
         else:
-            self._helpers[helper] = _Busy(ready=True)
+            self._helpers[helper] = _Busy(since=self._clock.monotonic(), ready=True, slow=busy.slow)
+            self._account(busy)
             self._judged(busy, answer)
         self._dispatch()
 
     def _ready(self, busy: _Busy, answer: bytes) -> None:
-        busy.ready = True
+        busy.ready, busy.since = True, self._clock.monotonic()
         self._start_pause = FIRST_PAUSE
         errors: dict[str, str] = msgspec.json.decode(answer)["errors"]
         for name, text in errors.items():
@@ -277,13 +323,13 @@ class Predicates(BrokerPart):
         """Process the end of a helper."""
         if busy.group:
             assert busy.job is not None
+            self._account(busy)
             self._failed(busy.group, self._groups[busy.group], busy.job, why)
         elif not busy.ready:
             self._log.error(("start",), "a helper process for predicates did not start: %s; trying again", why)
             self._start_not_before = self._clock.monotonic() + self._start_pause
             self._start_pause = min(LONGEST_PAUSE, 2 * self._start_pause)
-        if len(self._helpers) < self._wanted and self._clock.monotonic() >= self._start_not_before:
-            self._add_helper()
+        self._fill_up(self._clock.monotonic())
 
     def _failed(self, name: str, group: _Group, job: Job, why: str) -> None:
         now = self._clock.monotonic()
@@ -320,6 +366,8 @@ class Predicates(BrokerPart):
 
     def _finish(self, job: Job) -> None:
         self._bytes -= job.size
+        if job.owner is not None:
+            job.owner.keep(-job.size)
         if not job.gone:
             job.done(job)
 
@@ -369,26 +417,36 @@ class Predicates(BrokerPart):
                 self._finish(group.jobs.popleft())
             if not group.jobs and now > group.not_before + LONGEST_PAUSE:
                 self._groups.pop(name, None)
-        while len(self._helpers) < self._wanted and now >= self._start_not_before:
-            self._add_helper()
+        self._part_slow(now)
+        self._fill_up(now)
         self._dispatch()
-        self._add_extra(now)
 
-    def _add_extra(self, now: float) -> None:
-        # More helpers than are configured, for a while: one slow group must not hold up the others.
-        waiting = any(
-            group.jobs and not group.trip and group.not_before <= now and now - group.waits_since > PATIENCE_SECONDS
-            for group in self._groups.values()
-        )
-        # One at a time: the one that starts may be enough.
-        starting = any(not busy.ready for busy in self._helpers.values())
-        if waiting and not starting and len(self._helpers) < self._wanted + EXTRA_MAX:
+    def _part_slow(self, now: float) -> None:
+        """Set helpers apart that have worked on one question for long, and end those set apart that nobody needs."""
+        slow = sum(busy.slow for busy in self._helpers.values())
+        for helper, busy in list(self._helpers.items()):
+            if busy.slow and busy.ready and not busy.group and now - busy.since > IDLE_SECONDS:
+                self._end(helper)
+            elif busy.group and not busy.slow and now - busy.since > PATIENCE_SECONDS and slow < 2 * EXTRA_MAX:
+                assert busy.job is not None
+                pace = self._paces.of(busy.group, busy.job.predicate)
+                pace.seconds = max(pace.seconds, now - busy.since)
+                busy.slow = True
+                slow += 1
+                helper.step_back()
+
+    def _fill_up(self, now: float) -> None:
+        """Start helpers for those that are set apart or have ended."""
+        while sum(not busy.slow for busy in self._helpers.values()) < self._wanted and now >= self._start_not_before:
             self._add_helper()
 
-    def _add_helper(self) -> None:
+    def _add_helper(self, *, slow: bool = False) -> None:
         assert self._make_helper is not None
+        helper = self._make_helper(self.helper_answered)
         # Not 0, by which `tick` knows a helper that is not starting.
-        self._helpers[self._make_helper(self.helper_answered)] = _Busy(since=self._clock.monotonic() or 1e-9)
+        self._helpers[helper] = _Busy(since=self._clock.monotonic() or 1e-9, slow=slow)
+        if slow:
+            helper.step_back()
 
     def close(self) -> None:
         """End all helpers, and wait for that. Waiting pulls are not answered: their connections end too."""

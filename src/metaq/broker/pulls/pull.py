@@ -20,7 +20,7 @@ from msgspec import Struct
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.gatekeeper import Gatekeeper
-from metaq.broker.log.long_polling import HeldPull, HeldPulls
+from metaq.broker.log.long_polling import HELD_BYTES, HeldPull, HeldPulls
 from metaq.broker.part import BrokerPart
 from metaq.broker.pulls.admission import Admission
 from metaq.broker.pulls.fast_path import NEVER, Changes, PullFastPaths
@@ -54,7 +54,12 @@ LOOK_SECONDS = 0.002
 """Time after which no further read begins, s: the event loop has other clients."""
 LOOKS_PER_WAKE = 8
 """Reads per wake-up. If all were filtered out, answer with the offset reached; the client continues there."""
-ADMISSIONS_MAX = 100_000
+ADMISSIONS_SHARE = 16
+"""Part of `peerBytesMax` that all cached admissions may take (estimate): by default those of 45 000 plain pulls."""
+ADMISSION_BYTES = 700
+"""Memory of a cached admission beside its filter (estimate)."""
+FILTER_FACTOR = 4
+"""Memory of a filter in a request and its parsed form, as a multiple of its length (estimate)."""
 SUBSCRIPTION_BYTES_MAX = 64 * 1024
 """Longest filter in a request, bytes: held pulls keep its parsed form."""
 CACHED_SUBSCRIPTION_BYTES_MAX = 1024
@@ -138,6 +143,11 @@ class Pull(Struct):
     fast: FastPull | None = None
     """Set by a server with a fast path, if the pull is plain."""
 
+    @property
+    def size(self) -> int:
+        """Memory that it takes while it waits, bytes (estimate)."""
+        return HELD_BYTES + FILTER_FACTOR * len(self.request.subscription or b"")
+
 
 class PullAnswer(NamedTuple):
     """Response of a pull."""
@@ -176,7 +186,9 @@ class PullService(BrokerPart):
         self.fast_paths = PullFastPaths(environment, tables, stats, self._changes)
         self._admissions: dict[tuple[str | bytes | bool | CallerKind | None, ...], Admission] = {}
         self._seen_changes = NEVER
-        filters.when_full(self._admissions.clear)
+        self._admission_bytes = 0
+        self._admission_bytes_max = environment.options.peer_bytes_max // ADMISSIONS_SHARE
+        filters.when_full(self._forget_admissions)
 
     # -- who may
     def admit(
@@ -194,8 +206,8 @@ class PullService(BrokerPart):
         Raises Refused: the first check that fails.
         """
         changes = self._changes()
-        if changes != self._seen_changes or len(self._admissions) > ADMISSIONS_MAX:
-            self._admissions.clear()
+        if changes != self._seen_changes or self._admission_bytes > self._admission_bytes_max:
+            self._forget_admissions()
             self._seen_changes = changes
         key = (group, topic, subscription, expression_type, brought, caller.kind)
         known = self._admissions.get(key)
@@ -207,13 +219,18 @@ class PullService(BrokerPart):
                 )
             self._gatekeeper.check(caller, Action.SUBSCRIBE, _text(topic))
             known = self._judge(
-                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.address,
+                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), caller.client,
                 brought=brought,
             )  # fmt: skip
             # The checks may themselves have changed something: they create a missing group, for example.
             if self._changes() == self._seen_changes and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
                 self._admissions[key] = known
+                self._admission_bytes += ADMISSION_BYTES + FILTER_FACTOR * len(subscription or b"")
         return known
+
+    def _forget_admissions(self) -> None:
+        self._admissions.clear()
+        self._admission_bytes = 0
 
     def _changes(self) -> Changes:
         """Return the change counters of everything that an admission depends on."""
@@ -230,7 +247,7 @@ class PullService(BrokerPart):
         check_client_topic(topic_name)
         if group_name == TRANSACTION_GROUP:  # a pull with COMMIT would overwrite the broker's own offsets
             raise Refused(Reason.NO_PERMISSION, f"the group {group_name} is the broker's own: pull with another one")
-        group = self._groups.require(group_name)
+        group = self._groups.require(group_name, peer)
         if not group.consume_enable:
             raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {group_name}")
         topic = self._topics.require(topic_name)
@@ -388,7 +405,9 @@ class PullService(BrokerPart):
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (admission.topic, pull.request.queue_id)
             reads = admission.wanted is not None and admission.wanted.reads
-            if self._held_pulls.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads)):
+            subscription = pull.request.subscription  # not `pull.size`: a call less
+            size = HELD_BYTES + FILTER_FACTOR * len(subscription) if subscription else HELD_BYTES
+            if self._held_pulls.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads, size=size)):
                 return None
         if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
             answer = _gone_on(answer)

@@ -246,11 +246,11 @@ class ChunkAdmission:
         if name.startswith(
             RETRY_PREFIX
         ):  # As a send to it, by which consumers give back what brokers would not take back.
-            self._groups.require(name.removeprefix(RETRY_PREFIX))
+            self._groups.require(name.removeprefix(RETRY_PREFIX), caller.client)
             config = config or self._topics.ensure(name)
         if config is None:
             config = self._topics.auto_create(
-                name, AUTO_CREATE_TOPIC, options.default_topic_queue_nums, queue_id=queue_id
+                name, AUTO_CREATE_TOPIC, options.default_topic_queue_nums, queue_id=queue_id, client=caller.client
             )
         if not config.writable or not self.takes:
             raise Refused(

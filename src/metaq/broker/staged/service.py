@@ -162,8 +162,7 @@ class StagingService(BrokerPart):
         if decision is not None and decision.outcome is not Outcome.PREPARED:
             # A repeated request whose response was lost, or a late one: answered with the decision, nothing is stored.
             return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
-        # Limits per account, or, without ACL, per connection.
-        peer = caller.identity or (channel.remote if channel is not None else caller.address)
+        peer = caller.client
         if decision is None and transaction is None and stage.decide is not None and coordinator == self._name:
             made = self._stage_at_once(stage, stage.decide, caller, peer, channel)
             if made is not None:

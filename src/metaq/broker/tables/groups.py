@@ -53,8 +53,8 @@ class Groups:
     def get(self, name: str) -> GroupConfig | None:
         return self.table.get(name)
 
-    def require(self, name: str) -> GroupConfig:
-        """Return the group; create it if that is allowed.
+    def require(self, name: str, client: str = "") -> GroupConfig:
+        """Return the group; create it if that is allowed. `client`: `Caller.client`, whose share of all it counts for.
 
         Raises Saving: it is being created; Refused: NO_GROUP, INVALID (illegal name), UNAVAILABLE (it could not be saved).
         """
@@ -67,7 +67,7 @@ class Groups:
             raise Saving(pending)
         if self._options.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX):
             # Groups of RocketMQ's own tools and clients (CID_RMQ_SYS_) are created even where users' groups are not.
-            refusal = self._quota.take(self.saved.count)
+            refusal = self._quota.take(name, self.saved.count, client)
         else:
             refusal = "autoCreateSubscriptionGroup is false"
         if refusal:
@@ -77,7 +77,7 @@ class Groups:
             )
         config = GroupConfig(name)
         pending = self.saved.change(name, config)
-        pending.when_done(lambda error: self._quota.give_back() if error else None)
+        pending.when_done(lambda error: self._quota.give_back(name) if error else None)
         pending.settle()
         return config
 
@@ -102,5 +102,7 @@ class Groups:
 
     def _changed(self, name: str) -> None:
         self.changes += 1
+        if name not in self.table:
+            self._quota.gone(name)
         for watcher in self._watchers:
             watcher(name)

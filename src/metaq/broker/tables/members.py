@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -36,9 +37,17 @@ SETS_MAX = 1024
 """Groups of one connection, or topics of one group, at most. Larger heartbeats are refused before anything is stored."""
 KEEP_SECONDS_MAX = 600.0
 """Longest time that a member is kept, s, whatever it asked for: nobody consumes its queues meanwhile."""
+CLIENT_ID_CHARS_MAX = 1024
+"""Longest client id: kept members and queue locks store it beyond the connection."""
+_MEMBER_BYTES, _WANTED_BYTES = 900, 100
+"""Memory of a member, and of one of its subscriptions, beside names and expressions (estimate)."""
+_GROUP_BYTES, _SUBSCRIPTION_BYTES, _TAG_BYTES = 1000, 350, 170
+"""Memory of an online group, of one of its subscriptions, and of a tag of that (estimate)."""
 KEPT_OF_GROUP_MAX = 256
 KEPT_MAX = 4096
-"""Kept members at most, of one group and of all. Beyond that a member leaves at once, as without static membership."""
+KEPT_OF_CLIENT_MAX = KEPT_MAX // 4
+"""Kept members at most, of one group, of all, and of one host or signer. Beyond that a member leaves at once, as without
+static membership."""
 
 
 class Member(Struct):
@@ -56,6 +65,8 @@ class Member(Struct):
     """A consumer's subscriptions: topic → expression, without the group's retry topic."""
     keep_seconds: float = 0.0
     """Time for which it is kept after it leaves, s."""
+    size: int = 0
+    """Memory of all this, for which its channel answers (`Channel.keep`), bytes."""
 
 
 class ConsumerGroup(Struct):
@@ -67,6 +78,10 @@ class ConsumerGroup(Struct):
     consume_from: ConsumeFrom = ConsumeFrom.LAST
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     members: dict[Channel, Member] = field(default_factory=dict)
+    size: int = 0
+    """Memory of its subscriptions, bytes."""
+    answers: Channel | None = None
+    """The member that answers for it: the one that last changed them, or another when that has left."""
 
     def client_ids(self) -> list[str]:
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
@@ -98,6 +113,9 @@ class Members:
         """Client id → its connections in producer groups; that of the newest heartbeat is last."""
         self._kept: dict[str, dict[str, float]] = {}
         """Group → client id of a kept member → end of its time (monotonic seconds)."""
+        self._kept_for: dict[tuple[str, str], str] = {}
+        """Group and client id of a kept member → `Caller.client`."""
+        self._kept_of = Counter[str]()
         self._next_kept = math.inf
         """Lower bound of the first of these ends, so that most ticks look at nothing."""
         self.changes = 0
@@ -120,9 +138,13 @@ class Members:
             if self._join(member, view):
                 effects += self._everyone(view.group)
         for group in beat.producers:
-            self.producers.setdefault(group, {})[channel] = Member(
-                channel, beat.client_id, language, version, now, caller
-            )
+            producing = self.producers.setdefault(group, {})
+            size = _MEMBER_BYTES + len(group) + len(beat.client_id)
+            if (known := producing.get(channel)) is None:
+                channel.keep(size)
+            elif known.size != size:
+                channel.keep(size - known.size)
+            producing[channel] = Member(channel, beat.client_id, language, version, now, caller, size=size)
             self._producing.setdefault(channel, set()).add(group)
         if beat.producers:
             # Moved to the end: while a client has two connections, replies go to that of the newest heartbeat.
@@ -132,7 +154,13 @@ class Members:
         return effects
 
     def check_amounts(self, channel: Channel, beat: Heartbeat) -> None:
-        """Raise Refused if the connection were in more groups, or a group had more topics, than SETS_MAX."""
+        """Raise Refused if the connection were in more groups, or a group had more topics, than SETS_MAX, or if all that
+        clients make the broker keep were too much with it."""
+        if len(beat.client_id) > CLIENT_ID_CHARS_MAX:
+            raise Refused(
+                Reason.INVALID,
+                f"the client id has {len(beat.client_id)} characters, allowed are {CLIENT_ID_CHARS_MAX}",
+            )
         for known, named in (
             (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
             (self._producing.get(channel, set()), set(beat.producers)),
@@ -142,6 +170,17 @@ class Members:
         for view in beat.consumers:
             if len(view.subscriptions) > SETS_MAX:
                 raise Refused(Reason.INVALID, f"group {view.group} subscribes to more than {SETS_MAX} topics")
+        new = sum(
+            _size_of(view.subscriptions.values())
+            for view in beat.consumers
+            if (online := self.consumers.get(view.group)) is None or channel not in online.members
+        )
+        if new and not channel.may_keep(new):
+            raise Refused(
+                Reason.BUSY,
+                f"the subscriptions of the connection {channel.remote} take {new} bytes more, and all clients together take "
+                "what they may already (peerBytesMax): subscribe to less, or share the groups among more clients",
+            )
 
     def _forget_client(self, channel: Channel) -> None:
         connections = self._connections.get(client_id := self._client_of.pop(channel, ""), {})
@@ -157,12 +196,18 @@ class Members:
         group.push, group.model, group.consume_from = view.push, view.model, view.consume_from
         old = group.members.get(member.channel)
         member.wants = _wants(view)
-        if old is None or old.wants != member.wants:
+        if old is not None and old.wants == member.wants:
+            member.wants, member.size = old.wants, old.size
+        else:
             self._compare(group, member)
+            # In full, also where fellows share one copy: the others may leave.
+            member.size = _MEMBER_BYTES + len(view.group) + len(member.client_id) + _wanted_size(member)
+            member.channel.keep(member.size - (0 if old is None else old.size))
         back = self._is_back(view.group, member.client_id)
         # A heartbeat every 30 s changes nothing. Only a new connection, or a new client id on an old one, is a join.
         changed = (old is None and not back) or (old is not None and old.client_id != member.client_id)
         self.changes += back
+        wanted_otherwise = group.answers is None
         group.members[member.channel] = member
         self._groups_of.setdefault(member.channel, set()).add(view.group)
         for topic, wanted in view.subscriptions.items():
@@ -172,12 +217,24 @@ class Members:
             if known is None or wanted.version > known.version:
                 group.subscriptions[topic] = wanted
                 self.changes += 1
+                wanted_otherwise = True
         # RocketMQ drops topics that the newest heartbeat lacks, so members with different topics take each other's away.
         for topic in group.subscriptions.keys() - view.subscriptions.keys():
             del group.subscriptions[topic]
-            changed = True
+            changed = wanted_otherwise = True
         self.changes += changed
+        if wanted_otherwise:
+            self._answer_for(group, member.channel, _GROUP_BYTES + _size_of(group.subscriptions.values()))
         return changed
+
+    @staticmethod
+    def _answer_for(group: ConsumerGroup, channel: Channel | None, size: int) -> None:
+        """Have this channel answer for the group's subscriptions."""
+        if group.answers is not None:
+            group.answers.keep(-group.size)
+        group.answers, group.size = channel, size
+        if channel is not None:
+            channel.keep(size)
 
     def _compare(self, group: ConsumerGroup, member: Member) -> None:
         """Log a warning if another client of the group has other subscriptions."""
@@ -238,6 +295,9 @@ class Members:
         if group is None or (member := group.members.pop(channel, None)) is None:
             return []
         self._forget(self._groups_of, channel, name)
+        channel.keep(-member.size)
+        if group.answers is channel:
+            self._answer_for(group, next(iter(group.members), None), group.size)
         self.changes += 1
         kept = self._keep(group, member)
         if not group.members:
@@ -257,15 +317,21 @@ class Members:
         if member.keep_seconds <= 0 or until <= now:
             return False
         kept = self._kept.get(group.name, {})
-        if len(kept) >= KEPT_OF_GROUP_MAX or sum(map(len, self._kept.values())) >= KEPT_MAX:
+        client = member.caller.client
+        full = sum(map(len, self._kept.values())) >= KEPT_MAX or self._kept_of[client] >= KEPT_OF_CLIENT_MAX
+        if len(kept) >= KEPT_OF_GROUP_MAX or full:
             self._log.warning(
                 ("kept", group.name),
                 "the queues of member %s of group %s are not kept for it: %d members of the group are kept already, and "
-                "%d of all groups (at most %d and %d)",
-                member.client_id, group.name, len(kept), sum(map(len, self._kept.values())), KEPT_OF_GROUP_MAX, KEPT_MAX,
+                "%d of all groups, %d of them from %s (at most %d, %d and %d)",
+                member.client_id, group.name, len(kept), sum(map(len, self._kept.values())), self._kept_of[client], client,
+                KEPT_OF_GROUP_MAX, KEPT_MAX, KEPT_OF_CLIENT_MAX,
             )  # fmt: skip
             return False
+        self._is_back(group.name, member.client_id)  # one that is kept already, for another host, is counted once
         self._kept.setdefault(group.name, {})[member.client_id] = until
+        self._kept_for[group.name, member.client_id] = client
+        self._kept_of[client] += 1
         self._next_kept = min(self._next_kept, until)
         log.info(
             "member %s of group %s is gone; its queues are kept for it for %.0f s", member.client_id, group.name,
@@ -280,6 +346,10 @@ class Members:
             return False
         if not kept:
             del self._kept[group]
+        client = self._kept_for.pop((group, client_id))
+        self._kept_of[client] -= 1
+        if not self._kept_of[client]:
+            del self._kept_of[client]
         return True
 
     def give_up_kept(self) -> list[Effect]:
@@ -300,7 +370,8 @@ class Members:
 
     def _stop_producing(self, channel: Channel, name: str) -> None:
         members = self.producers.get(name)
-        if members is not None and members.pop(channel, None) is not None:
+        if members is not None and (member := members.pop(channel, None)) is not None:
+            channel.keep(-member.size)
             self._forget(self._producing, channel, name)
             if channel not in self._producing:
                 self._forget_client(channel)
@@ -345,6 +416,16 @@ def _wants(view: ConsumerView) -> dict[str, str]:
     return {
         topic: data.spelling for topic, data in sorted(view.subscriptions.items()) if not topic.startswith(RETRY_PREFIX)
     }
+
+
+def _wanted_size(member: Member) -> int:
+    return sum(_WANTED_BYTES + len(topic) + len(spelling) for topic, spelling in member.wants.items())
+
+
+def _size_of(subscriptions: Iterable[SubscriptionData]) -> int:
+    return sum(
+        _SUBSCRIPTION_BYTES + len(one.topic) + len(one.expression) + _TAG_BYTES * len(one.tags) for one in subscriptions
+    )
 
 
 def _subscriber(member: Member) -> str:

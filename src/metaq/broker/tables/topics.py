@@ -183,11 +183,13 @@ class Topics:
 
     # -- changes
     def auto_create(
-        self, name: str, template_name: str, queues: int, *, unit: bool = False, queue_id: int = -1
+        self, name: str, template_name: str, queues: int, *, unit: bool = False, queue_id: int = -1, client: str = ""
     ) -> TopicConfig:
         """Create a topic for a send, after the template that the sender names (usually TBW102).
 
-        Args: queue_id: the queue that is sent to, whose file is prepared; -1: unknown.
+        Args:
+            queue_id: the queue that is sent to, whose file is prepared; -1: unknown.
+            client: `Caller.client` of the sender, whose share of all topics it counts for.
 
         Raises Saving: it is being created; Refused: NO_TOPIC (no template, one without inherit permission, or a limit is
         reached), UNAVAILABLE (it could not be saved).
@@ -202,7 +204,7 @@ class Topics:
         elif template is None or not template.perm & Perm.INHERIT:
             refusal = f"the template topic {template_name!r} is missing or has no inherit permission"
         else:
-            refusal = self._quota.take(self.saved.count)
+            refusal = self._quota.take(name, self.saved.count, client)
         if refusal or template is None:
             raise Refused(
                 Reason.NO_TOPIC,
@@ -219,7 +221,7 @@ class Topics:
             self._first_queues[name] = queue_id
         return self._counted(config)
 
-    def admit(self, name: str, queues: int) -> TopicConfig:
+    def admit(self, name: str, queues: int, client: str = "") -> TopicConfig:
         """Create a topic for a put of MetaQ 1.x whose name matches a wildcard section of server.ini.
 
         Raises Saving: it is being created; Refused: NO_TOPIC (a limit is reached), UNAVAILABLE (it could not be saved).
@@ -227,7 +229,7 @@ class Topics:
         pending = self._closing.get(name) or self.saved.pending(name)
         if pending is not None:
             raise Saving(pending)
-        if refusal := self._quota.take(self.saved.count):
+        if refusal := self._quota.take(name, self.saved.count, client):
             raise Refused(
                 Reason.NO_TOPIC,
                 f"the topic {name} is not there, and cannot be made because a wildcard admits it: {refusal} "
@@ -243,7 +245,7 @@ class Topics:
         return config
 
     def _refused(self, name: str) -> None:
-        self._quota.give_back()
+        self._quota.give_back(name)
         self._first_queues.pop(name, None)
 
     def ensure(self, name: str, queues: int = 1, sys_flag: int = 0) -> TopicConfig:
@@ -305,6 +307,8 @@ class Topics:
 
     def _changed(self, name: str) -> None:
         self.changes += 1
+        if name not in self.table:
+            self._quota.gone(name)
         for watcher in self._watchers:
             watcher(name)
 

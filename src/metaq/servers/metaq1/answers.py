@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from metaq.kept import Kept
+
 WAITING_BYTES_MAX: Final = 1024 * 1024
 """Most bytes behind late answers of one connection: above that none of its commands are taken."""
 WAITING_BYTES_MAX_ALL: Final = 256 * 1024 * 1024
@@ -63,14 +65,21 @@ class Answers:
         peer: the connection.
         drained: called when it was `full` and is so no more, or was `awaited` and no answer is late any more.
         behind: shared with the other connections.
+        keep: counts what waits here (`Peer.keep`).
     """
 
-    def __init__(self, peer: AnswerSink, drained: Callable[[], None], behind: Behind | None = None) -> None:
+    def __init__(
+        self,
+        peer: AnswerSink,
+        drained: Callable[[], None],
+        behind: Behind | None = None,
+        keep: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._peer, self._drained, self._behind = peer, drained, behind or Behind()
         self._gathered = list[bytes | memoryview]()
         self._gathered_bytes = 0
         self._slots = deque[Slot]()
-        self._bytes = 0
+        self._kept = Kept(keep)
         """Bytes behind late answers."""
         self.awaited = False
         """Call `drained` when no answer is late any more."""
@@ -88,17 +97,18 @@ class Answers:
         if self._behind.bytes > WAITING_BYTES_MAX_ALL:
             self.awaited = True  # the other connections may drain before, and do not tell us
             return True
-        return self._bytes > WAITING_BYTES_MAX or len(self._slots) >= WAITING_MAX
+        return self._kept.bytes > WAITING_BYTES_MAX or len(self._slots) >= WAITING_MAX
 
     def _add(self, size: int) -> None:
-        self._bytes += size
         self._behind.bytes += size
+        self._kept.add(size)
 
     def close(self) -> None:
         """Drop everything: the connection has ended."""
         self._slots.clear()
         # Counted over all connections, too: what a closed one held must not keep others from being read.
-        self._add(-self._bytes)
+        self._behind.bytes -= self._kept.bytes
+        self._kept.clear()
 
     def say(self, *data: bytes | memoryview) -> None:
         """Add an answer. It goes out with the next `flush`, or behind the late ones."""

@@ -11,7 +11,7 @@ from metaq.broker.log.acks import Lack
 from metaq.broker.metaq1.settings import Metaq1Settings
 from metaq.log import RateLimitedLog
 from metaq.net.address import join_address
-from metaq.net.group import ListenLimits
+from metaq.net.budget import Budget, ListenLimits
 from metaq.net.peer import Peer
 from metaq.options import MIB
 from metaq.servers.held_acks import HeldAcks
@@ -22,6 +22,7 @@ from metaq.servers.metaq1.stats import StatsBodies
 from metaq.servers.metaq1.transactions import TransactionSteps
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer
+from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking, Wording
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import Code, Reader, ResultLine, result
@@ -99,6 +100,7 @@ class Metaq1Server:
             outcome=AppendOutcome(),
             parking=Parking(broker.clock, WAITED_IN_VAIN, bytes_max=PARKED_BYTES_MAX, peer_bytes_max=PARKED_BYTES_MAX),
             behind=Behind(),
+            slow_work=SlowWork(broker.clock.monotonic),
         )
 
         ended = services.transactions
@@ -121,9 +123,9 @@ class Metaq1Server:
 
 
 def metaq1_server(
-    bind_address: str, settings: Metaq1Settings, limits: ListenLimits, version: str
+    bind_address: str, settings: Metaq1Settings, limits: ListenLimits, version: str, budget: Budget | None = None
 ) -> PeerServer[BrokerServices]:
-    """Make the server of a broker's `serverPort`, not bound yet."""
+    """Make the server of a broker's `serverPort`, not bound yet. `budget`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, server: PeerServer[BrokerServices]) -> Metaq1Server:
         broker = services.broker
@@ -141,6 +143,7 @@ def metaq1_server(
         open_sessions,
         what="the MetaQ 1.x server (serverPort)",
         idle_seconds_min=IDLE_SECONDS,
+        budget=budget,
     )
 
 

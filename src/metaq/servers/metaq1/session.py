@@ -45,6 +45,7 @@ from metaq.servers.metaq1.answers import Answers, Behind, Slot
 from metaq.servers.metaq1.counters import Counted, Counters
 from metaq.servers.pieces import ColdReads
 from metaq.servers.server import caller_of
+from metaq.servers.slices import Slices, SlowWork
 from metaq.servers.waiting import Parked, ParkedRequest, Parking
 from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1.commands import (
@@ -72,9 +73,6 @@ log = logging.getLogger(__name__)
 
 TEXT_CHARS_MAX: Final = 4096
 """Characters of an error text in an answer: some carry what the peer sent."""
-TURN_SECONDS: Final = 0.005
-"""Time after which other connections have their turn: 512 KiB hold 70 000 times `stats`, each of which looks at all
-topics."""
 _P: Final = ord("p")
 LATE_GETS_MAX: Final = 4
 """Most late gets of one connection, each up to maxTransferSize."""
@@ -142,6 +140,7 @@ class Space(Struct):
     outcome: AppendOutcome
     parking: Parking
     behind: Behind
+    slow_work: SlowWork
     connections: int = 0
 
 
@@ -157,13 +156,14 @@ class Metaq1Session:
         self.caller = caller_of(peer)
         """Caller of all its commands: those of MetaQ 1.x carry no identity."""
         self._gates = space.fast_path.of(self.caller)
-        self._answers = Answers(peer, self._go_on, space.behind)
+        self._answers = Answers(peer, self._go_on, space.behind, peer.keep)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event: they may have to wait for the disk."""
         self._steps = False
         """Answers to steps of transactions are among them."""
+        self.slices = Slices(peer, space.slow_work)
         self._late_gets = 0
-        self._parked = Parked()
+        self._parked = Parked(peer.keep)
         self._waiting: ParkedRequest | None = None
         """The parked command that holds up the connection."""
         self._ending: str | None = None
@@ -176,6 +176,14 @@ class Metaq1Session:
     def congested(self) -> bool:
         """Whether the client leaves much unread."""
         return self.peer.congested
+
+    def keep(self, more: int) -> None:
+        """Count bytes of memory that are kept for this client."""
+        self.peer.keep(more)
+
+    def may_keep(self, more: int) -> bool:
+        """Return whether so many more would not get this client closed."""
+        return self.peer.may_keep(more)
 
     def tell(self, what: Notice) -> None:
         """Drop a notice: the protocol has none, and a 1.x client ignores answers that it did not ask for."""
@@ -191,17 +199,21 @@ class Metaq1Session:
         Raises RemoteProtocolError after answering what came before.
         """
         if self._stopped:
+            self.peer.pause()
             return 0
         space, reader, start, size = self._space, self._reader, 0, len(data)
         # The original stores longer messages, which no get can ever return: ours refuses them.
         reader.body_bytes_max = space.settings.options.max_transfer_size - FRAME_HEADER_BYTES
-        rest, rest_at, until = b"", -1, space.broker.clock.monotonic() + TURN_SECONDS
+        rest, rest_at, slices = b"", -1, self.slices
         """`data` from `rest_at` on as bytes, for the commands that the fast path leaves."""
         try:
             while not (self._stopped or self.peer.congested):
                 if not reader.passing:
                     start = self._plain_puts(data, start)
                 if start == size and size:
+                    break
+                # 512 KiB hold 70 000 times `stats`, each of which looks at all topics.
+                if not slices.may_go_on():
                     break
                 if rest_at < 0:
                     rest, rest_at = bytes(data[start:]), start
@@ -216,12 +228,9 @@ class Metaq1Session:
                     break
                 if self._take(line):
                     start = end
-                    if space.broker.clock.monotonic() >= until and start < size and not self._stopped:
-                        # Pausing and resuming presents the rest of the input in another turn of the loop.
-                        self.peer.pause()
-                        self.peer.resume()
-                        break
         finally:
+            if slices.began:
+                slices.end()
             self._flush()
             if space.broker.held_pulls.grown:
                 space.broker.answer_pulls()
@@ -266,6 +275,7 @@ class Metaq1Session:
     def _stopped(self) -> bool:
         return (
             self._waiting is not None
+            or self.slices.waits
             or self._ending is not None
             or self._answers.full
             or self._late_gets >= LATE_GETS_MAX

@@ -87,7 +87,7 @@ class ClientHandlers:
         """Check a consumer's filter before it starts. Java asks for filters other than by tags, and does not start on
         an error."""
         _, _, wanted = bodies.client_check_of(call.body)
-        self._broker.filters.check(wanted, call.caller.address)
+        self._broker.filters.check(wanted, call.caller.client)
         # Predicates are checked where they run: an unknown name must fail the consumer's start, not its first pull.
         if wanted.expression_type == PREDICATE:
             self._broker.predicates.check(wanted.expression)

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 REMARK_CHARS_MAX = 4096
 """Characters of an error text in an answer: some carry what the peer sent."""
 
+PARSED_FACTOR: Final = 6
+"""Memory of a body and its parsed form, as a multiple of its length: measured of heartbeats, the largest ones."""
+
 CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     # RocketMQ has no code for bad requests: it answers 1, with the reason as the remark.
     Reason.INVALID: ResponseCode.SYSTEM_ERROR,
@@ -120,7 +123,7 @@ class RemotingSession:
 
     def __init__(self, peer: Peer, handling: Handling) -> None:
         self.peer, self.handling = peer, handling
-        self.parked = Parked()
+        self.parked = Parked(peer.keep)
         self.remote = join_address(*peer.address)
         self.caller = caller_of(peer)
         """Caller of unsigned requests."""
@@ -211,7 +214,7 @@ class RemotingSession:
         if isinstance(answer, Later):
             return None
         if isinstance(answer, Generator):
-            self.slices.run(self._in_pieces(command, answer))
+            self.slices.run(self._in_pieces(command, answer), PARSED_FACTOR * len(command.body))
             return None
         if isinstance(answer, Reply):
             return reply(command, answer.code, answer.header, remark=answer.remark, body=answer.body)

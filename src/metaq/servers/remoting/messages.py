@@ -30,7 +30,7 @@ class MessageHandlers:
         host, port = call.session.peer.address
         sent = self._broker.sends.send(
             # A link-local IPv6 address has its zone behind `%`, which a record's born host has no room for.
-            send_of(call.header, call.body, host_bytes(host.partition("%")[0], port), call.version)
+            send_of(call.header, call.body, host_bytes(host.partition("%")[0], port), call.version, call.caller.client)
         )
         if call.oneway:
             return LATER
@@ -48,7 +48,7 @@ class MessageHandlers:
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendBackHeader, Action.SUBSCRIBE)
     def _send_back(self, call: Call[headers.SendBackHeader]) -> None:
-        self._broker.retries.send_back(send_back_of(call.header, call.version))
+        self._broker.retries.send_back(send_back_of(call.header, call.version, call.caller.client))
 
     # -- out
     @handles(PULLS, headers.PullHeader, Action.SUBSCRIBE)
@@ -101,7 +101,13 @@ class MessageHandlers:
     def _update_offset(self, call: Call[headers.UpdateOffsetHeader]) -> None:
         header = call.header
         self._broker.commit_offset(
-            OffsetCommit(group=header.group, topic=header.topic, queue_id=header.queue_id, offset=header.commit_offset)
+            OffsetCommit(
+                group=header.group,
+                topic=header.topic,
+                queue_id=header.queue_id,
+                offset=header.commit_offset,
+                client=call.caller.client,
+            )
         )
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, headers.SearchOffsetHeader, Action.OBSERVE)
@@ -125,7 +131,7 @@ class MessageHandlers:
         return headers.TimestampReplyHeader(timestamp=at)
 
 
-def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: int) -> Send:
+def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: int, client: str = "") -> Send:
     """Return the request in a header of a client of `version`."""
     return Send(
         topic=header.topic,
@@ -143,10 +149,11 @@ def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: 
         template_queues=header.default_topic_queues,
         unit=header.unit_mode,
         producer_group=header.producer_group,
+        client=client,
     )
 
 
-def send_back_of(header: headers.SendBackHeader, version: int) -> SendBack:
+def send_back_of(header: headers.SendBackHeader, version: int, client: str = "") -> SendBack:
     """Return the request in a header of a client of `version`."""
     return SendBack(
         group=header.group,
@@ -154,6 +161,7 @@ def send_back_of(header: headers.SendBackHeader, version: int) -> SendBack:
         delay_level=header.delay_level,
         retries_max=_retries_max(header.max_reconsume_times, version),
         repeated=bool(header.repeated),
+        client=client,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from metaq.broker.broker import Broker
 from metaq.log import RateLimitedLog
 from metaq.net import sweep
-from metaq.net.group import ListenLimits
+from metaq.net.budget import Budget, ListenLimits
 from metaq.net.listener import SecondPort
 from metaq.net.peer import Peer
 from metaq.options import BrokerOptions
@@ -33,7 +33,7 @@ from metaq.servers.remoting.sweeping import SweptSends
 from metaq.servers.remoting.transactions import BranchHandlers, TransactionHandlers
 from metaq.servers.server import BrokerServices, CallSoon, PeerServer, WhenAnnounced
 from metaq.servers.slices import SlowWork
-from metaq.servers.waiting import Parking
+from metaq.servers.waiting import BYTES_MAX, Parking
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,8 @@ class RemotingServer:
                 BranchHandlers(broker, self.workspace),
                 AdminHandlers(broker, when_announced),
             ),
-            Parking(broker.clock, WAITED_IN_VAIN),
+            # A send that waits outlives its connection: a part of what all clients may make the broker keep.
+            Parking(broker.clock, WAITED_IN_VAIN, bytes_max=min(BYTES_MAX, broker.options.peer_bytes_max // 8)),
             Questions(broker.clock, ASKING if asking is None else asking),
             RateLimitedLog(log, broker.clock),
             broker.gatekeeper,
@@ -108,8 +109,10 @@ class RemotingServer:
         self._cold_readers.shutdown(wait=False, cancel_futures=True)
 
 
-def remoting_server(options: BrokerOptions, limits: ListenLimits) -> PeerServer[BrokerServices]:
-    """Make the server of a broker's `listenPort`, not bound yet."""
+def remoting_server(
+    options: BrokerOptions, limits: ListenLimits, budget: Budget | None = None
+) -> PeerServer[BrokerServices]:
+    """Make the server of a broker's `listenPort`, not bound yet. `budget`: of all servers of the process."""
 
     def open_sessions(services: BrokerServices, _: PeerServer[BrokerServices]) -> RemotingServer:
         return RemotingServer(services.broker, services.call_soon, services.when_announced)
@@ -120,4 +123,5 @@ def remoting_server(options: BrokerOptions, limits: ListenLimits) -> PeerServer[
         limits,
         open_sessions,
         second=VIP_PORT if options.vip_port_enable else None,
+        budget=budget,
     )

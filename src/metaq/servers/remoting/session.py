@@ -21,6 +21,7 @@ from metaq.broker.channel import Notice
 from metaq.broker.pulls.pull import FastPull, Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest, SendBack
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
+from metaq.kept import Kept
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer
@@ -131,6 +132,8 @@ class BrokerSession(RemotingSession):
         """Pulls of old messages that wait for their turn."""
         self._old_left = 0
         """Pulls of old messages that this read event may still answer at once."""
+        self._waiting_pulls = Kept(peer.keep)
+        """Memory of pulls that wait for their turn or for the disk."""
         self._singles = 0
         """Single plain requests in a row."""
         self.gates = workspace.broker.gates.of(self.caller)
@@ -190,6 +193,14 @@ class BrokerSession(RemotingSession):
     def congested(self) -> bool:
         """Whether the client leaves much unread."""
         return self.peer.congested
+
+    def keep(self, more: int) -> None:
+        """Count bytes of memory that are kept for this client."""
+        self.peer.keep(more)
+
+    def may_keep(self, more: int) -> bool:
+        """Return whether so many more would not get this client closed."""
+        return self.peer.may_keep(more)
 
     def tell(self, what: Notice) -> None:
         """Send the client a notice, which it does not answer."""
@@ -339,7 +350,7 @@ class BrokerSession(RemotingSession):
             if not retries.give_back(group, log_offset, level, retries_max):
                 retries.send_back(SendBack(
                     group=group.decode(), log_offset=log_offset, delay_level=level, retries_max=retries_max,
-                    repeated=repeated,
+                    repeated=repeated, client=self.caller.client,
                 ))  # fmt: skip
             if not oneway:
                 # The answer is not held with the acks, which may wait for the disk: RocketMQ stores returned messages
@@ -429,9 +440,11 @@ class BrokerSession(RemotingSession):
             return False
         if not self.peer.when_its_turn(functools.partial(self._pull_in_turn, pull)):
             raise Refused(Reason.BUSY, MANY_TURNS)
+        self._waiting_pulls.add(pull.size)
         return True
 
     def _pull_in_turn(self, pull: Pull) -> None:
+        self._waiting_pulls.add(-pull.size)
         try:
             self.pull_one(pull, its_turn=True)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
@@ -448,6 +461,7 @@ class BrokerSession(RemotingSession):
         if len(self._old) >= OLD_MAX or not (self._old or self.peer.when_its_turn(self._old_in_turn, TURN_BYTES)):
             raise Refused(Reason.BUSY, MANY_TURNS)
         self._old.append((pull, pulled))
+        self._waiting_pulls.add(pull.size)
 
     def _old_in_turn(self) -> None:
         space = self._workspace
@@ -455,6 +469,7 @@ class BrokerSession(RemotingSession):
         try:
             for _ in range(min(OLD_AT_ONCE, len(self._old))):
                 pull, pulled = self._old.popleft()
+                self._waiting_pulls.add(-pull.size)
                 try:
                     self._read_old(pull, pulled)
                 except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
@@ -475,8 +490,11 @@ class BrokerSession(RemotingSession):
         if not self._workspace.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
             text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
             self.pull_failed(pull, Refused(Reason.BUSY, text))
+        else:
+            self._waiting_pulls.add(pull.size)
 
     def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
+        self._waiting_pulls.add(-pull.size)
         # The read was cancelled by the server's stop, or the connection closed while the disk was read.
         if future.cancelled() or self.peer.closed:
             return
