@@ -107,6 +107,8 @@ class OffsetCommit(Struct, frozen=True, kw_only=True):
     topic: str
     queue_id: int
     offset: int
+    generation: int | None = None
+    """Generation of the topic that the offset is of; None: the client does not know generations."""
 
 
 class KeyQuery(Struct, frozen=True, kw_only=True):

@@ -119,6 +119,8 @@ class BrokerOffsets:
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core, self._group = core, group
+        self.generation: Callable[[MessageQueue], int | None] = lambda _: None
+        """Generation of a queue's topic that its offset is of: a broker takes no offset of the topic before."""
         self._kept: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
         """(broker, topic) for which the broker has an offset of this group."""
@@ -165,7 +167,7 @@ class BrokerOffsets:
     async def _keep(self, progress: tuple[MessageQueue, int]) -> MetaqError | None:
         queue, offset = progress
         try:
-            await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
+            await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset, self.generation(queue)))
         except FAULTS as error:
             then = "trying again" if judge(error, Purpose.COMMIT).again else "its broker refuses it"
             log.warning(
