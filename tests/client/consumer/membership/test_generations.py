@@ -141,3 +141,29 @@ def test_a_reader_goes_on_at_the_beginning(broker, topic, count, caplog):
             assert message is not None
             found.add(message.body)
     assert "is read from its first message on" in caplog.text
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_progress_in_a_file_is_of_one_generation(broker, topic, count, tmp_path, caplog):
+    """The file is RocketMQ's, with one table more where a topic was made anew."""
+    path = tmp_path / "offsets.json"
+    make(broker, topic)
+    fill(broker, topic, 5)
+
+    def consumed_now(expected):
+        with metaq.Consumer(
+            broker.namesrv, group=topic, topics=topic, start="latest" if expected else "earliest", offset_store=path
+        ) as consumer:
+            found = [consumer.receive(PATIENCE) for _ in range(expected or 5)]
+            for message in found:
+                message.ack()
+            return [message.body for message in found]
+
+    consumed_now(0)
+    assert "metaqGenerations" not in path.read_text()
+    make_anew(broker, topic, count)
+    assert consumed_now(count) == new(count)
+    assert "metaqGenerations" in path.read_text()
+    assert "made anew" in caplog.text
+    fill(broker, topic, 1, "later")
+    assert consumed_now(1) == [b"later 0"]

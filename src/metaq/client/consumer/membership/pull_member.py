@@ -16,7 +16,7 @@ from msgspec import structs
 
 from metaq.client.consumer.membership.generations import Generations, tell
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, kept_in_time
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, LocalOffsets, Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
@@ -56,7 +56,7 @@ class PullMember:
         self.options = structs.replace(options, on_share=self._share_changed)
         self.subscriptions = Subscriptions({}, core.clock)
         self._generations = Generations(core)
-        if isinstance(offsets, BrokerOffsets):
+        if isinstance(offsets, BrokerOffsets | LocalOffsets):
             offsets.generation = self._generations.of
         self._starting = Starting(core, group, offsets, options)
         self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, OnceLog(log))
