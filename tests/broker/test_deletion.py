@@ -15,6 +15,7 @@ import pytest
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
+from metaq.broker.requests import OffsetCommit
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError
 from metaq.model import TopicConfig
@@ -376,3 +377,70 @@ class Lives:
 def test_deleted_stays_deleted_and_kept_stays_kept_whenever_the_machine_ends(tmp_path, seed):
     """Kill and power cut at any call of the disk, several lives long; ASYNC_FLUSH, so what was not flushed may go."""
     Lives(tmp_path, seed).run(5)
+
+
+# ------------------------------------------------------------------ generations: positions in the topic of before
+
+
+def commit(broker: Broker, offset: int, generation: int | None = None, group: str = "G") -> None:
+    broker.groups.require(group)
+    broker.commit_offset(OffsetCommit(group=group, topic="orders", queue_id=0, offset=offset, generation=generation))
+
+
+def made_anew(broker: Broker, messages: int) -> None:
+    delete(broker, "orders")
+    broker.topics.ensure("orders")
+    for number in range(messages):
+        send(broker, "orders", b"new %d" % number)
+
+
+def test_each_deletion_begins_a_generation_which_outlives_the_log(tmp_path):
+    clock, small = FakeClock(), {"mapped_file_size_commit_log": 64 << 10}
+    with open_broker(tmp_path, clock, small) as broker:
+        assert broker.deletions.generation("orders") == 0
+        found = [0]
+        for _ in range(2):
+            send(broker, "orders", b"old")
+            made_anew(broker, 1)
+            found.append(broker.deletions.generation("orders"))
+        assert len(set(found)) == 3
+        for _ in range(3):
+            send(broker, "other", bytes(40_000))
+        clock.advance(100 * 3600)
+        assert broker.store.keeper.retain(clock.now_ms(), at_once=True)
+        broker.tick()
+        assert broker.deletions.marks.table == {}
+        assert broker.deletions.generation("orders") == found[-1]
+    with open_broker(tmp_path, clock, small) as broker:
+        assert broker.deletions.generation("orders") == found[-1]
+
+
+def test_a_commit_of_the_topic_before_counts_in_none_after(tmp_path):
+    """A member whose topic was made anew while it worked commits what it has done."""
+    with open_broker(tmp_path) as broker:
+        for _ in range(5):
+            send(broker, "orders", b"old")
+        commit(broker, 5, 0)
+        made_anew(broker, 8)
+        generation = broker.deletions.generation("orders")
+        commit(broker, 5, 0)
+        assert broker.offsets.get("G", "orders", 0) is None
+        commit(broker, 9)  # of a client that knows no generations: it is beyond the end
+        assert broker.offsets.get("G", "orders", 0) is None
+        commit(broker, 3, generation)
+        assert broker.offsets.get("G", "orders", 0) == 3
+
+
+def test_a_group_that_had_progress_begins_at_the_beginning(tmp_path):
+    """Others begin where they are new: there "latest" is the end."""
+    with open_broker(tmp_path) as broker:
+        for _ in range(5):
+            send(broker, "orders", b"old")
+        commit(broker, 5)
+        made_anew(broker, 2)
+    with open_broker(tmp_path) as broker:
+        broker.groups.require("other")
+        asked = {name: broker.lookup.consumer_offset(name, "orders", 0, young_is_zero=False) for name in ("G", "other")}
+        assert asked == {"G": 0, "other": None}
+        broker.delete_group("G", with_offsets=True).settle()
+        assert broker.lookup.consumer_offset("G", "orders", 0, young_is_zero=False) is None

@@ -99,14 +99,18 @@ class Admin:
         return self._run(groups.producers(self._open, group))
 
     def skip_backlog(self, group: str, topic: str) -> list[groups.MovedProgress]:
-        """Skip a consumer group's backlog in a topic. Raises also groups.GroupNotFound, NoRoute."""
+        """Skip a consumer group's backlog in a topic.
+
+        Raises also groups.GroupNotFound, NoRoute; PartlyMoved: only some brokers did it.
+        """
         return self._run(groups.move(self._open, group, topic, LATEST))
 
     def reset_group(self, group: str, topic: str, to: str | float | dt.datetime) -> list[groups.MovedProgress]:
         """Move a consumer group's offsets in a topic; online members continue there within seconds. Other groups are unchanged.
 
         Args: to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
-        Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError.
+        Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError; PartlyMoved: only some
+        brokers did it.
         """
         return self._run(groups.move(self._open, group, topic, start_of(to)))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
-from metaq.admin.brokers import masters
+from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.client.conversation.administration import ResetOffsets
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
 from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, SetPosition
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
@@ -170,15 +171,34 @@ class MovedProgress(Struct, frozen=True):
         return max(0, self.consumed - self.offset)
 
 
+class PartlyMoved(MetaqError):
+    """A group goes on elsewhere in some queues of a topic, and not in others, where a broker refused or was away.
+
+    It can be asked for again: a queue that has moved is moved to the same place.
+    """
+
+    def __init__(self, group: str, topic: str, moved: list[MovedProgress], left: Mapping[str, str]) -> None:
+        """Args: left: broker → reason."""
+        self.moved, self.left = moved, dict(left)
+        done = ", ".join(f"{one.queue.broker}:{one.queue.queue_id} to {one.offset}" for one in moved) or "none"
+        reasons = "; ".join(f"{broker}: {reason}" for broker, reason in left.items())
+        super().__init__(
+            f"group {group} was moved in a part of topic {topic} only: {done}. It was not moved at {reasons}. Repeat it to do the rest"
+        )
+
+
 async def move(core: ClientCore, group: str, topic: str, start: str | int) -> list[MovedProgress]:
     """Move `group` in `topic`: to "earliest", "latest", or the first message stored at a time (ms) or later.
 
-    Online members are notified (requests 222, 220); without any, the progress is written. Other groups are unchanged.
+    Online members are notified (requests 222, 220); without any, the progress is written. In a queue in which the group has no
+    progress, it is taken to be at the beginning: the broker may be new in the cluster. Other groups are unchanged.
 
-    Raises: GroupNotFound. BrokerError: a broker refuses.
+    Raises: GroupNotFound. BrokerError: no broker moves it. PartlyMoved: some do.
     """
     addresses = await masters(core)
-    brokers = {queue.broker for queue in await core.routes.subscribe_queues(topic, fresh=True)}
+    queues = await core.routes.subscribe_queues(topic, fresh=True)
+    brokers = {queue.broker for queue in queues}
+    # All are asked before anything is moved: if one cannot be reached, nothing changes.
     before = {
         queue: stats.consumer_offset
         for table, _ in await asyncio.gather(
@@ -194,23 +214,66 @@ async def move(core: ClientCore, group: str, topic: str, start: str | int) -> li
     # RocketMQ's request takes a time alone: -1 is its "end of the queue", 0 is older than all.
     time_ms = {EARLIEST: 0, LATEST: -1}.get(start, start) if isinstance(start, str) else start
     assert isinstance(time_ms, int)
-    moved_queues = []
-    # Brokers whose master is away are left out: only a master can move it.
-    for broker in sorted(brokers & addresses.keys()):
-        address = addresses[broker]
-        moved = await core.ask(address, ResetOffsets(group, topic, time_ms))
-        online = moved is not None
-        # No member is online. Online members must be notified instead: they would overwrite the broker's table with their own
-        # progress.
-        if moved is None:
-            moved = {}
-            for queue in sorted(queue for queue in before if queue.broker == broker):
-                moved[queue] = await _place(core, address, queue, time_ms)
-                await core.ask(address, SetPosition(group, queue, moved[queue]))
-        moved_queues += [
-            MovedProgress(queue, before.get(queue, 0), offset, online) for queue, offset in sorted(moved.items())
-        ]
-    return moved_queues
+    moved: list[MovedProgress] = []
+    left: dict[str, MetaqError] = {}
+    for broker in sorted(brokers):
+        if broker not in addresses:
+            left[broker] = BrokerNotFound("no master is registered, and only a master can move it")
+            continue
+        known = {queue: at for queue, at in before.items() if queue.broker == broker}
+        try:
+            moved += await _move_at(
+                core, addresses[broker], group, time_ms, known, [one for one in queues if one.broker == broker]
+            )
+        except FAULTS as error:
+            left[broker] = error
+    if left and not moved:
+        raise next(iter(left.values()))
+    if left:
+        raise PartlyMoved(group, topic, moved, {broker: str(error) for broker, error in left.items()})
+    return moved
+
+
+async def _move_at(
+    core: ClientCore,
+    address: str,
+    group: str,
+    time_ms: int,
+    known: Mapping[MessageQueue, int],
+    queues: Collection[MessageQueue],
+) -> list[MovedProgress]:
+    """Move a group in the queues of one broker. `known`: where it is, of the queues in which it has progress."""
+    before = {
+        queue: known[queue] if queue in known else await core.ask(address, GetMinOffset(queue))
+        for queue in sorted({*queues, *known})
+    }
+    reset = ResetOffsets(group, next(iter(before)).topic, time_ms)
+    try:
+        if known:
+            moved = await core.ask(address, reset)
+        else:
+            moved = await _with_progress(core, address, reset, before)
+    except BrokerError:
+        # RocketMQ's refuses if one of the queues has no progress, which its table does not tell from 0.
+        moved = await _with_progress(core, address, reset, before)
+    online = moved is not None
+    # No member is online. Online members must be notified instead: they would overwrite the broker's table with their own
+    # progress.
+    if moved is None:
+        moved = {}
+        for queue in before:
+            moved[queue] = await _place(core, address, queue, time_ms)
+            await core.ask(address, SetPosition(group, queue, moved[queue]))
+    return [MovedProgress(queue, before.get(queue, 0), offset, online) for queue, offset in sorted(moved.items())]
+
+
+async def _with_progress(
+    core: ClientCore, address: str, reset: ResetOffsets, before: Mapping[MessageQueue, int]
+) -> dict[MessageQueue, int] | None:
+    """Write where a group is, and ask again: brokers notify no members of a group that has no progress."""
+    for queue, offset in before.items():
+        await core.ask(address, SetPosition(reset.group, queue, offset))
+    return await core.ask(address, reset)
 
 
 async def _place(core: ClientCore, address: str, queue: MessageQueue, time_ms: int) -> int:

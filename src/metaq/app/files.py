@@ -17,7 +17,15 @@ from metaq.saved_file import SavedText, TableFile, TextFile
 from metaq.store.disk import Disk
 from metaq.store.folder import StoreFolder
 from metaq.store.journalled_file import JournalledFile
-from metaq.wire.files import CONSUMER_FILTERS, CONSUMER_OFFSETS, DELAY_OFFSETS, DELETED_TOPICS, GROUPS, TOPICS
+from metaq.wire.files import (
+    CONSUMER_FILTERS,
+    CONSUMER_OFFSETS,
+    DELAY_OFFSETS,
+    DELETED_TOPICS,
+    GENERATIONS,
+    GROUPS,
+    TOPICS,
+)
 
 Value = TypeVar("Value")
 
@@ -36,6 +44,7 @@ def broker_files(
         TableFile(open_table(TOPICS.name), TOPICS, TOPICS),
         TableFile(open_table(GROUPS.name), GROUPS, GROUPS),
         TableFile(open_file(DELETED_TOPICS.name), DELETED_TOPICS),
+        TableFile(open_file(GENERATIONS.name), GENERATIONS),
         TextFile(open_file(CONSUMER_OFFSETS.name), CONSUMER_OFFSETS),
         TextFile(open_file(DELAY_OFFSETS.name), DELAY_OFFSETS),
         TextFile(open_file(CONSUMER_FILTERS.name), CONSUMER_FILTERS),

@@ -135,7 +135,9 @@ class Broker:
         self.schedule = ScheduleService(
             environment, self.appender, self.gates.deliveries, files.delay, read_cold, delays
         )
-        self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
+        self.deletions = Deletions(
+            clock, store, self.topics, self.offsets, self.gates, files.deleted, files.generations, call_soon
+        )
         self.staging = StagingService(
             environment, tables, self.appender, self.gates.expansions, read_cold, peers, gatekeeper=gatekeeper
         )
@@ -172,7 +174,7 @@ class Broker:
         membership = Membership(environment, tables, self.filters, self.locks, self.deletions)
         self.beat, self.beat_in_pieces = membership.beat, membership.beat_in_pieces
         self.unregister, self._notify = membership.unregister, membership.notify
-        self.lookup = Lookup(environment, tables)
+        self.lookup = Lookup(environment, tables, self.deletions)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.reports = Reports(
             environment,
@@ -269,6 +271,7 @@ class Broker:
             self._files.delay.format.name: self.schedule.positions.failing,
             self._files.filters.format.name: self.filters.failing,
             self._files.deleted.format.name: self.deletions.marks.failing,
+            self._files.generations.format.name: self.deletions.failing,
         }
         return {name: why for name, why in failing.items() if why}
 
@@ -284,6 +287,9 @@ class Broker:
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Store a group's offset. Raises Refused: unknown group, topic or queue, or a negative offset."""
         self.groups.require(commit.group, commit.client)
+        if commit.generation is not None and commit.generation != self.deletions.generation(commit.topic):
+            # Of a topic that was deleted meanwhile: the member will see it.
+            return
         self.lookup.commit_offset(commit)
 
     def delete_topic(self, name: str) -> Pending:
@@ -308,6 +314,7 @@ class Broker:
                 return
             # Answered after the offsets are on the disk: a group created again must not find them after a crash.
             self.offsets.drop_group(name)
+            self.deletions.drop_group(name)
             self.offsets.save(lambda: self._call_soon(outcome.finish))
 
         self.groups.delete(name).when_done(gone)

@@ -6,12 +6,16 @@
 3. Save in `metaqDeleted.json` up to which LogOffset its records are dead. From here on the topic is deleted.
 4. Delete the queues and the offsets; respond when the offsets are on the disk.
 
+Who holds a position in the topic sees by its generation, the LogOffset of step 3, whether it is still the same topic.
+`metaqGenerations.json` keeps that when the mark is no longer needed.
+
 A crash before step 3 leaves queues without a topic, which restore it at the next start: nothing acknowledged is lost.
 Meanwhile the topic takes no messages: they would be lost with it, or outlive it.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 
@@ -28,6 +32,11 @@ from metaq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+GENERATIONS_MAX = 10_000
+"""Deleted topics, and groups with progress in them, that are kept though no topic has their name now; the newest."""
+_GROUP = "@"
+"""Before a group's name, as in consumerOffset.json; no topic and no group has it in its name."""
+
 
 class Deletions(BrokerPart):
     """Deletes topics, and keeps a mark of each as long as the log holds older records of it. `marks`: topic → LogOffset."""
@@ -40,12 +49,47 @@ class Deletions(BrokerPart):
         offsets: Offsets,
         gates: Gates,
         file: TableFile[str, int, DataVersion],
+        generations: TableFile[str, int, DataVersion],
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self._store, self._topics, self._offsets, self._gates = store, topics, offsets, gates
         self._call_soon = call_soon
         version, saved = file.read(DataVersion())
         self.marks = SavedTable(file, saved, version, clock=clock, call_soon=call_soon)
+        version, saved = generations.read(DataVersion())
+        self._generations = SavedTable(generations, saved, version, clock=clock, call_soon=call_soon)
+        """Topic, or `topic@group`: groups that had progress in the topic when it was deleted."""
+        for topic in {*self._generations.table, *self.marks.table}:
+            if _GROUP not in topic:
+                self._is_anew(topic)
+
+    def generation(self, topic: str) -> int:
+        """Return what tells a topic from those of its name before it: the LogOffset of the last deletion, 0 without one."""
+        return self.marks.table.get(topic) or self._generations.table.get(topic, 0)
+
+    def returns(self, group: str, topic: str) -> bool:
+        """Return whether a group without progress in a topic had some when the topic was deleted.
+
+        It begins at the first message then: "latest" is for groups that are new.
+        """
+        return f"{topic}{_GROUP}{group}" in self._generations.table
+
+    def drop_group(self, group: str) -> None:
+        """Forget where a deleted group had progress."""
+        for key in [key for key in self._generations.table if key.endswith(f"{_GROUP}{group}")]:
+            self._generations.change(key, None)
+
+    @property
+    def failing(self) -> str:
+        """Why the last save of a generation failed; "" if it did not."""
+        return self._generations.failing
+
+    def _is_anew(self, topic: str) -> None:
+        self._offsets.made_anew[topic] = lambda queue_id: self._end(topic, queue_id)
+
+    def _end(self, topic: str, queue_id: int) -> int:
+        queue = self._store.reader.existing_queue(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
 
     def open(self) -> None:
         """Adjust the marks to a log that a crash has shortened, and finish interrupted deletions."""
@@ -117,6 +161,9 @@ class Deletions(BrokerPart):
         except OSError as failed:
             # The mark is saved: recovery empties these queues at the next start.
             log.error("the queues of the deleted topic %s stay until the next start: %s", name, failed)  # noqa: TRY400
+        self._is_anew(name)
+        for group in self._offsets.groups_of(name):
+            self._generations.change(f"{name}{_GROUP}{group}", place)
         self._offsets.drop_topic(name)
         self._offsets.save(lambda: self._call_soon(lambda: self._topics.reopen(name)))
 
@@ -125,4 +172,16 @@ class Deletions(BrokerPart):
         log_min = self._store.log.settled_min
         for topic in [topic for topic, place in self.marks.table.items() if place <= log_min]:
             if topic not in self._topics.closing:
-                self.marks.change(topic, None)
+                # First: without the mark, the generation is there alone.
+                kept = self._generations.change(topic, self.marks.table[topic])
+                kept.when_done(functools.partial(self._forget, topic, self.marks.table[topic]))
+
+    def _forget(self, topic: str, place: int, error: Refused | None) -> None:
+        if error is not None or self.marks.table.get(topic) != place:
+            return
+        self.marks.change(topic, None)
+        table = self._generations.table
+        gone = [key for key in table if self._topics.get(key.partition(_GROUP)[0]) is None]
+        for key in sorted(gone, key=table.__getitem__)[:-GENERATIONS_MAX]:
+            self._generations.change(key, None)
+            self._offsets.made_anew.pop(key, None)

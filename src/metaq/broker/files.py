@@ -17,6 +17,8 @@ class BrokerFiles(Struct, frozen=True):
     groups: TableFile[str, GroupConfig, DataVersion]
     deleted: TableFile[str, int, DataVersion]
     """Deleted topics → LogOffset below which their records are dead."""
+    generations: TableFile[str, int, DataVersion]
+    """Topics that were deleted at some time → LogOffset of the last deletion."""
     offsets: TextFile[OffsetTable]
     delay: TextFile[DelayProgress]
     filters: TextFile[FilterTable]

@@ -113,6 +113,8 @@ class OffsetCommit(Struct, frozen=True, kw_only=True):
     offset: int
     client: str = ""
     """`Caller.client` of the sender, for whom an automatically created group counts."""
+    generation: int | None = None
+    """Generation of the topic that the offset is of; None: the client does not know generations."""
 
 
 class KeyQuery(Struct, frozen=True, kw_only=True):

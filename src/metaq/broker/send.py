@@ -72,9 +72,9 @@ class SendService:
         wait = waits(pairs)
         # Responders of RocketMQ's request-reply derive the reply topic from CLUSTER, so the broker adds it to each message.
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
-        tags, level = None, delay_level(pairs, len(self._schedule.delays_ms))
+        tags, level, retried = None, delay_level(pairs, len(self._schedule.delays_ms)), topic.startswith(RETRY_PREFIX)
         # Consumers send retries as new messages when the broker did not take one back (36). The header then has the limit.
-        if topic.startswith(RETRY_PREFIX) and self._is_spent(send):
+        if retried and self._is_spent(send):
             group = topic.removeprefix(RETRY_PREFIX)
             topic, queue_id, level = self._topics.ensure(DEAD_LETTER_PREFIX + group).name, 0, 0
             told_queue = 0
@@ -84,8 +84,14 @@ class SendService:
             return Sent(put, told_queue, offset_id(self._environment.store_host, put.log_offset), wait)
         if level:
             topic, queue_id, tags = delayed_until(pairs, topic, queue_id, level, self._schedule.due_ms(level))
+            # A message that was taken can be given back: at once, if its properties leave no room for the delay.
+            if retried and not props.make_room(pairs, props.ADDED):
+                topic, queue_id, tags, level = send.topic, told_queue, None, 0
+                props.make_room(pairs, (props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID))
         else:
             pairs.pop(props.WAIT, None)  # Stored only where RocketMQ stores it: delayed messages and batches.
+        if retried:
+            props.make_room(pairs, (*props.ADDED, props.DELAY, props.RETRY_TOPIC))
         record = sent_record(send, topic, queue_id, pairs, tags=tags)
         # Before the append: a queue in which a staged transaction is being applied takes nothing in between.
         self._appender.closed_queues.pass_by(topic, queue_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +21,7 @@ from metaq.cli.output import (
 
 if TYPE_CHECKING:
     from metaq.admin.groups import MovedProgress
+    from metaq.errors import MetaqError
 
 app = typer.Typer(help="Look at groups of consumers and producers.", no_args_is_help=True)
 
@@ -160,14 +161,16 @@ def skip_backlog(
     from metaq.admin import Admin
 
     with Admin(namesrv) as admin:
-        queues = admin.skip_backlog(name, topic)
+        queues, failure = _moved(lambda: admin.skip_backlog(name, topic))
     total = sum(queue.skipped for queue in queues)
     if as_json:
         print_json({"group": name, "topic": topic, "skipped": total, "queues": _moved_json(queues)})
+        _raise(failure)
         return
     told = "its members were told" if any(one.online for one in queues) else "nobody is online in it"
     print(f"group {name} skips {count(total, 'message')} of topic {topic}; {told}")
     _print_moved(queues)
+    _raise(failure)
 
 
 @app.command("reset")
@@ -189,18 +192,35 @@ def reset_group(
 
     where = place_of(to, "--to")
     with Admin(namesrv) as admin:
-        queues = admin.reset_group(name, topic, where)
+        queues, failure = _moved(lambda: admin.reset_group(name, topic, where))
     again, skipped = sum(one.repeated for one in queues), sum(one.skipped for one in queues)
     if as_json:
         print_json(
             {"group": name, "topic": topic, "repeated": again, "skipped": skipped, "queues": _moved_json(queues)}
         )
+        _raise(failure)
         return
     told = "its members were told" if any(one.online for one in queues) else "nobody is online in it"
     print(
         f"group {name} gets {count(again, 'message')} of topic {topic} again and skips {skipped:,}; {told}",
     )
     _print_moved(queues)
+    _raise(failure)
+
+
+def _moved(move: Callable[[], list[MovedProgress]]) -> tuple[list[MovedProgress], MetaqError | None]:
+    """Return what was moved, to be printed in any case, and the error if that is not all."""
+    from metaq.admin.groups import PartlyMoved
+
+    try:
+        return move(), None
+    except PartlyMoved as error:
+        return error.moved, error
+
+
+def _raise(failure: MetaqError | None) -> None:
+    if failure is not None:
+        raise failure
 
 
 def _moved_json(queues: Iterable[MovedProgress]) -> list[dict[str, object]]:

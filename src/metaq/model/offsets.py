@@ -3,7 +3,9 @@
     {"v": 1, "q": {"orders": {"broker-a": {"0": 17, "1": 20}}}}
 
 Each number is the QueueOffset of the next message: a range of two is half-open. The form is in files that outlive this
-release, so it changes only with `v`.
+release, so it changes only with `v`. Offsets in a topic that was deleted and made anew have its generation with them, where it is told:
+
+    {"v": 1, "q": {...}, "g": {"orders": {"broker-a": 52428800}}}
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from metaq.model.queue import MessageQueue
 VERSION = 1
 
 Positions = dict[MessageQueue, int]
+Generations = dict[tuple[str, str], int]
+"""(topic, broker) → generation of the topic, the LogOffset of its last deletion. 0, that it was never deleted, may be left out."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -37,13 +41,19 @@ class Slice:
         return f"{self.queue} [{self.start}, {self.end})"
 
 
-def to_json(positions: Mapping[MessageQueue, int]) -> dict[str, Any]:
+def to_json(
+    positions: Mapping[MessageQueue, int], generations: Mapping[tuple[str, str], int] | None = None
+) -> dict[str, Any]:
     """Return the value that Spark keeps. Sorted, so that equal offsets are equal text: Spark finds new data by
     comparing text."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(positions):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = positions[queue]
-    return {"v": VERSION, "q": tree}
+    made_anew: dict[str, dict[str, int]] = {}
+    for topic, broker in sorted({(queue.topic, queue.broker) for queue in positions}):
+        if generation := (generations or {}).get((topic, broker), 0):
+            made_anew.setdefault(topic, {})[broker] = generation
+    return {"v": VERSION, "q": tree} | ({"g": made_anew} if made_anew else {})
 
 
 def to_text(positions: Mapping[MessageQueue, int]) -> str:
@@ -67,6 +77,21 @@ def from_json(value: Any, what: str = "offsets") -> Positions:
     except (TypeError, KeyError, ValueError, AttributeError) as fault:
         form = '{"v": 1, "q": {"TOPIC": {"BROKER": {"QUEUE": OFFSET}}}}'
         raise ConfigError(f"{what}: {str(value)[:200]!r} is not of the form {form} ({fault!r})") from None
+
+
+def generations_of(value: Any, what: str = "offsets") -> Generations:
+    """Return the generations in a JSON text or a parsed value; none, if all its topics are the first. Raises ConfigError."""
+    try:
+        tree = json.loads(value) if isinstance(value, str) else value
+        return {
+            (topic, broker): _whole(generation)
+            for topic, brokers in tree.get("g", {}).items()
+            for broker, generation in brokers.items()
+        }
+    except (TypeError, ValueError, AttributeError) as fault:
+        raise ConfigError(
+            f"{what}: the generations of {str(value)[:200]!r} are not of the right form ({fault!r})"
+        ) from None
 
 
 def _whole(offset: Any) -> int:

@@ -6,7 +6,7 @@ must not hold 0x01 or 0x02. RocketMQ 4.9 writes no trailing 0x02, older clients 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 
 PROPERTIES_BYTES_MAX = 32767
 NAME_END = "\x01"
@@ -70,6 +70,11 @@ RESERVED = frozenset(
 )  # fmt: skip
 """RocketMQ's reserved names and ours, which users may not set."""
 
+ADDED = (
+    UNDECODABLE, WAIT, RECONSUME_TIME, MAX_RECONSUME_TIMES, ORIGIN_MESSAGE_ID, REGION, TRACE, CLUSTER,
+)  # fmt: skip
+"""Properties that brokers and consumers add to a message, and that it can be retried without; the least useful first."""
+
 
 def parse(text: str) -> dict[str, str]:
     """Parse a property text. Pieces without 0x01, or with an empty name or value, are skipped, as in Java 4.9."""
@@ -84,3 +89,15 @@ def parse(text: str) -> dict[str, str]:
 def join(pairs: Mapping[str, str]) -> str:
     """Return the property text of `pairs`, without a trailing separator."""
     return PAIR_END.join(f"{name}{NAME_END}{value}" for name, value in pairs.items())
+
+
+def make_room(pairs: MutableMapping[str, str], names: Iterable[str], bytes_max: int = PROPERTIES_BYTES_MAX) -> bool:
+    """Remove these properties, one after the other, until the text has at most `bytes_max` bytes. Returns whether it has."""
+    over = len(join(pairs).encode()) - bytes_max
+    for name in names:
+        if over <= 0:
+            break
+        value = pairs.pop(name, None)
+        if value is not None:
+            over -= len(name) + len(value.encode()) + len(NAME_END + PAIR_END)
+    return over <= 0

@@ -30,14 +30,14 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import BodyUnreadable, ConfigError, MetaqError
 from metaq.model import offsets
 from metaq.model.filters.subscription import checked_expression, subscribe
-from metaq.model.offsets import Positions, Slice
+from metaq.model.offsets import Generations, Positions, Slice
 from metaq.model.topics.system import SCHEDULE_TOPIC
 from metaq.spark import interpreter, schema
 from metaq.spark.sink.settings import SinkOptions
 from metaq.spark.sink.sink import MetaqStreamWriter, MetaqWriter
 from metaq.spark.source import slicing
 from metaq.spark.source.fetch import read_slice
-from metaq.spark.source.plan import Planner, planner_of
+from metaq.spark.source.plan import Planner, differ, planner_of
 from metaq.spark.source.pushdown import Pushed, push
 from metaq.spark.source.settings import EARLIEST, LATEST, RAW, SourceOptions
 from metaq.spark.source.watch import FAIL
@@ -226,6 +226,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         super().__init__(options, struct)
         self._initial: Positions | None = None
         """First answer of `initialOffset`."""
+        self._begun: Generations = {}
+        """Generations of the topics, at the last look."""
         self._pinned = False
         """Whether the start is the end of a logged batch."""
         self._target: Positions | None = None
@@ -248,7 +250,11 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
             # Asked only where no batch is committed, so none of the group's progress can be this query's.
             self.planner.check_progress_group(own=False)
             self._initial = self.planner.start(LATEST)
-        return offsets.to_json(self._initial)
+            # One queue of each topic and broker is enough.
+            one = {(queue.topic, queue.broker): queue for queue in self._initial}
+            self.planner.client.starts(one.values())
+            self._begun = self.planner.generations(self._initial)
+        return offsets.to_json(self._initial, self._begun)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self.options.max_offsets_per_trigger
@@ -263,7 +269,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         self._target = self.planner.target(self._watch)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        begin = offsets.from_json(start)
+        begin, then = offsets.from_json(start), offsets.generations_of(start)
         pinned, self._pinned = self._pinned, True
         if not pinned and begin == self._initial:
             # With startingOffsets=latest the start was asked for after the target, and messages may have come in between:
@@ -276,17 +282,21 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         # Once per run: a broker that comes back later is for the next run.
         if self._target is not None and not self._completed:
             self._target, self._completed = planner.completed(self._target, begin, self._watch), True
-        end = self._news(planner, begin)
+        self._begun = dict(then)
+        end = self._news(planner, begin, then)
+        # Of a topic made anew this batch reads nothing: its first message becomes the next one's start.
+        anew = {queue: end[queue] for queue in begin if differ(self._begun, then, queue)}
         # ReadAllAvailable: Spark wants one batch, for `trigger(once=True)` or a second source without AvailableNow.
         if not isinstance(limit, ReadAllAvailable):
-            end = planner.limited(begin, end)
-        return offsets.to_json(end)
+            rest = {queue: offset for queue, offset in end.items() if queue not in anew}
+            end = planner.limited({queue: begin[queue] for queue in begin if queue not in anew}, rest) | anew
+        return offsets.to_json(end, self._begun)
 
-    def _enough(self, begin: Positions, end: Positions) -> bool:
+    def _enough(self, begin: Positions, end: Positions, *, anew: bool) -> bool:
         """Return whether to begin a batch: `minOffsetsPerTrigger` messages are there, or have waited `maxTriggerDelay`."""
         least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
         # A run with a target takes what is left, however little: it must end.
-        if least is None or self._target is not None or fresh:
+        if least is None or self._target is not None or fresh or anew:
             # New queues are pinned at once: the checkpoint gets their start as the end of this batch.
             return True
         messages = sum(end[queue] - begin[queue] for queue in begin)
@@ -304,16 +314,19 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         # Spark shows this as `latestOffset` in its progress. Queues of a broker that is away stand where the query is, which
         # would show as no lag.
         known = {queue: end for queue, end in self._seen.items() if not self._watch.is_away(queue.broker)}
-        return offsets.to_json(known) if known else None
+        return offsets.to_json(known, self._begun) if known else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         # Depends on its arguments alone: Spark replays a batch that was logged and not committed with the same offsets, and
         # it must read the same rows. It then calls this without `latestOffset`: the start was pinned by an earlier run.
         self._pinned = True
-        slices = slicing.slices_between(offsets.from_json(start), offsets.from_json(end))
+        begin, then, now = offsets.from_json(start), offsets.generations_of(start), offsets.generations_of(end)
+        # The positions of a topic and of the one made anew under its name have nothing between them.
+        begin = {queue: offset for queue, offset in begin.items() if not differ(now, then, queue)}
+        slices = slicing.slices_between(begin, offsets.from_json(end))
         return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
 
-    def _news(self, planner: Planner, begin: Positions) -> Positions:
+    def _news(self, planner: Planner, begin: Positions, then: Generations) -> Positions:
         """Return the queues' ends; waits up to IDLE_SECONDS for enough messages, and returns `begin` without.
 
         Blocking is safe: `query.stop()` ends this process without waiting for the call.
@@ -321,11 +334,12 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         give_up = SYSTEM.monotonic() + IDLE_SECONDS
         while True:
             asked_at = SYSTEM.monotonic()
-            end = self._seen = planner.advance(begin, self._target, self._watch)
-            enough = self._enough(begin, end)
+            end = self._seen = planner.advance(begin, self._target, self._watch, self._begun)
+            anew = any(differ(self._begun, then, queue) for queue in begin)
+            enough = self._enough(begin, end, anew=anew)
             now = SYSTEM.monotonic()
             # Also waits while there are too few messages: Spark would ask again at once, 60 times a second.
-            if (enough and end != begin) or self._target is not None or now >= give_up:
+            if (enough and (end != begin or anew)) or self._target is not None or now >= give_up:
                 return end if enough else begin
             threading.Event().wait(min(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE), give_up - now))
 

@@ -73,15 +73,11 @@ GROUPS: Final = NamedConfigs(
 
 
 class DeletedTopics:
-    """Format of `metaqDeleted.json`: topic → LogOffset below which its records are dead
-    (docs/formats/extensions.md)."""
+    """Format of `metaqDeleted.json`: topic → LogOffset below which its records are dead; and of `metaqGenerations.json`: topic →
+    LogOffset of its last deletion (docs/formats/extensions.md)."""
 
-    name: Final = "metaqDeleted.json"
-    what: Final = "the memory of deleted topics"
-    remedy: Final = (
-        f"{BACKUP}, or delete it: messages of a deleted topic may then be found again when a topic of its name is made"
-    )
-    _table: Final = "deletedTopics"
+    def __init__(self, name: str, table: str, what: str, loss: str) -> None:
+        self.name, self._table, self.what, self.remedy = name, table, what, f"{BACKUP}, or delete it: {loss}"
 
     def parse(self, text: str) -> tuple[DataVersion, dict[str, int]]:
         table = beans.parse(text, "file")[self._table]
@@ -200,7 +196,14 @@ class ConsumerFilters:
         return fastjson.dumps_file({"filterDataByTopic": topics})
 
 
-DELETED_TOPICS: Final = DeletedTopics()
+DELETED_TOPICS: Final = DeletedTopics(
+    "metaqDeleted.json", "deletedTopics", "the memory of deleted topics",
+    "messages of a deleted topic may then be found again when a topic of its name is made",
+)  # fmt: skip
+GENERATIONS: Final = DeletedTopics(
+    "metaqGenerations.json", "generations", "the memory of topics that were made anew",
+    "who holds a position in a topic made anew then begins at its first message once more",
+)  # fmt: skip
 CONSUMER_FILTERS: Final = ConsumerFilters()
 KV_CONFIG: Final = KvConfig()
 CONSUMER_OFFSETS: Final = ConsumerOffsets()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metaq.broker.log.records import put_record
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig
@@ -292,3 +293,95 @@ def test_gos_limit_of_0_means_nothing_elsewhere(broker):
     """Go sends maxReconsumeTimes=0 with every message: it only counts for retry topics."""
     send(broker, max_reconsume_times=0)
     assert newest(broker, "orders").body == b"bad"
+
+
+# ------------------------------------------------------------------ properties that leave no room
+
+ROOMS = [0, 1, 20, 45, 70, 130, 200, 300]
+"""Bytes between a stored message's properties and the format's limit."""
+
+
+def filling(room):
+    """Return the value of a property `big` with which the text, as it is stored, is `room` bytes short of the limit."""
+    others = {props.UNIQUE_ID: "0" * 32, props.TAGS: "paid", "big": "", props.CLUSTER: "DefaultCluster"}
+    return "x" * (props.PROPERTIES_BYTES_MAX - room - len(props.join(others)))
+
+
+def send_large(broker, room, topic="orders", **more):
+    """Send a message whose properties, as they are stored, are `room` bytes short of the limit."""
+    big = filling(room)
+    sent = broker.sends.send(
+        send_of(send_header(topic, 0, "paid", properties={"big": big}, **more), b"bad", BORN_HOST, JAVA)
+    )
+    stored = decode_record(broker.store.reader.record_at(sent.put.log_offset))
+    assert len(stored.properties_raw) == props.PROPERTIES_BYTES_MAX - room
+    return sent.put.log_offset, big
+
+
+@pytest.mark.parametrize("topic", ["orders", "long-" * 25])
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_was_taken_can_be_given_back_however_long_its_properties(broker, clock, room, topic):
+    """The sender's properties are whole in each retry and in the dead letter; the broker's own make room."""
+    place, big = send_large(broker, room, topic)
+    named = (topic,) if topic == "orders" or room >= 130 else (None, "%RETRY%G")
+    for times in (1, 2, 3):
+        back(broker, place, level=1)
+        for _ in range(20):
+            clock.advance(0.1)
+            broker.tick()
+        found = newest(broker, "%RETRY%G")
+        assert (found.body, found.reconsume_times, found.properties["big"]) == (b"bad", times, big)
+        assert found.properties.get(props.RETRY_TOPIC) in named
+        place = found.log_offset
+    back(broker, place, level=-1)
+    dead = newest(broker, "%DLQ%G")
+    assert (dead.body, dead.properties["big"]) == (b"bad", big)
+    assert dead.properties.get(props.RETRY_TOPIC) in named
+
+
+def test_without_room_for_the_delay_it_comes_at_once_and_the_log_says_so(broker, clock, caplog):
+    place, _ = send_large(broker, 20)
+    back(broker, place)
+    assert newest(broker, "%RETRY%G").reconsume_times == 1
+    assert "is delivered again at once" in caplog.text
+    # Its group goes back to it, and it fails anew: another retry, unless the request is a repeated one.
+    back(broker, place)
+    assert broker.store.reader.queue("%RETRY%G", 0).max_offset == 2
+
+
+def test_with_room_the_delay_stays(broker):
+    place, _ = send_large(broker, 130)
+    back(broker, place)
+    assert newest(broker, "%RETRY%G") is None
+    assert newest(broker, "SCHEDULE_TOPIC_XXXX", 2).properties[props.REAL_TOPIC] == "%RETRY%G"
+
+
+def test_bytes_that_are_no_utf8_do_not_keep_a_message_from_being_given_back(broker, clock):
+    """As RocketMQ's broker stores them: read as text, each is three bytes long."""
+    text = b"big\x01" + b"\xff" * 20_000
+    record = put_record("orders", 0, b"bad", {}, flag=0, sys_flag=0, born_ms=1, born_host=BORN_HOST)
+    record.properties = text
+    broker.topics.ensure("orders")
+    place = broker.appender.put([record]).log_offset
+    back(broker, place)
+    assert newest(broker, "%RETRY%G").properties_raw == text
+    back(broker, place, level=-1)
+    assert newest(broker, "%DLQ%G").properties_raw == text
+
+
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("times", [1, 16])
+def test_a_copy_sent_to_the_retry_topic_finds_room(broker, clock, room, times):
+    """Consumers of all kinds send one when a message was not taken back, Java's for each orderly dead letter."""
+    big = filling(room)
+    pairs = {
+        "big": big, props.RETRY_TOPIC: "orders", props.ORIGIN_MESSAGE_ID: "0" * 32, props.DELAY: "1",
+        props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: "16",
+    }  # fmt: skip
+    header = send_header("%RETRY%G", 0, "paid", properties=pairs, reconsume_times=times)
+    broker.sends.send(send_of(header, b"bad", BORN_HOST, JAVA))
+    for _ in range(20):
+        clock.advance(0.1)
+        broker.tick()
+    found = newest(broker, "%RETRY%G" if times == 1 else "%DLQ%G")
+    assert (found.body, found.properties["big"]) == (b"bad", big)

@@ -6,9 +6,10 @@ import pytest
 
 from metaq.broker.requests import EndTransaction, Send
 from metaq.broker.transactions import service as transactions
+from metaq.broker.transactions.records import given_up
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused, StoreError, StoreFull
-from metaq.model import TopicConfig, TransactionOutcome
+from metaq.model import StoredMessage, TopicConfig, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.access import Action, Caller
 from metaq.model.message import host_bytes
@@ -332,6 +333,13 @@ def test_half_message_that_is_too_large_is_refused(tmp_path, clock):
         assert "32639" in refused(Reason.ILLEGAL_MESSAGE, lambda: half(broker, big="x" * (room - 250)))
         assert broker.store.log.end == before
         half(broker, bytes(1 << 20))
+
+
+def test_half_message_with_bytes_that_are_no_utf8_can_be_given_up():
+    """As RocketMQ's broker stores them. Read as text they are three times as long, and would hold up all checks."""
+    raw = b"big\x01" + b"\xff" * 20_000
+    half = StoredMessage(topic=HALF_TOPIC, body=b"hello", properties_raw=raw, born_host_raw=BORN_HOST)
+    assert given_up(half).properties == raw
 
 
 def test_batch_cannot_be_transactional(tmp_path, clock):

@@ -192,6 +192,21 @@ def test_message_sent_back_comes_to_the_retry_topic(broker, producer, topic):
         assert batch.messages[0].reconsume_times == 1
 
 
+def test_message_with_much_in_its_properties_can_be_retried_and_rejected(broker, producer, topic):
+    """32 700 bytes as they are stored: a retry's own properties do not fit."""
+    big = "x" * (32_700 - len("UNIQ_KEY=") - 32 - len("=CLUSTER=DefaultCluster=big="))
+    producer.send(topic, b"good", properties={"big": big})
+    with metaq.Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        first = consumer.receive(PATIENCE)
+        assert 32_680 < len(first.properties_raw) <= 32_700
+        first.retry()
+        again = consumer.receive(PATIENCE)
+        assert (again.topic, again.reconsume_times, again.properties["big"]) == (topic, 1, big)
+        again.reject()
+        with metaq.Reader(broker.namesrv, f"%DLQ%{topic}", start="earliest") as reader:
+            assert reader.receive(PATIENCE).properties["big"] == big
+
+
 # ------------------------------------------------------------------ the scheduled form
 
 

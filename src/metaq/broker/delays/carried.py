@@ -222,9 +222,8 @@ class CarriedDelays:
         self._more = True
 
     def _write(self, level: int, record: StoredMessage, due_ms: int) -> None:
+        # Where there is no room for the property, the unit has the time, until it has to be rebuilt.
         pairs = {**record.properties, props.DUE: str(due_ms)}
-        if len(props.join(pairs).encode()) > props.PROPERTIES_BYTES_MAX:
-            pairs = record.properties  # no room for the property: the unit has the time, until it has to be rebuilt
         self._appender.put(
             [
                 put_record(
@@ -239,6 +238,7 @@ class CarriedDelays:
                     reconsume_times=record.reconsume_times,
                     tags=due_ms,
                     copy_of=record.log_offset,
+                    stored=record.properties_raw,
                 )
             ],
             carrying=True,
@@ -271,6 +271,7 @@ class CarriedDelays:
                             born_host=record.born_host_raw,
                             reconsume_times=record.reconsume_times,
                             copy_of=record.log_offset,
+                            stored=record.properties_raw,
                         )
                     ]
                 )

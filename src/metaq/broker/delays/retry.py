@@ -9,6 +9,7 @@ client marks the request as repeated, as ours does, not for REPEAT_SECONDS eithe
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
@@ -24,6 +25,7 @@ from metaq.broker.part import BrokerPart
 from metaq.broker.requests import SendBack
 from metaq.broker.tables.topics import check_client_topic
 from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.log import RateLimitedLog
 from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
 from metaq.model.message import FIRST_RETRY_LEVEL
@@ -33,8 +35,11 @@ from metaq.store.log.writer import Put
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
 
+log = logging.getLogger(__name__)
+
 REPEAT_SECONDS: Final = 600.0
 """Time within which a dead letter, or a retry marked as repeated, counts as the same one, s."""
+_DELAYED: Final = (props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID)
 
 
 class _Taken(Struct):
@@ -66,6 +71,7 @@ class RetryService(BrokerPart):
         """(group, LogOffset of the failed record, dead letter?) → stored record; the newest GIVEN_BACK_MAX."""
         self._targets = dict[bytes, _RetryTarget]()
         """Group as on the wire → destination."""
+        self._log = RateLimitedLog(log, environment.clock)
         tables.topics.watch(lambda _: self._targets.clear())
         tables.groups.watch(lambda _: self._targets.clear())
 
@@ -162,6 +168,20 @@ class RetryService(BrokerPart):
             name, queue_id, tags = delayed_until(
                 pairs, topic.name, self._any_of(topic.write_queues), level, self._schedule.due_ms(level)
             )
+        fits = props.make_room(pairs, (*props.ADDED, *_DELAYED) if dead else props.ADDED)
+        # The sender left no room for what says where and when a delayed record is delivered: delivered at once, it needs none.
+        at_once = not (fits or dead)
+        if at_once:
+            name, queue_id, tags = topic.name, self._any_of(topic.write_queues), None
+            props.make_room(pairs, _DELAYED)
+        # Last, because consumers and redrive take the message's own topic from it.
+        props.make_room(pairs, (props.RETRY_TOPIC,))
+        if at_once or props.RETRY_TOPIC not in pairs:
+            self._log.warning(
+                ("no room", group.name), "a message given back by group %.100s has %d bytes of properties: it %s%s", group.name,
+                len(message.properties_raw), "is delivered again at once" if at_once else "goes to the dead letters",
+                "" if props.RETRY_TOPIC in pairs else f", and does not say that its topic was {message.topic}",
+            )  # fmt: skip
         record = put_record(
             name,
             queue_id,
@@ -173,10 +193,13 @@ class RetryService(BrokerPart):
             born_host=message.born_host_raw,
             reconsume_times=message.reconsume_times + 1,
             tags=tags,
-            copy_of=back.log_offset,
+            # In a retry topic the mark of a copy names the delayed record that was delivered.
+            copy_of=None if at_once else back.log_offset,
+            stored=message.properties_raw,
         )
+        record.is_judged = True
         put = self._appender.put([record])
-        if not dead:
+        if name == SCHEDULE_TOPIC:
             self._schedule.waits_at(queue_id + 1)
         self._remember((group.name, back.log_offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
         return put
@@ -194,6 +217,8 @@ class RetryService(BrokerPart):
             return False  # the topic was deleted
         if taken.topic == SCHEDULE_TOPIC and not repeated:
             return self._schedule.positions.next(taken.queue_id + 1) <= taken.put.queue_offset
+        if taken.topic.startswith(RETRY_PREFIX) and not repeated:
+            return False  # it was delivered at once
         return self._clock.monotonic() - taken.at < REPEAT_SECONDS
 
     def _remember(self, key: tuple[str, int, bool], taken: _Taken) -> None:

@@ -342,6 +342,7 @@ class ScheduleService(BrokerPart):
             born_host=message.born_host_raw,
             reconsume_times=message.reconsume_times,
             copy_of=log_offset,
+            stored=message.properties_raw,
         )
         try:
             self._appender.put([record])

@@ -42,10 +42,19 @@ def index_keys(topic: str, pairs: Mapping[str, str]) -> tuple[bytes, ...]:
     return tuple(f"{topic}#{word}".encode() for word in words)
 
 
-def property_bytes(pairs: Mapping[str, str]) -> bytes:
-    """Encode properties. Raises Refused ILLEGAL_MESSAGE above the format's 32767 bytes."""
+def property_bytes(pairs: Mapping[str, str], stored: bytes | None = None) -> bytes:
+    """Encode properties.
+
+    Args:
+        stored: of a copy, the text of the copied record: taken unchanged where that of `pairs` is too long.
+
+    Raises Refused ILLEGAL_MESSAGE above the format's 32767 bytes.
+    """
     text = props.join(pairs).encode()
     if len(text) > props.PROPERTIES_BYTES_MAX:
+        # A byte that is not UTF-8 becomes three, so that a copy may be longer though nothing was added.
+        if stored is not None:
+            return stored
         raise Refused(
             Reason.ILLEGAL_MESSAGE,
             f"properties of {len(text)} bytes, the limit is {props.PROPERTIES_BYTES_MAX}",
@@ -66,19 +75,21 @@ def put_record(
     reconsume_times: int = 0,
     tags: int | None = None,
     copy_of: int | None = None,
+    stored: bytes | None = None,
 ) -> PutRecord:
     """Make a record to store.
 
     Args:
         tags: the tags code, where it is not the hash of TAGS.
         copy_of: LogOffset of the record that this one replaces: one that was due, or that a consumer sent back.
+        stored: as `property_bytes`.
     """
     v6 = int(SysFlag.BORN_HOST_V6) if len(born_host) == HOST_V6 else 0
     return PutRecord(
         topic=topic,
         queue_id=queue_id,
         body=body,
-        properties=property_bytes(pairs),
+        properties=property_bytes(pairs, stored),
         flag=flag,
         # A sender's transaction bits and host bits must not reach the log.
         sys_flag=sys_flag & SENDER_FLAGS | v6,

@@ -115,4 +115,4 @@ class PullFastPaths:
             self._stats.got_on_fast_path(pulls, messages, size)
         for gate in moved:
             group, topic, queue_id = gate.owner
-            self._offsets.put(group, topic, queue_id, gate.committed)
+            self._offsets.put(group, topic, queue_id, gate.committed, pulled=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.requests import KeyQuery, OffsetCommit
 from metaq.broker.tables.topics import check_client_topic
@@ -17,7 +18,8 @@ KEY_CHARS_MAX = 4096
 class Lookup:
     """Answers queries of offsets and messages."""
 
-    def __init__(self, environment: Environment, tables: Tables) -> None:
+    def __init__(self, environment: Environment, tables: Tables, deletions: Deletions) -> None:
+        self._deletions = deletions
         self._environment, self._reader, self._keeper = environment, environment.store.reader, environment.store.keeper
         self._topics, self._offsets = tables.topics, tables.offsets
 
@@ -57,6 +59,8 @@ class Lookup:
         that tell new queues from old ones themselves.
         """
         stored = self._offsets.get(group, topic, queue_id)
+        if stored is None and self._deletions.returns(group, topic):
+            return self.min_offset(topic, queue_id)
         if stored is not None or not young_is_zero:
             return stored
         queue = self._queue(topic, queue_id)

@@ -329,7 +329,7 @@ class PullService(BrokerPart):
                 admission = admission._replace(wanted=None)
         # After all checks: a refused pull must not move the group.
         if flags & COMMIT and commit_offset >= 0:
-            self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset)
+            self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset, pulled=True)
         options = self._environment.store_options
         # Our clients ask for more than RocketMQ's bound; others never send the field.
         if lifted_bytes > 0:

@@ -28,6 +28,8 @@ class Offsets:
         self.failing = ""
         """Reason of the last save's failure; "" if it succeeded."""
         self._table: OffsetTable = file.read() or {}
+        self.made_anew: dict[str, Callable[[int], int]] = {}
+        """Topic that was deleted once → function of a queue id: the queue's end. No offset beyond it is taken."""
 
     @property
     def table(self) -> Mapping[tuple[str, str], Mapping[int, int]]:
@@ -39,7 +41,11 @@ class Offsets:
         queues = self._table.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
-    def put(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def put(self, group: str, topic: str, queue_id: int, offset: int, *, pulled: bool = False) -> None:
+        """Store an offset. `pulled`: it came with a pull, and its client will commit it once more."""
+        # In a topic made anew it may be of the topic before: a pull does not say so, and beyond the end it must be.
+        if topic in self.made_anew and (pulled or offset > self.made_anew[topic](queue_id)):
+            return
         self._table.setdefault((topic, group), {})[queue_id] = offset
         self._dirty = True
 

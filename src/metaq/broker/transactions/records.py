@@ -119,7 +119,7 @@ def renewed(half: StoredMessage, *, checked: bool) -> PutRecord:
 
 def given_up(half: StoredMessage) -> PutRecord:
     """Make the copy of a half message for TRANS_CHECK_MAX_TIME_TOPIC."""
-    return _copy(half, CHECK_MAX_TOPIC, half.properties)
+    return _copy(half, CHECK_MAX_TOPIC, half.properties, half.properties_raw)
 
 
 def resumed(kept: StoredMessage, newest: StoredMessage | None) -> PutRecord:
@@ -133,7 +133,7 @@ def resumed(kept: StoredMessage, newest: StoredMessage | None) -> PutRecord:
     return _copy(kept, HALF_TOPIC, pairs)
 
 
-def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str]) -> PutRecord:
+def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str], stored: bytes | None = None) -> PutRecord:
     return put_record(
         topic,
         0,
@@ -145,6 +145,7 @@ def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str]) -> PutRecor
         born_host=half.born_host_raw,
         reconsume_times=half.reconsume_times,
         copy_of=half.log_offset,
+        stored=stored,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.window import Chunk, Window
+from metaq.client.consumer.membership.generations import Anchor, Generations
 from metaq.client.consumer.read_message import ReadMessage
 from metaq.client.consumer.replaying import Replay, ReplayedQueue
 from metaq.client.conversation.call import FAULTS
@@ -34,6 +35,8 @@ RAISE, SKIP, RAW = CORRUPT = ("raise", "skip", "raw")
 READY_MESSAGES_MAX = 2000
 """Messages of one queue that wait to be handed out."""
 POLL_SECONDS = 0.05
+LOOK_SECONDS = 20.0
+"""Between two looks whether the topic was made anew."""
 
 
 class _QueueReader:
@@ -45,6 +48,8 @@ class _QueueReader:
         self.ready = 0
         self.drained = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.newest: Anchor | None = None
+        """The newest message that was pulled."""
         self.failing = False
         """Whether the last pull failed, which was logged."""
         self.replayed: ReplayedQueue | None = None
@@ -70,6 +75,8 @@ class ReaderCore:
         """The queues that have a broker, by the last route."""
         self._wanted = PullSettings(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
+        self._generations = Generations(core)
+        self._looks: asyncio.Task[None] | None = None
         self.faulty = False
         """Whether a message was put whose body cannot be decompressed: only then are messages looked at."""
         self._seeking = 0
@@ -159,6 +166,10 @@ class ReaderCore:
 
     async def _begin_at(self, places: Mapping[MessageQueue, int]) -> None:
         """Begin to read queues. None starts before all ends are known, or a short one would look like the end of all."""
+        await self._generations.learn(list(places), self._readers)
+        # Beside the pulls, which brokers hold. With an archive, positions are the archive's.
+        if self._looks is None and self._replay is None:
+            self._looks = self._core.every(LOOK_SECONDS, self._look)
         ends: dict[MessageQueue, int | None] = dict.fromkeys(places)
         if self._stop_at_end:
             ends = {queue: await self._max_offset(queue) for queue in places}
@@ -196,6 +207,8 @@ class ReaderCore:
         }
 
     async def stop(self) -> None:
+        if self._looks is not None:
+            self._looks.cancel()
         for queue in list(self._readers):
             self._close(queue)
 
@@ -258,6 +271,8 @@ class ReaderCore:
     async def _out_of_range(self, reader: _QueueReader, kept: range) -> bool:
         """Look in the archive for a message that the broker does not have. Returns whether it is there by now."""
         queue, offset = reader.window.queue, reader.window.next_offset
+        if offset > kept.stop and await self._look_for_new(short=True):
+            return False
         fault: MetaqError = OffsetOutOfRange(queue, offset, kept)
         if self._replay is not None:
             try:
@@ -270,6 +285,38 @@ class ReaderCore:
                 fault = error
         self._fail(fault)
         return False
+
+    async def _look(self) -> None:
+        await self._look_for_new()
+
+    async def _look_for_new(self, *, short: bool = False) -> bool:
+        """Look whether the topic was made anew, at a broker or all. Returns whether queues are begun anew, soon."""
+        if self._replay is not None:
+            return False
+        begin = await self._generations.renewed(list(self._readers), self._newest, short=short)
+        if begin:
+            self._seeking += 1  # until then the ends of tasks are not the end of all
+            self._core.spawn(self._begin_anew(begin))
+        return bool(begin)
+
+    def _newest(self, queue: MessageQueue) -> Anchor | None:
+        return self._readers[queue].newest if queue in self._readers else None
+
+    async def _begin_anew(self, offsets: Mapping[MessageQueue, int]) -> None:
+        try:
+            for queue, offset in offsets.items():
+                if (reader := self._readers.get(queue)) is not None:
+                    log.warning(
+                        "topic %s was deleted and made anew at broker %s: %s, which was read to %d, is read from its first "
+                        "message on, %d", queue.topic, queue.broker, queue, reader.window.next_offset, offset,
+                    )  # fmt: skip
+                    self._close(queue)
+            await self._begin_at(offsets)
+        except FAULTS as error:
+            self._fail(error)
+        finally:
+            self._seeking -= 1
+            self._finish_if_at_end()
 
     async def _pull_once(self, reader: _QueueReader) -> bool:
         """Returns False when the queue cannot be read on."""
@@ -299,6 +346,9 @@ class ReaderCore:
         if result.status is PullStatus.OUT_OF_RANGE:
             return await self._out_of_range(reader, range(result.min_offset, result.max_offset))
         messages = pulled.messages
+        if messages:
+            newest = messages[-1]
+            reader.newest = Anchor(newest.queue_offset, newest.log_offset, newest.store_ms)
         if pulled.broken and self._corrupt != SKIP:
             self.faulty = True
             for message, why in pulled.broken:

@@ -107,6 +107,7 @@ class MessageHandlers:
                 queue_id=header.queue_id,
                 offset=header.commit_offset,
                 client=call.caller.client,
+                generation=header.generation,
             )
         )
 
@@ -123,7 +124,11 @@ class MessageHandlers:
 
     @handles(RequestCode.GET_MIN_OFFSET, headers.QueueHeader, Action.OBSERVE)
     def _min_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
-        return headers.OffsetReplyHeader(offset=self._broker.lookup.min_offset(call.header.topic, call.header.queue_id))
+        header = call.header
+        return headers.OffsetReplyHeader(
+            offset=self._broker.lookup.min_offset(header.topic, header.queue_id),
+            generation=self._broker.deletions.generation(header.topic) if header.wants_generation else None,
+        )
 
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, headers.QueueHeader, Action.OBSERVE)
     def _earliest(self, call: Call[headers.QueueHeader]) -> headers.TimestampReplyHeader:

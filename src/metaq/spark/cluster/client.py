@@ -16,7 +16,7 @@ from metaq.client.conversation.call import At, Call, Consultation
 from metaq.client.conversation.driver import converse, converse_all
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
-from metaq.client.conversation.reading.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
+from metaq.client.conversation.reading.offsets import GetBeginning, GetMaxOffset, GetPosition, SetPosition, beginners
 from metaq.client.conversation.reading.pulling import Pull
 from metaq.client.conversation.reading.sizes import Sample, sample_sizes
 from metaq.client.conversation.reading.time_search import first_at_or_after, store_time_from
@@ -25,7 +25,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat
 from metaq.model.message import BODY_BYTES_MAX
-from metaq.model.offsets import Positions, Slice
+from metaq.model.offsets import Generations, Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.model.topics.route import MASTER_ID, guessed
 from metaq.model.topics.system import AUTO_CREATE_TOPIC
@@ -150,6 +150,8 @@ class ClusterClient:
         self._name_servers = NameServers(parse_addresses(name_servers))
         self._retry_seconds = retry_seconds
         self._links: dict[str, Link] = {}
+        self.generations: Generations = {}
+        """Of the topics whose `starts` were asked for, as brokers told them last."""
         self.replicas = Replicas(read_from)
         self._introduced: set[tuple[str, str]] = set()
         """(group, broker) where the group's retry topic was asked for, see `_introduce`."""
@@ -229,8 +231,15 @@ class ClusterClient:
         return self._ask({queue: GetMaxOffset(queue) for queue in queues}, seconds)
 
     def starts(self, queues: Iterable[MessageQueue], seconds: float | None = None) -> Positions:
-        """Return each queue's min offset, that of the oldest stored message. `seconds` as in `ends`."""
-        return self._ask({queue: GetMinOffset(queue) for queue in queues}, seconds)
+        """Return each queue's min offset, that of the oldest stored message. `seconds` as in `ends`.
+
+        `generations` has those of their topics afterwards, where they are told.
+        """
+        found = self._ask({queue: GetBeginning(queue) for queue in queues}, seconds)
+        for queue, begin in found.items():
+            if begin.generation is not None:
+                self.generations[queue.topic, queue.broker] = begin.generation
+        return {queue: begin.offset for queue, begin in found.items()}
 
     def at(self, queues: Iterable[MessageQueue], timestamp_ms: int, group: str) -> Positions:
         """Return each queue's first offset stored at `timestamp_ms` or later; its max offset if there is none yet.

@@ -99,6 +99,23 @@ def report_short_queue(queue: MessageQueue, wanted: int, kept: range, *, fail: b
     _LOG.warning("%s Going on at its end.", OffsetOutOfRange(queue, wanted, kept, why))
 
 
+class MadeAnew(MessagesLost):
+    """A queue's topic was deleted and made anew since its messages were read to `lost.start`: what was behind is gone."""
+
+    def __str__(self) -> str:
+        what = f"the topic of {self.queue}, which was read to offset {self.lost.start}, was deleted and made anew"
+        return f"{what}: what had not been read of it is gone. {self.remedy}"
+
+
+def report_made_anew(queue: MessageQueue, reached: int, *, fail: bool) -> None:
+    """Report a topic that was made anew. Raises MessagesLost, or logs it."""
+    lost = range(reached, reached)
+    if fail:
+        ways = "Begin with a new checkpoint, or set failOnDataLoss=false to go on at its first message."
+        raise MadeAnew(queue, lost, ways)
+    _LOG.warning("%s", MadeAnew(queue, lost, "Going on at its first message."))
+
+
 class _NotReached(RequestTimeout):
     """The queue ends before the slice does. `kept`: offsets that the broker has."""
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from metaq.client.conversation.reading.sizes import SAMPLE_MESSAGES
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import offsets
-from metaq.model.offsets import Positions, Slice
+from metaq.model.offsets import Generations, Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster.client import ClusterClient, Retries, client_of, may_be_away, refuse_members
 from metaq.spark.source import slicing
-from metaq.spark.source.fetch import report_loss, report_short_queue
+from metaq.spark.source.fetch import report_loss, report_made_anew, report_short_queue
 from metaq.spark.source.pushdown import Pushed
 from metaq.spark.source.sampling import Sampler
 from metaq.spark.source.settings import EARLIEST, LATEST, SourceOptions
@@ -98,19 +98,25 @@ class Planner:
         return self._given(text, "endingOffsets", queues)
 
     def advance(
-        self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int] | None, watch: Watch | None = None
+        self,
+        start: Mapping[MessageQueue, int],
+        target: Mapping[MessageQueue, int] | None,
+        watch: Watch | None = None,
+        begun: Generations | None = None,
     ) -> Positions:
         """Return the furthest end of the next micro-batch, limits aside: the queues' ends now, or `target` if given.
 
         A queue that is not in `start` is pinned at its first message: this batch reads nothing of it, the next begins
         there. Spark logs only the ends of batches, so this is how its start gets into the checkpoint.
+        So is a queue whose topic was made anew since `start`. `begun`: generations that `start` is of; brought up to date.
         The queues of a broker that is away stay at `start`.
-        Raises: MessagesLost: messages from `start` on have left the log, and failOnDataLoss is set. OffsetOutOfRange: a
+        Raises: MessagesLost: messages from `start` on have left the log, or their topic was made anew, and failOnDataLoss is set. OffsetOutOfRange: a
             queue ends before `start`, and failOnDataLoss is set. ConnectionFailed: a broker has been away for retrySeconds,
             and brokerAway is fail.
         """
         seen = self._seen(start, target, watch or self.watch())
-        known = [queue for queue in seen.starts if queue in start]
+        anew = self._made_anew([queue for queue in seen.starts if queue in start], start, begun)
+        known = [queue for queue in seen.starts if queue in start and queue not in anew]
         ends = seen.ends if target is None else self._at_least(start, target, known)
         reached: Positions = {}
         for queue in known:
@@ -120,10 +126,34 @@ class Planner:
             else:  # A slave may lack what its master has had.
                 reached[queue] = max(start[queue], ends[queue])
         fresh = {
-            queue: kept for queue, kept in seen.starts.items() if queue not in start and self.client.asks_master(queue)
+            queue: kept
+            for queue, kept in seen.starts.items()
+            if (queue not in start or queue in anew) and self.client.asks_master(queue)
         }
+        if begun is not None:
+            begun.update(self.generations(seen.starts))
         # With all of `start`: queues that the options no longer name stay in the checkpoint with their offsets.
         return dict(start) | reached | fresh
+
+    def generations(self, queues: Iterable[MessageQueue]) -> Generations:
+        """Return the generations of the queues' topics, as far as masters have told them with their starts."""
+        places = {(queue.topic, queue.broker) for queue in queues if self.client.asks_master(queue)}
+        return {place: told for place in places if (told := self.client.generations.get(place)) is not None}
+
+    def _made_anew(
+        self,
+        queues: Iterable[MessageQueue],
+        start: Mapping[MessageQueue, int],
+        begun: Mapping[tuple[str, str], int] | None,
+    ) -> set[MessageQueue]:
+        """Return those of the queues whose topic was made anew since `start`. Raises MessagesLost: failOnDataLoss is set."""
+        if begun is None:
+            return set()
+        now = self.generations(queues)
+        anew = {queue for queue in queues if differ(now, begun, queue)}
+        for queue in sorted(anew):
+            report_made_anew(queue, start[queue], fail=self._options.fail_on_data_loss)
+        return anew
 
     def _at_least(
         self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int], known: list[MessageQueue]
@@ -389,6 +419,9 @@ class Planner:
         not_read = [str(queue) for queue in given if queue not in queues]
         if not_read:
             raise ConfigError(f"{what} names queues that are not read: {', '.join(not_read[:10])}")
+        kept, of = self.client.starts(given), offsets.generations_of(text, what)
+        for queue in self._made_anew(list(given), given, of) if of else ():
+            given[queue] = kept[queue]
         ends = self.client.ends(given)
         beyond = [f"{queue} ends at {ends[queue]}, {at} is given" for queue, at in given.items() if at > ends[queue]]
         if beyond:
@@ -400,6 +433,12 @@ class Planner:
             report_loss(queue, range(start, kept), fail=self._options.fail_on_data_loss)
         elif start > end:
             report_short_queue(queue, start, range(kept, end), fail=self._options.fail_on_data_loss)
+
+
+def differ(now: Mapping[tuple[str, str], int], then: Mapping[tuple[str, str], int], queue: MessageQueue) -> bool:
+    """Return whether a queue's topic has another generation now than then; not if it is not told now."""
+    place = queue.topic, queue.broker
+    return place in now and now[place] != then.get(place, 0)
 
 
 @functools.lru_cache(maxsize=8)

@@ -161,7 +161,7 @@ def _value(offset: Any) -> Any:
 
 def _is_ours(offset: Any) -> bool:
     # Other sources' offsets may be JSON objects too, Kafka's for instance.
-    return isinstance(offset, dict) and set(offset) == {"v", "q"}
+    return isinstance(offset, dict) and set(offset) - {"g"} == {"v", "q"}
 
 
 def _positions(offset: Any) -> Positions:

@@ -57,7 +57,7 @@ class PutRecord(Struct):
     tags_code: int = 0
     keys: tuple[bytes, ...] = ()
     is_judged: bool = False
-    """The body holds messages that were checked one by one, so it may be larger than `maxMessageSize`."""
+    """What the body holds was checked when it came, so it may be larger than `maxMessageSize`."""
 
     @property
     def is_copy(self) -> bool:

@@ -6,12 +6,16 @@ Java's tables have the queue, an object, for a key, and fastjson writes it so: `
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from metaq.in_pieces import InPieces
 from metaq.model import ConsumeStats, MessageQueue, QueueStats
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.parts import Body, Tree
+
+_GENERATIONS: Final = "metaqGenerations"
+"""Ours: RocketMQ's clients ignore it in an offsets.json, and write the file without."""
 
 
 def queue_key(queue: MessageQueue) -> fastjson.ObjectKey:
@@ -141,6 +145,23 @@ def _by_number(table: Value) -> dict[int, int]:
 def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
     """Encode RESET_CONSUMER_CLIENT_OFFSET (220) and the answer to INVOKE_BROKER_TO_RESET_OFFSET (222)."""
     return fastjson.dumps_java({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
+
+
+def kept_offsets(offsets: Mapping[MessageQueue, int], generations: Mapping[MessageQueue, int]) -> bytes:
+    """Encode a client's offsets.json: RocketMQ's, with the generation of each queue of a topic that was made anew."""
+    if not generations:
+        return queue_offsets(offsets)
+    return fastjson.dumps_java(
+        {
+            "offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()},
+            _GENERATIONS: {queue_key(queue): generation for queue, generation in generations.items()},
+        }
+    )
+
+
+def kept_generations_of(body: Body) -> dict[MessageQueue, int]:
+    table = beans.parse(body, "offset table")[_GENERATIONS]
+    return {} if table.tree is None else {queue: generation.whole() for queue, generation in queue_items(table)}
 
 
 def queue_offset_list(offsets: Mapping[MessageQueue, int]) -> bytes:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import field
 
 from metaq.wire.headers.codec import Header, Int, Long
+
+GENERATION: Final = "metaqGeneration"
+"""Ours (docs/formats/extensions.md): the LogOffset at which the topic of that name was last deleted; 0: never."""
 
 
 class PullHeader(Header, kw_only=True):
@@ -43,10 +46,14 @@ class PullReplyHeader(Header, kw_only=True):
 
 
 class QueueHeader(Header, kw_only=True):
-    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
+    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32).
+
+    `wants_generation`, ours, with 31: the answer tells the topic's generation too.
+    """
 
     topic: str
     queue_id: Int
+    wants_generation: bool | None = field(name=GENERATION, default=None)
     broker_name: str | None = field(name="bname", default=None)
 
 
@@ -60,9 +67,10 @@ class SearchOffsetHeader(Header, kw_only=True):
 
 
 class OffsetReplyHeader(Header, kw_only=True):
-    """Answers QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30), GET_MIN_OFFSET (31)."""
+    """Answers QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30), GET_MIN_OFFSET (31). `generation`, ours: of the topic, if it was asked for."""
 
     offset: Long
+    generation: Long | None = field(name=GENERATION, default=None)
 
 
 class TimestampReplyHeader(Header, kw_only=True):
@@ -82,12 +90,13 @@ class QueryOffsetHeader(Header, kw_only=True):
 
 
 class UpdateOffsetHeader(Header, kw_only=True):
-    """UPDATE_CONSUMER_OFFSET (15)."""
+    """UPDATE_CONSUMER_OFFSET (15). `generation`, ours: of the topic that the offset is of; no other takes it."""
 
     group: str = field(name="consumerGroup")
     topic: str
     queue_id: Int
     commit_offset: Long
+    generation: Long | None = field(name=GENERATION, default=None)
     broker_name: str | None = field(name="bname", default=None)
 
 

@@ -147,6 +147,25 @@ def test_broker_that_takes_nothing_back_gets_a_copy(cluster):
     assert cluster.committed["orders", 0] == 1
 
 
+@pytest.mark.parametrize("size", [32_300, 32_600, 32_767])
+def test_a_copy_leaves_room_for_what_a_broker_adds(cluster, size):
+    """RocketMQ's adds its cluster and, of a delayed copy, the destination: the message would come again here for ever."""
+    cluster.topics[RETRY] = 1
+    cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
+    own, added = {"UNIQ_KEY": "A" * 32, "big": ""}, {"CLUSTER": "DefaultCluster"}
+    own["big"] = "x" * (size - len(props.join(own | added)))
+    cluster.stored["orders", 0].append((0, b"bad", props.join(own | added).encode()))
+    with consumer_of(cluster) as consumer:
+        consumer.receive(PATIENCE).retry()
+        [(_, _, text)] = eventually(lambda: cluster.stored[RETRY, 0])
+        pairs = props.parse(text.decode())
+        assert {name: pairs[name] for name in own} == own
+        assert ("DELAY" in pairs) == (size < 32_767)
+        if "DELAY" in pairs:
+            added |= {"REAL_TOPIC": RETRY, "REAL_QID": "2147483647"}
+        assert len(props.join(pairs | added)) <= 32_767
+
+
 def test_send_back_whose_answer_was_lost_is_repeated(cluster):
     """The broker may have taken the message: a new message to the retry topic would be a second retry. So it is asked
     again, and told that it is."""

@@ -181,6 +181,7 @@ class SendBack:
         if delay_level != DEAD_LETTER_LEVEL:
             pairs[props.DELAY] = str(delay_level)
         pairs.update(more)
+        self._make_room(pairs, message)
         body, sys_flag = message.body, 0
         if len(body) > BODY_BYTES_MAX:  # it came compressed, and no broker takes it uncompressed
             body = await asyncio.to_thread(compression.compress, body, COMPRESSION_ZLIB)
@@ -195,6 +196,17 @@ class SendBack:
             max_reconsume_times=times_max,
         )
         await self._sender.send(outgoing, self._seconds.copy)
+
+    def _make_room(self, pairs: dict[str, str], message: ReceivedMessage) -> None:
+        """Remove properties that a copy can do without, if there is no room for what its broker adds."""
+        # The message has been through a broker that added its cluster: what it has besides always fits.
+        cluster = len(message.properties.get(props.CLUSTER, " " * 64).encode()) + len(props.CLUSTER) + 2
+        delayed = len(RETRY_PREFIX + self._group) + 64
+        if props.DELAY in pairs and not props.make_room(
+            pairs, props.ADDED, props.PROPERTIES_BYTES_MAX - cluster - delayed
+        ):
+            del pairs[props.DELAY]
+        props.make_room(pairs, (*props.ADDED, props.RETRY_TOPIC), props.PROPERTIES_BYTES_MAX - cluster)
 
     async def _again(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage) -> None:
         await asyncio.sleep(self._seconds.again)

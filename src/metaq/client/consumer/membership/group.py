@@ -19,7 +19,8 @@ from metaq.client.consumer.delivery.delivery import ConcurrentDelivery, Delivery
 from metaq.client.consumer.delivery.handover import Handover
 from metaq.client.consumer.delivery.ordering import OrderedDelivery
 from metaq.client.consumer.delivery.window import Chunk, Shut, Window
-from metaq.client.consumer.membership.offset_store import BrokerOffsets, Offsets, kept_in_time
+from metaq.client.consumer.membership.generations import Anchor, Generations
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, LocalOffsets, Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.puller import Pulling, QueuePuller
@@ -63,6 +64,9 @@ class GroupMember:
             # As Java's push consumer: members of a clustering group consume their retry topic, broadcasting has no retries.
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
+        self._generations = Generations(core)
+        if isinstance(offsets, BrokerOffsets | LocalOffsets):
+            offsets.generation = self._generations.of
         self._starting = Starting(core, group, offsets, options)
         faults = OnceLog(log)
         delivery = OrderedDelivery if options.orderly else ConcurrentDelivery
@@ -75,6 +79,7 @@ class GroupMember:
             self._delivery,
             faults,
             commits=isinstance(offsets, BrokerOffsets),
+            look=self._look_for_new,
         )
         self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, faults)
         self._pullers: dict[MessageQueue, QueuePuller] = {}
@@ -133,6 +138,7 @@ class GroupMember:
         self._tasks = [
             self._core.spawn(self._share()),
             self._core.every(self.options.seconds.persist, self.persist),
+            self._core.every(self.options.seconds.rebalance, self._look_at_generations),
         ]
 
     def discover(self, patterns: Mapping[re.Pattern[str], Any], *, topics_max: int, seconds: float) -> None:
@@ -233,6 +239,7 @@ class GroupMember:
             self._unannounced.update(queues)
         # Orderly consumption: the lock first, then the offset, or another member might still move it.
         admitted = await self._delivery.admit(queues)
+        await self._generations.learn(admitted, self._pullers)
         taken = await together(self._take, admitted, QUEUES_AT_ONCE)
         return len(admitted) == len(queues) and all(taken)
 
@@ -254,6 +261,27 @@ class GroupMember:
             await self._offsets.persist({queue: moved})
         log.debug("group %s consumes %s from %d on", self.group, queue, offset)
         return True
+
+    async def _look_at_generations(self) -> None:
+        """Begin anew in topics that were deleted and made anew since they were taken."""
+        await self._look_for_new(list(self._pullers), short=False)
+
+    async def _look_for_new(self, queues: Collection[MessageQueue], *, short: bool = True) -> bool:
+        """As `_look_at_generations`, in queues that end before positions. Returns whether one is begun anew, soon."""
+        begin = await self._generations.renewed(queues, self._newest, short=short)
+        if begin:
+            self._core.spawn(self._begin_anew(begin))
+        return bool(begin)
+
+    def _newest(self, queue: MessageQueue) -> Anchor | None:
+        puller = self._pullers.get(queue)
+        return None if puller is None else puller.newest
+
+    async def _begin_anew(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if (puller := self._pullers.get(queue)) is not None:
+                await self._pulling.made_anew(queue, range(puller.window.next_offset, puller.end_seen), offset)
+        await self.move(offsets)
 
     def _begin(self, queue: MessageQueue, offset: int) -> None:
         self._pullers[queue] = puller = QueuePuller(self._pulling, queue, offset, held=self._held(queue))

@@ -119,6 +119,8 @@ class BrokerOffsets:
 
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core, self._group = core, group
+        self.generation: Callable[[MessageQueue], int | None] = lambda _: None
+        """Generation of a queue's topic that its offset is of: a broker takes no offset of the topic before."""
         self._kept: dict[MessageQueue, int] = {}
         self._begun: set[tuple[str, str]] = set()
         """(broker, topic) for which the broker has an offset of this group."""
@@ -165,7 +167,7 @@ class BrokerOffsets:
     async def _keep(self, progress: tuple[MessageQueue, int]) -> MetaqError | None:
         queue, offset = progress
         try:
-            await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
+            await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset, self.generation(queue)))
         except FAULTS as error:
             then = "trying again" if judge(error, Purpose.COMMIT).again else "its broker refuses it"
             log.warning(
@@ -182,6 +184,12 @@ class LocalOffsets:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
+        self.generation: Callable[[MessageQueue], int | None] = lambda _: None
+        """Generation of a queue's topic that its offset is of; None: not known."""
+        self._generations: dict[MessageQueue, int] = {}
+        """Generations that the offsets of `_kept` are of, where it is not 0."""
+        self._to_write: Mapping[MessageQueue, int] = {}
+        """Generations that `_write` writes."""
         self._kept: dict[MessageQueue, int] | None = None
         """What the file holds; None: it was not read yet."""
         self._unwritten: dict[MessageQueue, int] = {}
@@ -195,7 +203,15 @@ class LocalOffsets:
     async def load(self, queue: MessageQueue) -> int | None:
         async with self._busy:
             kept = await self._read_once()
-        return self._unwritten.get(queue, kept.get(queue))
+            offset, now = self._unwritten.get(queue, kept.get(queue)), self.generation(queue)
+            if offset is not None and now is not None and now != self._generations.get(queue, 0):
+                log.warning(
+                    "topic %s was deleted and made anew at broker %s since the offset %d of %s was written to %s: going on at its first "
+                    "message", queue.topic, queue.broker, offset, queue, self._path,
+                )  # fmt: skip
+                # Written with the next offsets. If the first messages are gone already, the first pull says so.
+                self._unwritten[queue] = offset = 0
+        return offset
 
     async def begun(self, queues: Collection[MessageQueue]) -> bool:
         async with self._busy:
@@ -211,21 +227,27 @@ class LocalOffsets:
                 kept = await self._read_once()
                 self._unwritten.update(offsets)
                 # Nothing has changed: no write every few seconds for an idle group.
-                if (fresh := {**kept, **self._unwritten}) == kept:
+                fresh = {**kept, **self._unwritten}
+                told = {queue: now for queue in self._unwritten if (now := self.generation(queue)) is not None}
+                generations = {queue: now for queue, now in {**self._generations, **told}.items() if now}
+                if fresh == kept and generations == self._generations:
                     self._unwritten.clear()
                     return []
+                self._to_write = generations
                 await in_thread(self._write, fresh)
             except (OSError, OffsetsUnknown) as error:
                 log.warning("the offsets were not written to %s, trying again: %s", self._path, error)
                 return [_not_kept(f"the progress was not written to {self._path}", error)]
-            self._kept = fresh
+            self._kept, self._generations = fresh, generations
             self._unwritten.clear()
             return []
 
     async def _read_once(self) -> dict[MessageQueue, int]:
-        if self._kept is None:
-            self._kept = await in_thread(self._read)
-        return self._kept
+        if self._kept is not None:
+            return self._kept
+        kept, self._generations = await in_thread(self._read)
+        self._kept = kept
+        return kept
 
     @property
     def _backup(self) -> pathlib.Path:
@@ -236,7 +258,7 @@ class LocalOffsets:
         # Written aside and synced, then renamed: a crash leaves the new file, the old one, or its copy, never half of one.
         temporary = self._path.with_suffix(".json.tmp")
         with temporary.open("wb") as file:
-            file.write(bodies.queue_offsets(offsets))
+            file.write(bodies.kept_offsets(offsets, self._to_write))
             file.flush()
             os.fsync(file.fileno())
         if self._path.exists():
@@ -244,12 +266,13 @@ class LocalOffsets:
             self._path.replace(self._backup)
         temporary.replace(self._path)
 
-    def _read(self) -> dict[MessageQueue, int]:
-        """Raises OffsetsUnknown: the file is there, and neither it nor the one before can be read."""
+    def _read(self) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+        """Return offsets and generations. Raises OffsetsUnknown: the file is there, and neither it nor the one before can be read."""
         failure: Exception | None = None
         for path in (self._path, self._backup):
             try:
-                offsets = bodies.queue_offsets_of(path.read_bytes())
+                text = path.read_bytes()
+                offsets, generations = bodies.queue_offsets_of(text), bodies.kept_generations_of(text)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, BadRequest) as error:
@@ -258,10 +281,10 @@ class LocalOffsets:
             else:
                 if path is self._backup:
                     log.warning("going on from the offsets in %s, which are some seconds older", path)
-                return offsets
+                return offsets, generations
         if failure is not None:
             raise OffsetsUnknown(f"the progress in {self._path} cannot be read (mend it or delete it): {failure}")
-        return {}
+        return {}, {}
 
 
 class OwnOffsets:

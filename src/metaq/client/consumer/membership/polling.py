@@ -44,6 +44,8 @@ class Batch(Protocol):
 Pull = Callable[[MessageQueue, int], Awaitable[Batch]]
 """(queue, offset): up to so many messages, held by the broker while there are none. Raises OffsetOutOfRange, MetaqError."""
 
+Look = Callable[[list[MessageQueue]], Awaitable[bool]]
+
 
 class PolledMember(Protocol):
     """The member whose queues are polled."""
@@ -78,8 +80,9 @@ class _Place(Struct):
 class Polling:
     """One pull consumer's polls."""
 
-    def __init__(self, core: ClientCore, member: PolledMember, pull: Pull) -> None:
-        self._core, self._member, self._pull = core, member, pull
+    def __init__(self, core: ClientCore, member: PolledMember, pull: Pull, look: Look | None = None) -> None:
+        """Args: look: moves those of the queues whose topic was made anew, and returns whether one was."""
+        self._core, self._member, self._pull, self._renew = core, member, pull, look
         self._places: dict[MessageQueue, _Place] = {}
         self._given: dict[MessageQueue, int] = {}
         """Queue → next offset, if what the last poll handed out is consumed."""
@@ -220,6 +223,9 @@ class Polling:
                 place.next_offset = place.position = await self._member.position(queue)
             batch = await self._pull(queue, place.next_offset)
         except OffsetOutOfRange as error:
+            short = place.next_offset > error.kept.stop
+            if short and self._renew is not None and self._places.get(queue) is place and await self._renew([queue]):
+                return  # the place is forgotten
             self._out_of_range(queue, place, error)
         except MetaqError as error:
             self._faults.once(f"{queue}", f"{queue} cannot be polled, trying again: {error}")

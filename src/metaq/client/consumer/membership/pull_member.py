@@ -14,8 +14,9 @@ from typing import Any
 
 from msgspec import structs
 
+from metaq.client.consumer.membership.generations import Generations, tell
 from metaq.client.consumer.membership.group import QUEUES_AT_ONCE
-from metaq.client.consumer.membership.offset_store import Offsets, kept_in_time
+from metaq.client.consumer.membership.offset_store import BrokerOffsets, LocalOffsets, Offsets, kept_in_time
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.patterns import Discovery
 from metaq.client.consumer.membership.sharing import Sharing
@@ -54,6 +55,9 @@ class PullMember:
         self._core, self._offsets = core, offsets
         self.options = structs.replace(options, on_share=self._share_changed)
         self.subscriptions = Subscriptions({}, core.clock)
+        self._generations = Generations(core)
+        if isinstance(offsets, BrokerOffsets | LocalOffsets):
+            offsets.generation = self._generations.of
         self._starting = Starting(core, group, offsets, options)
         self._sharing = Sharing(core, group, self.subscriptions, RETRY_PREFIX + group, self.options, self, OnceLog(log))
         self._positions: dict[MessageQueue, int] = {}
@@ -97,6 +101,7 @@ class PullMember:
         self._tasks = [
             self._core.spawn(self._sharing.run()),
             self._core.every(self.options.seconds.persist, self.persist),
+            self._core.every(self.options.seconds.rebalance, self._look_at_generations),
         ]
 
     async def stop(self) -> None:
@@ -202,7 +207,21 @@ class PullMember:
         self._starting.seen(topic, queues)
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
+        await self._generations.learn(queues, self._positions)
         return all(await together(self._take, queues, QUEUES_AT_ONCE))
+
+    async def _look_at_generations(self) -> None:
+        await self.look_for_new(list(self._positions))
+
+    async def look_for_new(self, queues: Collection[MessageQueue]) -> bool:
+        """Go on at the first message in those of our queues whose topic was made anew. Returns whether one was."""
+        found = await self._generations.renewed(queues, lambda _: None)
+        for queue, begin in found.items():
+            if (before := self._positions.get(queue)) is not None:
+                tell(self.group, queue, before, begin)
+                self.update(queue, begin)
+                self.on_moved(queue)
+        return bool(found)
 
     async def _take(self, queue: MessageQueue) -> bool:
         try:
@@ -227,6 +246,7 @@ class PullMember:
     async def assign(self, queues: Collection[MessageQueue]) -> None:
         """These are ours, and no others. Raises one of FAULTS: where a new one begins cannot be found out; nothing changed."""
         new = [queue for queue in queues if queue not in self._positions]
+        await self._generations.learn(new, self._positions)
         starts = await together(self._start_of, new, QUEUES_AT_ONCE)
         await self.give_up([queue for queue in self._positions if queue not in queues])
         self._positions.update(zip(new, starts, strict=True))

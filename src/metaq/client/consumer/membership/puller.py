@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable, Collection
 
 from metaq.client.consumer.delivery.delivery import Delivery
+from metaq.client.consumer.membership.generations import Anchor, tell
 from metaq.client.consumer.membership.once_log import OnceLog
 from metaq.client.consumer.membership.subscriptions import Subscriptions
 from metaq.client.consumer.options import GroupOptions
@@ -37,9 +39,14 @@ class Pulling:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
-        faults: OnceLog, *, commits: bool,
+        faults: OnceLog, *, commits: bool, look: Callable[[Collection[MessageQueue]], Awaitable[bool]],
     ) -> None:  # fmt: skip
-        """Args: commits: pulls carry the committed offset (commitOffset)."""
+        """
+        Args:
+            commits: pulls carry the committed offset (commitOffset).
+            look: begins anew in those of the queues whose topic was made anew, and returns whether one was.
+        """
+        self.look = look
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
         self.retry_topic = RETRY_PREFIX + group
         self.delivery, self.faults, self.commits = delivery, faults, commits
@@ -75,6 +82,15 @@ class Pulling:
             "%d messages of %s %s group %s consumed them: offsets %d to %d",
             len(gone), queue, why, self.group, gone.start, gone.stop - 1,
         )  # fmt: skip
+        await self._tell_skip(queue, gone)
+
+    async def made_anew(self, queue: MessageQueue, gone: range, begin: int) -> None:
+        """Report that a queue's topic was made anew. `gone`: known messages of the one before that were not pulled."""
+        tell(self.group, queue, gone.start, begin)
+        self.skipped += len(gone)
+        await self._tell_skip(queue, gone)
+
+    async def _tell_skip(self, queue: MessageQueue, gone: range) -> None:
         if self.options.on_skip is not None:
             try:
                 await in_thread(self.options.on_skip, queue, gone)
@@ -101,6 +117,10 @@ class QueuePuller:
         self.window = pulling.delivery.window(queue, offset)
         self.window.replies = self._reply
         self.window.held = held
+        self.end_seen = offset
+        """The queue's end, as the last pull saw it."""
+        self.newest: Anchor | None = None
+        """The newest message that was pulled."""
         pulling.queues_of[queue.topic] += 1
         self._wake = asyncio.Event()
         self.task = pulling.core.spawn(self._pull_for_ever())
@@ -153,6 +173,10 @@ class QueuePuller:
             # Java's client waits 10 s and drops the queue until the next rebalance; here it continues at once.
             await self._out_of_range(result)
             return seconds.pause
+        self.end_seen = result.max_offset
+        if pulled.messages:
+            message = pulled.messages[-1]
+            self.newest = Anchor(message.queue_offset, message.log_offset, message.store_ms)
         limit = self._options.skip_when_behind
         if queue.topic == pulling.retry_topic:
             limit = None  # retries are not outdated news: they would be lost
@@ -193,6 +217,8 @@ class QueuePuller:
         if wanted < result.min_offset:
             await self._pulling.skip(self.queue, range(wanted, result.min_offset), "were deleted before")
             self.window.add([], result.next_offset)
+        elif await self._pulling.look([self.queue]):
+            return  # the topic was made anew, and is begun at its first message
         else:  # the broker has lost its newest messages, or an older slave was promoted: continue at its end
             log.warning(
                 "%s ends at %d, group %s wanted %d: going on at %d",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import NamedTuple
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue
@@ -25,6 +26,37 @@ class GetMinOffset(Call[int], frozen=True):
 
     def read(self, answer: Command) -> int:
         return headers.OffsetReplyHeader.from_ext(answer.ext).offset
+
+
+class Beginning(NamedTuple):
+    """Minimum offset of a queue, and its topic's generation there; None: a RocketMQ broker does not tell it."""
+
+    offset: int
+    generation: int | None
+
+
+class GetBeginning(Call[Beginning], frozen=True):
+    """Minimum offset of a queue, with its topic's generation (31).
+
+    A topic that is made anew has another generation: offsets of the one before mean other messages, or none.
+    """
+
+    queue: MessageQueue
+
+    @property
+    def action(self) -> str:
+        return f"find where {self.queue} begins"
+
+    def request(self) -> Command:
+        queue = self.queue
+        header = headers.QueueHeader(
+            topic=queue.topic, queue_id=queue.queue_id, wants_generation=True, broker_name=queue.broker
+        )
+        return request(RequestCode.GET_MIN_OFFSET, header)
+
+    def read(self, answer: Command) -> Beginning:
+        header = headers.OffsetReplyHeader.from_ext(answer.ext)
+        return Beginning(header.offset, header.generation)
 
 
 class GetMaxOffset(Call[int], frozen=True):
@@ -84,6 +116,7 @@ class SetPosition(Order, frozen=True):
     group: str
     queue: MessageQueue
     offset: int
+    generation: int | None = None
 
     @property
     def action(self) -> str:
@@ -96,6 +129,7 @@ class SetPosition(Order, frozen=True):
             topic=queue.topic,
             queue_id=queue.queue_id,
             commit_offset=self.offset,
+            generation=self.generation,
             broker_name=queue.broker,
         )
         return request(RequestCode.UPDATE_CONSUMER_OFFSET, header)

@@ -1,0 +1,146 @@
+"""A query whose topic is deleted and made anew reads it from its first message on, and says so; its checkpoint tells the two apart."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from metaq.admin import Admin
+from metaq.errors import ConfigError, MessagesLost
+from metaq.model import offsets
+from metaq.model.queue import MessageQueue
+from metaq.spark.cluster import client
+from metaq.spark.data_source import MetaqStreamReader
+from metaq.spark.source.plan import Planner
+from metaq.spark.source.settings import SourceOptions
+from tests.scripted import ScriptedCluster
+
+Q0 = MessageQueue("orders", "broker-a", 0)
+NO_LIMIT = ReadAllAvailable()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with ScriptedCluster(tmp_path) as running:
+        running.put("orders", 0, [b"old"] * 50)
+        yield running
+        client.client_of.cache_clear()
+
+
+def options(cluster, **more) -> SourceOptions:
+    given = {
+        "nameServers": cluster.namesrv,
+        "retrySeconds": "0.2",
+        "subscribe": "orders",
+        "startingOffsets": "earliest",
+    }
+    return SourceOptions.of(given | more)
+
+
+def reader(cluster, **more) -> MetaqStreamReader:
+    return MetaqStreamReader(options(cluster, **more), StructType([]))
+
+
+def make_anew(cluster, count) -> None:
+    with Admin(cluster.namesrv) as admin:
+        admin.delete_topic("orders")
+        admin.create_topic("orders", queues=1)
+    cluster.put("orders", 0, [b"new"] * count)
+
+
+def slices(stream, start, end) -> list[tuple[int, int]]:
+    return [(one.wanted.start, one.wanted.end) for one in stream.partitions(start, end)]
+
+
+def kept(offset):
+    """As Spark's checkpoint keeps it."""
+    return json.loads(json.dumps(offset))
+
+
+def checkpoint(cluster, **more):
+    """Return the offset at which a query is that has read all."""
+    stream = reader(cluster, **more)
+    start = stream.latestOffset(stream.initialOffset(), NO_LIMIT)
+    return kept(stream.latestOffset(start, NO_LIMIT))
+
+
+@pytest.mark.parametrize("count", [20, 50, 90])
+@pytest.mark.parametrize(
+    "limits", [{}, {"maxOffsetsPerTrigger": "1000", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "0s"}]
+)
+def test_without_a_word_of_loss_wanted_it_is_read_from_the_beginning(cluster, count, limits, caplog):
+    """Shorter, as long, and longer than what was read; at a restart and while the query runs."""
+    at = checkpoint(cluster)
+    assert at == {"v": 1, "q": {"orders": {"broker-a": {"0": 50}}}}
+    stream = reader(cluster, failOnDataLoss="false", **limits)
+    for length in (count, count + 10):
+        make_anew(cluster, length)
+        limit = stream.getDefaultReadLimit()
+        pinned = kept(stream.latestOffset(at, limit))
+        assert offsets.from_json(pinned) == {Q0: 0}
+        assert slices(stream, at, pinned) == []
+        at = kept(stream.latestOffset(pinned, limit))
+        assert slices(stream, pinned, at) == [(0, length)]
+        assert "was deleted and made anew" in caplog.text
+        caplog.clear()
+
+
+@pytest.mark.parametrize("count", [20, 50, 90])
+def test_it_is_a_loss_of_data(cluster, count):
+    at = checkpoint(cluster)
+    make_anew(cluster, count)
+    stream = reader(cluster)
+    for _ in range(2):
+        with pytest.raises(
+            MessagesLost, match=r"orders@broker-a:0, which was read to offset 50, was deleted and made anew"
+        ):
+            stream.latestOffset(at, NO_LIMIT)
+
+
+@pytest.mark.parametrize("count", [20, 90])
+def test_a_run_to_the_end_takes_the_new_topic(cluster, count):
+    at = checkpoint(cluster)
+    make_anew(cluster, count)
+    stream, read = reader(cluster, failOnDataLoss="false"), []
+    stream.prepareForTriggerAvailableNow()
+    while (end := kept(stream.latestOffset(at, ReadMaxRows(1 << 62)))) != at:
+        read += slices(stream, at, end)
+        at = end
+    assert read == [(0, count)]
+
+
+def test_a_query_that_begins_in_a_topic_made_anew_goes_on_in_it(cluster):
+    """Its first offset has the generation already."""
+    make_anew(cluster, 10)
+    for start in ("earliest", "latest"):
+        stream = reader(cluster, startingOffsets=start)
+        at = kept(stream.latestOffset(stream.initialOffset(), NO_LIMIT))
+        assert at["g"]["orders"]["broker-a"] > 0
+        cluster.put("orders", 0, [b"more"])
+        end = reader(cluster).latestOffset(at, NO_LIMIT)
+        assert offsets.from_json(end)[Q0] == sum(cluster.ends("orders").values())
+
+
+def test_offsets_that_were_written_down_are_compared_too(cluster):
+    make_anew(cluster, 10)
+    written = json.dumps(checkpoint(cluster))
+    make_anew(cluster, 20)
+    with pytest.raises(MessagesLost, match="made anew"):
+        Planner(options(cluster, startingOffsets=written)).start("latest")
+    careless = Planner(options(cluster, startingOffsets=written, failOnDataLoss="false"))
+    assert careless.start("latest") == {Q0: 0}
+
+
+def test_the_form_in_checkpoints():
+    """Topics that were never deleted have nothing more than before."""
+    value = offsets.to_json({Q0: 7}, {("orders", "broker-a"): 5, ("other", "broker-a"): 3})
+    assert value == {"v": 1, "q": {"orders": {"broker-a": {"0": 7}}}, "g": {"orders": {"broker-a": 5}}}
+    assert offsets.from_json(value) == {Q0: 7}
+    assert offsets.generations_of(json.dumps(value)) == {("orders", "broker-a"): 5}
+    assert offsets.to_json({Q0: 7}, {("orders", "broker-a"): 0}) == {"v": 1, "q": {"orders": {"broker-a": {"0": 7}}}}
+    for wrong in ("[]", '{"v":1,"q":{},"g":[]}', '{"g":{"t":{"b":"1"}}}'):
+        with pytest.raises(ConfigError, match="startingOffsets"):
+            offsets.generations_of(wrong, "startingOffsets")
