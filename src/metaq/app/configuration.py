@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
+from metaq.app.refused import PROMISES, refuse
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.group import ListenLimits
@@ -83,30 +84,24 @@ class _File(Struct, frozen=True):
     pairs: Mapping[str, Mapping[str, Any]]
 
 
-_REFUSED: Final[dict[str, tuple[str, str]]] = {
-    "aclEnable": ("true", "access control is not in this version, and starting without it would open what was closed"),
-    "brokerRole": ("slave", "replication is not in this version; a slave would serve as a second, diverging master"),
-    "enableDLegerCommitLog": ("true", "DLedger's log has another format than the commit log of a RocketMQ 4.9 broker"),
-    "storePathCommitLog": (",", "several commit-log folders are not supported"),
-}
-"""RocketMQ keys whose neglect would break a promise: key → (value that is refused, why)."""
-
-_ROCKETMQ_ONLY: Final = frozenset(DEFAULTS) | {
-    "brokerIP2",
-    "clusterTest",
-    "configBlackList",
-    "configStorePath",
-    "dLegerGroup",
-    "dLegerPeers",
-    "dLegerSelfId",
-    "haListenPort",
-    "haMasterAddress",
-    "preferredLeaderId",
-    "productEnvName",
-    "readOnlyCommitLogStorePaths",
-    "rocketmqHome",
-    "storePathDLedgerCommitLog",
-}
+_ROCKETMQ_ONLY: Final = (
+    frozenset(DEFAULTS)
+    | {
+        "brokerIP2",
+        "configBlackList",
+        "configStorePath",
+        "dLegerGroup",
+        "dLegerPeers",
+        "dLegerSelfId",
+        "haListenPort",
+        "haMasterAddress",
+        "preferredLeaderId",
+        "productEnvName",
+        "rocketmqHome",
+        "storePathDLedgerCommitLog",
+    }
+    | PROMISES.keys()
+)
 """Keys of RocketMQ 4.9.8's broker, store, network and name server that have no effect here."""
 
 
@@ -293,6 +288,8 @@ def _server_ini_of(options: Metaq1Options, sections: Sequence[TopicSection]) -> 
 def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, Any], where: str) -> None:
     spellings = table.spellings()
     for key, value in pairs.items():
+        if table is not Metaq1Options:  # its brokerId is a number of 1.x, not a role
+            refuse(key, value, where, foreign=False)
         if key not in spellings:
             raise ConfigError(f"{where}: there is no option {key!r}{nearest(key, spellings)}")
         table.read({key: value}, where)  # here, where the place of a wrong value is still known
@@ -305,12 +302,14 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
     if section not in SECTIONS and key.strip() in Metaq1Options.spellings():  # zk.zkRoot
         section, dot, rest = METAQ1, "", key.strip()
     elif not found or (dot and section not in SECTIONS):
+        refuse(key.strip(), value, f"-o {setting}", foreign=False)  # tls.enable
         raise ConfigError(f"-o {setting}: need key=value or section.key=value, section one of {', '.join(SECTIONS)}")
     elif not dot:
         rest = key.strip()
     takers = [section] if dot else list(serving)
     known = [name for name in takers if rest in SECTIONS[name].spellings()]
     if not known:
+        refuse(rest, value, f"-o {setting}", foreign=False)
         everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
         raise ConfigError(f"-o {setting}: there is no option {rest!r}{nearest(rest, everything)}")
     _take(values[known[0]], SECTIONS[known[0]], {rest: value}, f"-o {setting}")
@@ -320,9 +319,7 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
     warnings = []
     everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}
     for key, value in parsed.pairs[""].items():
-        forbidden, why = _REFUSED.get(key, ("\0", ""))  # a value that no file has
-        if value.strip().lower() == forbidden or (forbidden == "," and forbidden in value):
-            raise ConfigError(f"{key}={value} in {parsed.path}: {why}")
+        refuse(key, value, parsed.path, foreign=True)
         takers = [section for section in serving if key in SECTIONS[section].spellings()]
         for section in takers:
             _take(values[section], SECTIONS[section], {key: value}, parsed.path)
