@@ -13,6 +13,7 @@ from metaq.model import DataVersion, TopicConfig
 from metaq.model.topics.registration import BrokerIdentity
 from metaq.net.address import join_address
 from metaq.options import Metaq1Options
+from metaq.registry.namesakes import Namesakes
 from metaq.registry.namesrv import Registrar
 from metaq.servers.server import BrokerServices, PeerServer
 
@@ -46,6 +47,7 @@ class NameServerRegistration:
         self._name_servers, self._name, self._server = name_servers, name, server
         self._transport: Transport | None = None
         self._registrar: Registrar | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def when_announced(self, done: Callable[[], None]) -> None:
         """Call `done` once the name servers know the topics as they are; at once without name servers."""
@@ -84,12 +86,24 @@ class NameServerRegistration:
             options.register_name_server_period / 1000,
             ordered=broker.topics.set_ordered,
         )
+        namesakes = Namesakes(
+            self._transport,
+            self._name_servers,
+            identity,
+            lambda: registrar.failing,
+            options.register_name_server_period / 1000,
+        )
+        # First, so that its requests go out before the registrations, which replace what it looks for.
+        self._looking = asyncio.create_task(namesakes.keep_looking(), name="look for brokers of this name")
+        await asyncio.sleep(0)
         # Before the first registration: a topic that is made meanwhile must not be missed.
         broker.topics.watch(registrar.changed)
         await registrar.start()
         await registrar.registered()
 
     async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         if self._registrar is not None and self._transport is not None:
             await self._registrar.stop()
             await self._transport.close()

@@ -70,6 +70,31 @@ def ask_route(link: Client, topic: str) -> Command:
     return link.ask(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic=topic)))
 
 
+def test_a_second_broker_of_one_name_is_warned_of(server, clock, caplog):
+    """Once in ten minutes for as long as both run, though RocketMQ's name servers say nothing; not a broker that moved."""
+    one, two = Client(server), Client(server)
+    one.ask(registration())
+    one.ask(registration())
+    two.ask(registration(broker_id=1, address="10.0.0.2:10911"))
+    assert caplog.messages == []
+    for _ in range(3):
+        two.ask(registration(address="10.0.0.2:10911"))
+        one.ask(registration())
+    (text,) = caplog.messages
+    assert text.startswith(
+        "the broker a registers from 10.0.0.2:10911 while it is registered and connected from 10.0.0.1:"
+    )
+    clock.advance(601)
+    two.ask(registration(address="10.0.0.2:10911"))
+    assert "and 5 more like it" in caplog.messages[1]
+    caplog.clear()
+    clock.advance(601)
+    two.session.on_lost("")
+    one.ask(registration())
+    one.ask(registration(address="10.0.0.3:10911"))
+    assert caplog.messages == []
+
+
 def test_a_registered_topic_is_routed_in_both_header_forms(server):
     """JSON and binary requests get the same body, each in its own form."""
     link = Client(server)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 MODERN_REGISTRATION_VERSION = 37
 """V3_0_11, from which on the body of a registration wraps the topic table."""
+
+_NAMESAKE_SECONDS: Final = 600.0
+"""Shortest interval between two warnings of brokers of one name, which register in turns for as long as they run."""
 
 _DOCS = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
@@ -79,6 +83,7 @@ class BrokerRegistration:
 
     def __init__(self, service: NameService) -> None:
         self._service = service
+        self._log = RateLimitedLog(log, service.clock, _NAMESAKE_SECONDS)
 
     @handles(RequestCode.REGISTER_BROKER, headers.RegisterBrokerHeader, Action.REGISTER)
     def _register(self, call: Call[headers.RegisterBrokerHeader]) -> InPieces[Answer]:
@@ -97,6 +102,13 @@ class BrokerRegistration:
         # The session is handed in, too: the end of a broker's connection ends its registration, long before the lease
         # of 120 s does.
         told = self._service.register(Registration(who, version, topics), call.session)
+        if told.replaced is not None:
+            self._log.warning(
+                (who.broker, who.broker_id),
+                "the broker %s registers from %s while it is registered and connected from %s, which its clients do not "
+                "find any more: if these are two brokers, give one of them another brokerName",
+                who.broker, who.address, told.replaced,
+            )  # fmt: skip
         answer = headers.RegisterBrokerReplyHeader(ha_address=told.master_ha_address, master_address=told.master)
         return Reply(answer, bodies.kv_table(told.order) if told.order is not None else b"")
 
