@@ -213,6 +213,10 @@ class BrokerOptions(OptionTable):
     queue_locks_max: int = option(
         200_000, "Locks on queues of all groups together; more are not granted, which the log says.", low=1, hot=True
     )
+    remote_administration_enable: bool = option(
+        False,
+        "Let other machines have the configuration file read again, too; on with --insecure. There is no access control.",
+    )
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
     register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)
@@ -366,6 +370,11 @@ class NamesrvOptions(OptionTable):
     bind_address: str = option("127.0.0.1", "Address that the server listens on.", aliases=("host",))
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
     order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.", hot=True)
+    remote_administration_enable: bool = option(
+        False,
+        "Let other machines change routes, write permissions and the KV configuration, too (`metaq topic delete`, mqadmin); "
+        "on with --insecure. There is no access control.",
+    )
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)

@@ -103,6 +103,12 @@ def test_other_address_needs_consent(tmp_path):
     got = load(path, environment={}, insecure=True)
     assert got.broker.bind_address == "0.0.0.0"
     assert got.warnings
+    both = load(environment={}, insecure=True, serving=("broker", "store", "namesrv"))
+    assert both.namesrv.remote_administration_enable
+    assert both.broker.remote_administration_enable
+    assert not load(environment={}, serving=("namesrv",)).namesrv.remote_administration_enable
+    kept = load(environment={}, settings=["remoteAdministrationEnable=false"], serving=("namesrv",), insecure=True)
+    assert not kept.namesrv.remote_administration_enable
 
 
 ASKED = {

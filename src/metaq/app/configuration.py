@@ -198,7 +198,7 @@ def load(
             have it.
         defaults: as `flags`, but every source beats them, also the sizes of files that the store's folder already has.
         environment: for NAMESRV_ADDR.
-        insecure: consent to listen beyond this machine without access control.
+        insecure: consent to listen beyond this machine without access control, and to be administered from there.
     Raises:
         ConfigError: names the key, its place and the nearest name.
     """
@@ -242,6 +242,8 @@ def load(
     for section in serving:
         if "bind_address" in SECTIONS[section].spellings():
             warnings += _check_address(section, values[section], everywhere=everywhere, insecure=insecure)
+            if insecure:  # whoever lets everybody delete topics at the broker wants the routes deleted, too
+                values[section].setdefault("remote_administration_enable", True)
     metaq1 = Metaq1Options.read(values[METAQ1], file or "")[0]
     if metaq1.enable:
         from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without

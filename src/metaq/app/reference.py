@@ -41,7 +41,9 @@ terminal is closed.
 
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
 needs `--insecure`, for there is no access control in this version. A file of RocketMQ or of MetaQ 1.x binds all
-addresses, as those do, with a warning.
+addresses, as those do, with a warning. Who can reach a broker may then send, read, and create and delete topics and
+groups. A name server takes changes (a deleted topic's route, write permissions, KV values) from this machine only, as a
+broker the request to read its file again: `--insecure` or `remoteAdministrationEnable=true` lets other machines, too.
 """
 
 _HEADINGS = {

@@ -198,7 +198,9 @@ def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
         "-p", "-m", "--print-config", action="store_true", help="print a complete metaq.toml with these values and exit"
     )
     command.add_argument(
-        "--insecure", action="store_true", help="allow --host other than this machine without access control"
+        "--insecure",
+        action="store_true",
+        help="allow --host other than this machine, and administration from others, without access control",
     )
     command.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="on standard error"

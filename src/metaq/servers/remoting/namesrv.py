@@ -10,7 +10,7 @@ from metaq.broker.gatekeeper import Gatekeeper
 from metaq.errors import Reason, Refused
 from metaq.in_pieces import InPieces
 from metaq.log import RateLimitedLog
-from metaq.model.access import Action, administered_locally
+from metaq.model.access import Action, administered_locally, everybody
 from metaq.model.topics.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
@@ -48,8 +48,8 @@ class NamesrvServer:
             Questions(service.clock, {}),
             RateLimitedLog(log),
             # RocketMQ's name servers take administration from anybody (CVE-2023-37582 came that way); ours only from
-            # this machine.
-            Gatekeeper(administered_locally),
+            # this machine, unless they are told to.
+            Gatekeeper(everybody if service.options.remote_administration_enable else administered_locally),
             service.options.frame_bytes_max,
             slow_work=SlowWork(service.clock.monotonic),
         )
