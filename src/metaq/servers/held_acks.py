@@ -29,7 +29,7 @@ class FlushedLog(Protocol):
 
 
 class AckSink(Protocol):
-    """Takes released answers: a peer, or a slot among its other answers."""
+    """Takes released answers: a peer, a slot among its other answers, or the `members` of a sweep."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -97,6 +97,10 @@ class HeldAcks:
                 self._wait_for_copy(due)
         else:
             self._flusher.when_flushed(due.flushed, self._flushed)
+
+    def holds(self, peer: object) -> bool:
+        """Return whether answers to a peer are held, by itself or with others of a sweep. Looks at all: for rare events."""
+        return any(one.peer is peer or peer in getattr(one.peer, "members", ()) for one in self._waiting)
 
     def _wait_for_copy(self, due: Due) -> None:
         """Wait for the copy of the first answer only: copies come in order, and `_release` looks at the others then."""

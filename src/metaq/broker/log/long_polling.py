@@ -133,10 +133,16 @@ class HeldPulls:
                 ready.append(pull)
         return ready
 
+    def of(self, channel: Channel) -> list[HeldPull]:
+        """Remove and return the pulls of a connection."""
+        pulls = list(self._by_channel.get(channel, ()))
+        for pull in pulls:
+            self.remove(pull)
+        return pulls
+
     def closed(self, channel: Channel) -> None:
         """Drop the pulls of a closed connection."""
-        for pull in list(self._by_channel.get(channel, ())):
-            self.remove(pull)
+        self.of(channel)
 
     def remove(self, pull: HeldPull) -> None:
         """Remove a pull that was answered, or whose connection is closed."""

@@ -129,8 +129,8 @@ class BrokerSession(RemotingSession):
         self._workspace = workspace
         self._old: deque[tuple[Pull, ReadResult]] = deque()
         """Pulls of old messages that wait for their turn."""
-        self._old_left = 0
-        """Pulls of old messages that this read event may still answer at once."""
+        self._old_left = self._reading = 0
+        """Pulls of old messages that this read event may still answer at once; and those that a thread reads for."""
         self._singles = 0
         """Single plain requests in a row."""
         self.gates = workspace.broker.gates.of(self.caller)
@@ -198,6 +198,16 @@ class BrokerSession(RemotingSession):
     def on_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason, its memberships end
         self._workspace.cold_reads.forget(self)
         self._workspace.broker.closed(self)
+
+    def on_leaving(self) -> None:
+        # At once, though answers may be out still: a dead client's kernel ends its sending just so, and its group must not wait.
+        for pull, answer in self._workspace.broker.pulls.give_up(self):
+            self.answer_pull(pull, answer)
+        self._workspace.broker.closed(self)
+
+    @property
+    def owes(self) -> bool:
+        return bool(super().owes or self._old or self._reading or self._workspace.held_acks.holds(self.peer))
 
     # -- the two paths
     def _serve(self, rows: int) -> int:
@@ -472,11 +482,14 @@ class BrokerSession(RemotingSession):
         if (found := pulled.cached()) is not None:
             self._after_cold(pull, found)
             return
-        if not self._workspace.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
+        if self._workspace.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
+            self._reading += 1
+        else:
             text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
             self.pull_failed(pull, Refused(Reason.BUSY, text))
 
     def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
+        self._reading -= 1
         # The read was cancelled by the server's stop, or the connection closed while the disk was read.
         if future.cancelled() or self.peer.closed:
             return
