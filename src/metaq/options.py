@@ -70,7 +70,7 @@ class StoreOptions(OptionTable):
     message_index_enable: bool = option(True, "Keep the index by key and unique id.")
     flush_disk_type: str = option(
         "ASYNC_FLUSH",
-        "SYNC_FLUSH answers a send after its fsync, ASYNC_FLUSH once it is in the page cache.",
+        "SYNC_FLUSH answers a send after its fsync, ASYNC_FLUSH once it is in the page cache. `groupCommitEnable=true` is SYNC_FLUSH.",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
     flush_interval_commit_log: int = option(500, "Longest time in ms that the log stays unflushed.", low=1, hot=True)

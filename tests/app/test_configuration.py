@@ -145,6 +145,19 @@ def test_key_whose_neglect_would_break_a_promise_stops_the_start(tmp_path, key):
         load(write(tmp_path, f"{key}={kept}\n", "broker.conf"), environment={})
 
 
+def test_group_commit_is_another_word_for_the_flush(tmp_path):
+    """In each kind of source; two words that contradict each other in one file are refused."""
+    for text, name in (("groupCommitEnable=true\n", "broker.conf"), ("[store]\ngroupCommitEnable = true\n", "m.toml")):
+        path = write(tmp_path, text, name)
+        assert load(path, environment={}).store.flush_disk_type == "SYNC_FLUSH"
+        assert load(path, settings=["groupCommitEnable=false"], environment={}).store.flush_disk_type == "ASYNC_FLUSH"
+    path = write(tmp_path, "groupCommitEnable=true\nflushDiskType=ASYNC_FLUSH\n", "broker.conf")
+    with pytest.raises(ConfigError, match="means flushDiskType=SYNC_FLUSH, not ASYNC_FLUSH: remove one"):
+        load(path, environment={})
+    with pytest.raises(ConfigError, match="need true or false"):
+        load(settings=["groupCommitEnable=maybe"], environment={})
+
+
 @pytest.mark.parametrize("serving", [("broker", "store"), ("namesrv",)])
 def test_any_key_of_tls_stops_the_start(tmp_path, serving):
     """Also one that only later RocketMQs have; the mode of tests, which is on in every RocketMQ, asks for none."""

@@ -41,6 +41,9 @@ SECTIONS: Final[dict[str, type[OptionTable]]] = {
     "namesrv": NamesrvOptions,
 }
 METAQ1: Final = "metaq1"
+FLUSH: Final = "flushDiskType"
+GROUP_COMMIT: Final = "groupCommitEnable"
+"""Another word for flushDiskType: true is SYNC_FLUSH, false ASYNC_FLUSH."""
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
@@ -162,7 +165,7 @@ def _read_file(path: str) -> _File | ServerIni:
     first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
     # A file whose first line is no section is RocketMQ's: Java properties have none.
     if not first.startswith("[") and not path.endswith(".toml"):
-        return _File(path, True, {"": read_properties(text)})
+        return _File(path, True, {"": _renamed(read_properties(text), path)})
     import tomllib  # here and not above: the start without a file is measured in milliseconds
 
     try:
@@ -172,7 +175,7 @@ def _read_file(path: str) -> _File | ServerIni:
     for name, section in sections.items():
         if name not in SECTIONS or not isinstance(section, dict):
             raise ConfigError(f"{path}: [{name}] is not a section; there are {', '.join(f'[{s}]' for s in SECTIONS)}")
-    return _File(path, False, sections)
+    return _File(path, False, {name: _renamed(pairs, f"[{name}] of {path}") for name, pairs in sections.items()})
 
 
 # ---- putting it together ----------------------------------------------------------------------------------------
@@ -298,6 +301,22 @@ def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, An
         into[spellings[key]] = value
 
 
+def _renamed(pairs: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return pairs with groupCommitEnable as the flushDiskType that it means. Raises ConfigError: both stand there, and differ."""
+    if GROUP_COMMIT not in pairs:
+        return pairs
+    value = pairs[GROUP_COMMIT]
+    text = str(value).strip().lower()
+    if text not in {"true", "false"}:
+        raise ConfigError(f"{GROUP_COMMIT}={value!r} in {where}: need true or false")
+    meant = "SYNC_FLUSH" if text == "true" else "ASYNC_FLUSH"
+    if pairs.get(FLUSH, meant) != meant:
+        raise ConfigError(
+            f"{GROUP_COMMIT}={text} in {where} means {FLUSH}={meant}, not {pairs[FLUSH]}: remove one of the two"
+        )
+    return {**{key: other for key, other in pairs.items() if key != GROUP_COMMIT}, FLUSH: meant}
+
+
 def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> None:
     key, found, value = setting.partition("=")
     section, dot, rest = key.strip().partition(".")
@@ -308,6 +327,7 @@ def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequ
         raise ConfigError(f"-o {setting}: need key=value or section.key=value, section one of {', '.join(SECTIONS)}")
     elif not dot:
         rest = key.strip()
+    ((rest, value),) = _renamed({rest: value}, f"-o {setting}").items()
     takers = [section] if dot else list(serving)
     known = [name for name in takers if rest in SECTIONS[name].spellings()]
     if not known:

@@ -120,6 +120,7 @@ class Broker:
         self.filters = Filters(options, clock, files.filters)
         self.held_pulls = HeldPulls(store.reader, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
+        self.stats.times_appends = not self.acks.promises
         closed_queues = ClosedQueues()
         # One appender for all services: it is the only place that writes to the log.
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)

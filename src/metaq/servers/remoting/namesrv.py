@@ -17,6 +17,7 @@ from metaq.net.peer import Peer
 from metaq.servers.remoting.asking import Questions
 from metaq.servers.remoting.dispatch import WAITED_IN_VAIN, Handling, RemotingSession
 from metaq.servers.remoting.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
+from metaq.servers.remoting.reports import namesrv_settings_text
 from metaq.servers.slices import SlowWork
 from metaq.servers.waiting import Parking
 from metaq.wire import bodies, headers
@@ -212,4 +213,4 @@ class KvHandlers:
 
     @handles(RequestCode.GET_NAMESRV_CONFIG, NoHeader, Action.ADMINISTER)  # it names folders: not for everybody
     def _config(self, _call: Call[NoHeader]) -> bytes:
-        return self._service.options.properties_text().encode()
+        return namesrv_settings_text(self._service.options).encode()
