@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions(OptionTable):
     """What `metaq.store` obeys."""
@@ -219,6 +222,7 @@ class BrokerOptions(OptionTable):
     )
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
+    log_level: str = option("info", "How much of the log is written.", choices=LOG_LEVELS, hot=True)
     register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)
     server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
@@ -376,6 +380,9 @@ class NamesrvOptions(OptionTable):
         "on with --insecure. There is no access control.",
     )
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
+    log_level: str = option(
+        "info", "How much of the log is written; in `metaq up` the broker's counts.", choices=LOG_LEVELS, hot=True
+    )
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
     unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB, hot=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,6 +123,13 @@ def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
     )
 
 
+def _no_kazoo(options: Metaq1Options, why: str) -> ConfigError:
+    return ConfigError(
+        f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({why}); install pymetaq[zookeeper], "
+        "or set zk.zkEnable=false"
+    )
+
+
 class ZookeeperRegistration:
     """Publishes a broker's MetaQ 1.x topics in ZooKeeper, where 1.x clients find them; not without `zk.zkConnect`, nor
     with `zk.zkEnable=false`. Registrar and kazoo are loaded only then.
@@ -129,12 +137,21 @@ class ZookeeperRegistration:
     Args:
         settings: of MetaQ 1.x.
         server: the one whose address clients get.
+    Raises ConfigError: kazoo is missing.
     """
 
     def __init__(self, settings: Metaq1Settings, server: PeerServer[BrokerServices]) -> None:
         self._settings, self._server = settings, server
+        # Now, before any port is bound or the store is opened, which may take long and change files.
+        if self._wanted and importlib.util.find_spec("kazoo") is None:
+            raise _no_kazoo(settings.options, "there is no module kazoo")
         self._registrar: ZookeeperRegistrar | None = None
         self._asking: set[asyncio.Task[dict[tuple[str, int], int] | None]] = set()
+
+    @property
+    def _wanted(self) -> bool:
+        options = self._settings.options
+        return bool(options.zk_connect and options.zk_enable)
 
     async def start(self, services: BrokerServices) -> None:
         """Register. Return when that is done, or when it fails for now and is tried on in the background.
@@ -143,16 +160,13 @@ class ZookeeperRegistration:
         """
         settings, served = self._settings, services.broker.metaq1
         options = settings.options
-        if served is None or not options.zk_connect or not options.zk_enable:
+        if served is None or not self._wanted:
             return
         try:
             from metaq.registry.zookeeper.layout import Metaq1Broker
             from metaq.registry.zookeeper.registrar import Advertisement, ZookeeperRegistrar
         except ImportError as error:
-            raise ConfigError(
-                f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({error}); install"
-                " pymetaq[zookeeper], or set zk.zkEnable=false"
-            ) from None
+            raise _no_kazoo(options, str(error)) from None
         address = join_address(options.host_name or services.host, self._server.port)
         who = Metaq1Broker(options.broker_id, f"meta://{address}")
         registrar = ZookeeperRegistrar(
