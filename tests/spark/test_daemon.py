@@ -46,6 +46,42 @@ def test_what_would_draw_the_same_numbers_in_every_worker_is_not_imported():
     assert not {"numpy.random", "pandas", "asyncio", "ssl"} & set(modules)
 
 
+ENDED = """
+import socket
+from metaq.spark import daemon
+import pyspark.daemon
+daemon.quiet()
+ours, theirs = socket.socketpair()
+ours.close()
+print(pyspark.daemon.worker(theirs, True))
+"""
+
+
+def test_a_worker_whose_peer_has_gone_prints_no_stack_trace():
+    """The JVM closes the connection of a planner that was idle for a minute: five traces stood in the demo's face."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-1\n", "")
+
+
+def test_another_failure_of_the_last_write_is_printed(capsys):
+    """As a full disk's would be."""
+    import pyspark.daemon
+
+    from metaq.spark import daemon
+
+    try:
+        daemon.quiet()
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            pyspark.daemon.print("it failed", file=sys.stderr)
+    finally:
+        del pyspark.daemon.print
+    assert capsys.readouterr().err == "it failed\n"
+
+
 @linux
 def test_where_numpy_has_threads_its_forks_compute_all_the_same():
     """OMP_NUM_THREADS of executors may be more than one: the threads end before the fork."""

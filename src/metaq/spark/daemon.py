@@ -21,7 +21,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 # Spark runs this module with `python -m`: its name is `__main__` then.
 MODULE: Final = __name__ if __name__ != "__main__" else "metaq.spark.daemon"
@@ -36,10 +36,26 @@ def main() -> None:
     # macOS has libraries of its own in numpy, which must not be used on both sides of a fork.
     if sys.platform == "linux":
         warm(NEEDED)
+    quiet()
     # Last: if nothing else can be imported, this is Spark's own daemon.
     from pyspark.daemon import manager
 
     manager()
+
+
+def quiet() -> None:
+    """Keep Spark's daemon from printing a stack trace when a worker's peer is gone before the worker is.
+
+    The JVM ends a planner or worker that was idle for a minute by closing its connection; what the worker would write then,
+    nobody wants, and nothing is wrong. Other failures of that last write are printed as before.
+    """
+    from pyspark import daemon
+
+    def tell(*values: object, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+            print(*values, **options)
+
+    daemon.print = tell  # type: ignore[attr-defined]  # the name that the module's functions find before the built-in
 
 
 def warm(modules: Iterable[str]) -> None:
